@@ -1,0 +1,98 @@
+"""Downpour SGD: workers fetch parameters from a server and push it their gradients; nobody waits for anybody.
+
+Reference: Dean et al. 2012, "Large scale distributed deep networks", NIPS, Algorithm 1. Also known as asynchronous SGD with a
+parameter server. The gradients are stale: with p equal workers by p - 1 updates on average.
+
+    each step t of worker i:                               w     the worker's copy of the parameters, [d]
+        every n_fetch steps:  w = fetch()                  c     the server's parameters, in shards, [d]
+        g = gradient at w                                  acc   gradients since the last push, [d]
+        acc = acc + g                                      G     sum of squared pushes, per coordinate (Adagrad)
+        every n_push steps:   push(acc);  acc = 0          lr    learning rate
+        w = w - lr g
+    server, on acc:
+        sgd:       c = c - lr acc
+        momentum:  u = m u + acc;  c = c - lr u            (nesterov: c = c - lr (acc + m u))
+        adagrad:   G = G + acc^2;  c = c - lr acc / sqrt(G + eps)
+
+Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own; the
+local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a single
+replica (use a warm-up). A fetch discards local steps that were not pushed, as published. step() may add local momentum,
+which only shows between two fetches.
+Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round trips.
+Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RULES = ("sgd", "momentum", "adagrad")
+
+
+@dataclass(frozen=True)
+class Downpour(Algorithm):
+    n_push: int = 1  # steps whose gradients one push adds up
+    n_fetch: int = 1  # steps between two fetches: larger, staler
+    server_optimizer: str = "sgd"  # sgd | momentum | adagrad
+    server_momentum: float = 0.9  # m, of server_optimizer=momentum
+    server_nesterov: bool = False
+    adagrad_eps: float = 1e-8  # larger damps the first steps
+    servers: int = 1  # shards, each on a node of its own; they may be at different versions
+
+    def __post_init__(self) -> None:
+        for name in ("n_push", "n_fetch", "servers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.server_optimizer not in RULES:
+            raise ValueError(f"server_optimizer must be one of {', '.join(RULES)}, got {self.server_optimizer!r}")
+        if not 0 <= self.server_momentum < 1:
+            raise ValueError(f"server_momentum must be in [0, 1), got {self.server_momentum}")
+        if not self.adagrad_eps > 0:
+            raise ValueError(f"adagrad_eps must be > 0, got {self.adagrad_eps}")
+
+    async def train(self, worker: Worker) -> None:
+        x = worker.x
+        accumulated = None
+        while not worker.done:
+            if worker.steps % self.n_fetch == 0:
+                x.copy_(await worker.call("fetch"))
+            g = await worker.gradient()
+            accumulated = g if accumulated is None else accumulated + g
+            if (worker.steps + 1) % self.n_push == 0:
+                await worker.call("push", accumulated, worker.lr)
+                accumulated = None
+            worker.step(g)
+
+    def server(self, x: Tensor) -> ParameterServer:
+        return ParameterServer(x, self)
+
+
+class ParameterServer:
+    """The server's parameters, or one shard of them."""
+
+    def __init__(self, x: Tensor, options: Downpour) -> None:
+        self.x = x
+        self.options = options
+        self.state = None if options.server_optimizer == "sgd" else x.new_zeros(x.shape)  # u or G
+
+    def fetch(self) -> Tensor:
+        return self.x.clone()
+
+    def push(self, acc: Tensor, lr: float) -> None:
+        update = acc
+        if self.options.server_optimizer == "momentum":
+            assert self.state is not None
+            self.state.mul_(self.options.server_momentum).add_(acc)
+            nesterov = self.options.server_nesterov
+            update = acc.add(self.state, alpha=self.options.server_momentum) if nesterov else self.state
+        elif self.options.server_optimizer == "adagrad":
+            assert self.state is not None
+            self.state.addcmul_(acc, acc)
+            update = acc / (self.state + self.options.adagrad_eps).sqrt_()
+        self.x.add_(update, alpha=-lr)

@@ -1,0 +1,70 @@
+"""Gossiping SGD: every tau steps a worker averages with one random peer; no server, no barrier.
+
+Reference: Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, pull-gossip and push-gossip.
+
+    each step t of worker i:                               x_i   parameters of worker i, [d]
+        every tau steps:                                   j     a random peer, never i itself
+            pull:  x_i = (x_i + x_j) / 2                   tau   steps between two averagings
+            push:  send x_i to j                           y     what others have pushed to i
+        push:      for each y received:  x_i = (x_i + y) / 2
+        x_i = x_i - lr g(x_i)                              g     stochastic gradient, [d]
+
+Neither form keeps the mean of the x_i in one realisation; both do in expectation. With two workers a pull is a full average.
+
+Differences from the paper: a pushed vector is averaged in before the receiver's next gradient rather than in the midst of one.
+A worker starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step() may add local
+momentum, which is not averaged.
+Cost per worker: every tau steps one message of N bytes (pull: and a small request). Waits: pull, for the round trip to the
+peer's node (never for its training loop); push, for nothing but its own previous push.
+Output model: the mean of the x_i. One worker: exactly SGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsgd.topology import Topology
+from dsgd.worker import Algorithm, Worker
+
+
+@dataclass(frozen=True)
+class Gossip(Algorithm):
+    topology: Topology  # used with peers=topology
+    tau: int = 1
+    mode: str = "pull"  # pull | push
+    peers: str = "uniform"  # uniform: any other worker | topology: a neighbour in the graph
+
+    def __post_init__(self) -> None:
+        if self.tau < 1:
+            raise ValueError(f"tau must be >= 1, got {self.tau}")
+        if self.mode not in ("pull", "push"):
+            raise ValueError(f"mode must be pull or push, got {self.mode!r}")
+        if self.peers not in ("uniform", "topology"):
+            raise ValueError(f"peers must be uniform or topology, got {self.peers!r}")
+
+    def random_peer(self, worker: Worker) -> int:
+        if self.peers == "topology":
+            neighbours = self.topology.neighbours(worker.rank)
+            return neighbours[int(worker.rng.integers(len(neighbours)))]
+        other = int(worker.rng.integers(worker.nodes - 1))
+        return other + (other >= worker.rank)
+
+    async def train(self, worker: Worker) -> None:
+        x = worker.x
+        sending = None
+        while not worker.done:
+            if worker.nodes > 1 and worker.steps % self.tau == 0:
+                peer = self.random_peer(worker)
+                if self.mode == "pull":
+                    x.add_(await worker.pull(peer)).mul_(0.5)
+                else:
+                    if sending is not None:
+                        await sending
+                    sending = worker.start(worker.push(peer, x.clone()))
+            for y in worker.inbox():
+                x.add_(y).mul_(0.5)
+            if self.mode == "pull":
+                worker.publish()
+            worker.step(await worker.gradient())
+            if self.mode == "pull":
+                worker.publish()

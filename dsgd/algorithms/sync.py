@@ -1,0 +1,39 @@
+"""Synchronous all-reduce SGD: every step all workers average their gradients and apply the same update.
+
+Reference: Chen et al. 2016, arXiv 1604.00981 (synchronous SGD); Goyal et al. 2017, arXiv 1706.02677 (large batches).
+Also known as data-parallel SGD. It is exactly SGD with the batch of all workers together, batch norm aside.
+
+    each step of worker i:
+        g_i = gradient of f_i at x                 x    the parameters, the same in all workers, [d]
+        g   = mean over all workers j of g_j       g_i  stochastic gradient of worker i, [d]
+        x   = x - lr g                             lr   learning rate
+
+Time of a step, with t_i the gradient times, the last two thirds of each the backward pass, and T the all-reduce:
+    overlap=false:  max_i t_i + T
+    overlap=true:   max(max_i t_i, max_i t_i / 3 + T), the communication hides behind the backward pass
+
+Differences from the papers: no backup workers. step() may add momentum, in a buffer that is the same everywhere.
+Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody.
+Output model: the mean of the x_i, which are equal bit for bit. One worker: exactly SGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dsgd.worker import Algorithm, Worker
+
+
+@dataclass(frozen=True)
+class Sync(Algorithm):
+    overlap: bool = True  # false: a step costs the gradient and then the all-reduce
+    lockstep: ClassVar[bool] = True
+
+    async def train(self, worker: Worker) -> None:
+        while not worker.done:
+            if self.overlap:
+                g = await worker.mean_gradient()
+            else:
+                g = await worker.all_reduce_mean(await worker.gradient())
+            worker.step(g)

@@ -1,0 +1,169 @@
+"""From a resolved configuration to an `Experiment`: types, ranges, and what fits together. Does not import torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from dsgd.experiment import Budget, Evaluation, Experiment, Target
+from dsgd.optimizer import SGD
+from dsgd.schedule import Schedule
+
+NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+GRADIENTS = ("loop", "vmap", "none")
+
+
+class ConfigError(ValueError):
+    """Something in the configuration is wrong: one line with the key, what was expected and what was given."""
+
+
+def build_experiment(config: Mapping[str, Any]) -> Experiment:
+    """config: the resolved configuration as plain values. Raises ConfigError. Nothing is loaded or written."""
+    nodes = checked(config["nodes"], int, "nodes")
+    batch_size = checked(config["batch_size"], int, "batch_size")
+    seed = checked(config["seed"], int, "seed")
+    for key, value, least in (("nodes", nodes, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"{key} must be >= {least}, got {value}")
+    precision = one_of(config["precision"], ("fp32", "fp64"), "precision")
+    gradients = one_of(config["engine"]["gradients"], GRADIENTS, "engine.gradients")
+    optimizer = build(SGD, config["optimizer"], "optimizer")
+    schedule = build(Schedule, config["schedule"], "schedule")
+    cluster = build(None, config["cluster"], "cluster")
+    budget = build(Budget, config["budget"], "budget")
+    evaluation = build(Evaluation, config["eval"], "eval")
+    target = build(Target, config["target"], "target")
+    model = build(None, config["model"], "model")
+    data = build(None, config["data"], "data")
+    check_engine(config["engine"])
+
+    with prefixed("cluster"):
+        cluster.check(nodes)
+    topology_config = build(None, config["topology"], "topology")
+    with prefixed("topology", fields=topology_config):
+        topology = topology_config.build(nodes, seed)
+    algo = build(None, config["algo"], "algo", topology=topology)
+    with prefixed(None):
+        model.check(data.input_shape, data.classes)
+        if gradients != "none":  # without gradients no data are drawn, and any number of nodes is fine
+            data.check(nodes, batch_size)
+        experiment = Experiment(
+            nodes=nodes,
+            batch_size=batch_size,
+            seed=seed,
+            precision=precision,
+            algo=algo,
+            model=model,
+            data=data,
+            optimizer=optimizer,
+            schedule=schedule,
+            cluster=cluster,
+            topology=topology,
+            budget=budget,
+            eval=evaluation,
+            target=target,
+            gradients=gradients,
+            trace=checked(config["trace"], bool, "trace"),
+        )
+    with prefixed("algo"):
+        algo.check(nodes, experiment.peak_lr, optimizer.momentum)
+    return experiment
+
+
+def check_engine(engine: Mapping[str, Any]) -> None:
+    threads = checked(engine["threads"], int, "engine.threads")
+    if threads < 1:
+        raise ConfigError(f"engine.threads must be >= 1, got {threads}")
+    every_s = checked(engine["checkpoint_every_s"], float | None, "engine.checkpoint_every_s")
+    if every_s is not None and not every_s > 0:
+        raise ConfigError(f"engine.checkpoint_every_s must be > 0 or null, got {every_s}")
+
+
+def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
+    """An instance of a dataclass from the values of a configuration group, checked against its annotations.
+
+    cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class that has
+    no such field does not get it. Raises ConfigError."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{group} must be a group of keys, got {values!r}")
+    cls = cls or locate(values["_target_"], group)
+    hints = typing.get_type_hints(cls)
+    fields = {field.name for field in dataclasses.fields(cls) if field.init}
+    arguments = {name: value for name, value in given.items() if name in fields}
+    for key, value in values.items():
+        if key in ("_target_", "name"):
+            continue
+        if key not in fields:
+            raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
+        arguments[key] = checked(value, hints[key], f"{group}.{key}")
+    with prefixed(group):
+        return cls(**arguments)
+
+
+def locate(path: str, group: str) -> Any:
+    """The class that `_target_` names."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{group}._target_ must be the import path of a class, got {path!r} ({error})") from error
+
+
+def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
+    if value not in choices:
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def checked(value: Any, hint: Any, key: str) -> Any:
+    """The value as the annotated type; an integer serves as a number, 1e6 as an integer. Raises ConfigError."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        rest = [option for option in options if option is not type(None)]
+        return checked(value, rest[0], key)
+    if origin is list:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{key} must be a list, got {value!r}")
+        return [checked(item, typing.get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value)]
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {value!r}")
+        of_key, of_value = typing.get_args(hint)
+        return {checked(k, of_key, key): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
+    if hint is Any:
+        return value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is float and number:
+        return float(value)
+    if hint is int and number and float(value).is_integer():
+        return int(value)
+    if hint in (bool, str) and isinstance(value, hint):
+        return value
+    raise ConfigError(f"{key} must be {NAMES.get(hint, hint)}, got {value!r}")
+
+
+class prefixed:
+    """Turns a ValueError raised inside into a ConfigError whose text begins with the group, where it is about its fields.
+
+    group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the prefix."""
+
+    def __init__(self, group: str | None, fields: Any = None) -> None:
+        self.group = group
+        self.fields = fields
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, ValueError) and not isinstance(error, ConfigError):
+            text = str(error)
+            names = None if self.fields is None else {field.name for field in dataclasses.fields(self.fields)}
+            own = names is None or text.split(maxsplit=1)[0].rstrip(":") in names
+            raise ConfigError(f"{self.group}.{text}" if self.group and own else text) from error

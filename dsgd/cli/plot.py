@@ -1,0 +1,89 @@
+"""`dsgd-plot RUNS… --out DIR`: figures and the summary table, from run records alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+FORMATS = ("png", "svg", "pdf")
+X_AXES = ("time", "epochs", "bytes", "samples")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)  # one line, like every other error, without the usage
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw what the command line names; returns the exit status: 0, or 2 after one line on stderr."""
+    try:
+        options = _parser().parse_args(argv)
+        formats = _choices("--format", options.format, FORMATS)
+        x_axes = _choices("--x", options.x, X_AXES)
+        return _plot(options.runs, Path(options.out), formats, x_axes)
+    except ValueError as error:
+        print(f"dsgd-plot: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="dsgd-plot", description="Draw figures and a summary table from run records alone.")
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders with runs below (multirun)")
+    parser.add_argument("--out", default="figures", metavar="DIR", help="where to write (default: %(default)s)")
+    parser.add_argument("--format", default="png", help=f"of {', '.join(FORMATS)}; several with commas (default: png)")
+    parser.add_argument(
+        "--x",
+        default="time,epochs,bytes",
+        metavar="AXES",
+        help=f"loss and accuracy against: of {', '.join(X_AXES)}; several with commas (default: %(default)s)",
+    )
+    return parser
+
+
+def _choices(option: str, text: str, known: Sequence[str]) -> list[str]:
+    chosen = list(dict.fromkeys(text.split(",")))
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"{option} must be of {', '.join(known)}, separated by commas, got {name!r}")
+    return chosen
+
+
+def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str]) -> int:
+    from rich.console import Console
+
+    from dsgd.report.runs import find_runs
+    from dsgd.report.table import print_table, write_csv, write_markdown
+
+    try:
+        runs = find_runs(paths)
+    except OSError as error:
+        raise ValueError(f"RUNS must be readable: {error}") from error
+
+    from dsgd.report.figures import draw  # matplotlib takes most of a second: not before the records are known good
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_csv(runs, out / "summary.csv")
+        write_markdown(runs, out / "summary.md")
+        written, missing = draw(runs, out, formats, x_axes)
+    except OSError as error:
+        raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
+
+    wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
+    print_table(runs, Console(width=wide))
+    print()
+    for path in [*written, out / "summary.csv", out / "summary.md"]:
+        print(path)
+    for name, reason in missing.items():
+        print(f"not drawn: {name} ({reason})")
+    running = sum(run.status == "running" for run in runs)
+    if running:
+        print(f"{running} of {len(runs)} runs have no summary (going on, or killed): shown as far as they got")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

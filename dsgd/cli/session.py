@@ -1,0 +1,132 @@
+"""One run from configuration to summary: engine, record, progress, signals, checkpoints."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from dsgd.cli.build import build_experiment
+from dsgd.cli.progress import ProgressLine
+from dsgd.experiment import Experiment
+from dsgd.record.checkpoint import read_header, read_state, write_checkpoint
+from dsgd.record.mirror import Mirror
+from dsgd.record.writer import Record
+from dsgd.report.runs import find_runs
+from dsgd.report.table import print_table
+from dsgd.sim.checkpoint import restore, snapshot
+from dsgd.sim.simulation import Simulation
+from dsgd.sim.trace import write_trace
+
+
+def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | None) -> str:
+    """Run the configuration `values`, or go on from `checkpoint`; print the table. Returns the status."""
+    torch.set_num_threads(values["engine"]["threads"])
+    torch.use_deterministic_algorithms(True)
+    experiment = build_experiment(values)
+    simulation = Simulation(experiment)
+    before, lines, wall_s = None, 0, 0.0
+    if checkpoint is not None:
+        header = read_header(checkpoint)
+        restore(simulation, read_state(checkpoint))
+        before, lines, wall_s = checkpoint.parent, header["lines"], header["wall_s"]
+    record = Record(folder, values, before, lines, wall_s)
+    session = Session(values, simulation, record)
+    summary = session.run()
+    if experiment.trace:
+        write_trace(simulation.machine, folder / "trace.json")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    print_table(find_runs([folder]), console)
+    console.print(f"record: {folder}", soft_wrap=True, highlight=False)
+    if summary["status"] == "interrupted":
+        console.print(f"interrupted; go on with: dsgd-run resume={folder}", soft_wrap=True, highlight=False)
+    return summary["status"]
+
+
+class Session:
+    """The loop around a simulation that knows host time."""
+
+    def __init__(self, values: Mapping[str, Any], simulation: Simulation, record: Record) -> None:
+        self.values = values
+        self.simulation = simulation
+        self.record = record
+        self.every_s: float | None = values["engine"]["checkpoint_every_s"]
+        self.stop_signal: int | None = None
+        self._saved = time.monotonic()
+        self._looked = 0.0
+        self._progress = ProgressLine(simulation.experiment)
+
+    def run(self) -> dict[str, Any]:
+        """Run to the end or to a signal; returns the summary as written."""
+        status = "failed"
+        mirror = Mirror(self.values, self.record.folder)
+        try:
+            with self._signals(), self._progress:
+                for mark in self.simulation.run(interrupt=self._between_events):
+                    mirror.log(self.record.mark(mark))
+                    self._progress.measured(mark)
+            status = self.simulation.status
+            if status == "interrupted":
+                self.save()
+        finally:
+            summary = self.record.finish(describe(self.values, self.simulation.experiment) | self.simulation.summary() | {"status": status})
+            mirror.finish(summary)
+        return summary
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment."""
+        header = {
+            "config": dict(self.values) | {"resume": None},
+            "lines": self.simulation.progress.marks,
+            "wall_s": self.record.wall_s,
+        }
+        write_checkpoint(self.record.folder, header, snapshot(self.simulation))
+        self._saved = time.monotonic()
+
+    def _between_events(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked > 0.1:
+            self._looked = now
+            machine = self.simulation.machine
+            self._progress.moved(machine.loop.now, machine.samples, self.record.wall_s)
+            if self.every_s is not None and now - self._saved >= self.every_s:
+                self.save()
+        return self.stop_signal is not None
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run at the next event; a second one ends the process at once."""
+
+        def remember(number: int, frame: object) -> None:
+            self.stop_signal = number
+            for name in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(name, previous[name])
+
+        previous = {name: signal.signal(name, remember) for name in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for name, handler in previous.items():
+                signal.signal(name, handler)
+
+
+def describe(values: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """The part of the summary that says what was run."""
+    return {
+        "algo": values["algo"]["name"],
+        "nodes": experiment.nodes,
+        "engine": "sim",
+        "model": values["model"]["name"],
+        "data": values["data"]["name"],
+        "topology": experiment.topology.name,
+        "seed": experiment.seed,
+        "target_accuracy": experiment.target.accuracy,
+        "time_model": experiment.cluster.time_model,
+    }

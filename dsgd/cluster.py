@@ -1,0 +1,93 @@
+"""The cluster model: how long gradients and messages take. Shared by the simulator and by what calibrates it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+COLLECTIVES = ("best", "ring", "halving_doubling", "tree")
+DISTRIBUTIONS = ("gamma", "lognormal")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    gradient_s: float  # seconds for one mini-batch gradient on a node
+    bandwidth: float  # bit/s of a node's port, each direction; .inf allowed
+    latency_s: float  # seconds per message
+    message_bytes: float | None = None  # bytes of one whole vector; null: the model's own size
+    server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
+    node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
+    slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
+    jitter: float = 0.0  # standard deviation of the gradient time over its mean
+    jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal
+    stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
+    collective: str = "best"  # the all-reduce: best (of the three) | ring | halving_doubling | tree
+    time_model: str | None = None  # whose time this is, when it is not the trained model's
+
+    def __post_init__(self) -> None:
+        for name in ("gradient_s", "latency_s", "jitter"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be finite and >= 0, got {value}")
+        for name in ("bandwidth", "server_bandwidth", "message_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
+        for name, unit in (("node_bandwidth", "a bandwidth"), ("slow_nodes", "a factor")):
+            for node, value in (getattr(self, name) or {}).items():
+                if not value > 0 or not math.isfinite(value):
+                    raise ValueError(f"{name} must give {unit} > 0 for each node, got {value} for node {node}")
+        if self.collective not in COLLECTIVES:
+            raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        if self.jitter_distribution not in DISTRIBUTIONS:
+            raise ValueError(f"jitter_distribution must be gamma or lognormal, got {self.jitter_distribution!r}")
+        for stall in self.stalls:
+            Stall.of(stall)
+
+    def check(self, nodes: int) -> None:
+        """Raise ValueError if a node is named that a cluster of `nodes` workers does not have."""
+        named = [("slow_nodes", node) for node in self.slow_nodes or {}]
+        named += [("node_bandwidth", node) for node in self.node_bandwidth or {}]
+        named += [("stalls", stall.node) for stall in map(Stall.of, self.stalls) if stall.node is not None]
+        for key, node in named:
+            if not 0 <= node < nodes:
+                raise ValueError(f"{key} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {node}")
+
+    def bytes_per_s(self, node: int, nodes: int) -> float:
+        """One direction of the port of a node; `nodes` and above are parameter servers."""
+        if node >= nodes:
+            return (self.server_bandwidth or self.bandwidth) / 8
+        return (self.node_bandwidth or {}).get(node, self.bandwidth) / 8
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A pause in which a node computes nothing.
+
+    Either once, {node: 3, start_s: 10, duration_s: 5}, or again and again at random, {every_s: 100, duration_s: 5}: gaps and
+    pauses then have exponential lengths with these means; with `node` only there, without it on every node on its own.
+    """
+
+    duration_s: float
+    node: int | None = None
+    start_s: float | None = None
+    every_s: float | None = None
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> Stall:
+        """Check one entry of `cluster.stalls`."""
+        unknown = set(entry) - {"node", "start_s", "duration_s", "every_s"}
+        once, again = {"node", "start_s", "duration_s"}, {"every_s", "duration_s"}
+        if unknown or not (set(entry) == once or set(entry) - {"node"} == again):
+            raise ValueError(
+                "stalls must be {node, start_s, duration_s} or {every_s, duration_s} with or without node, "
+                f"got {dict(entry)}"
+            )
+        for name, value in entry.items():
+            if isinstance(value, bool) or not isinstance(value, int if name == "node" else (int, float)):
+                raise ValueError(f"stalls: {name} must be a number, got {value!r}")
+            if not value >= 0 or (name in ("duration_s", "every_s") and value == 0):
+                raise ValueError(f"stalls: {name} must be > 0, got {value}")
+        return Stall(**entry)

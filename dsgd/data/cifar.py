@@ -1,0 +1,148 @@
+"""CIFAR-10 and CIFAR-100 from the files that torchvision leaves on disk (the "python version" of the authors' page).
+
+Source: Krizhevsky 2009, Learning multiple layers of features from tiny images. The files are pickles; they are read
+here, not by torchvision, because that would run whatever code a pickle names and insists on the original archives.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsgd.data.partition import Partition, check_share
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsgd.data.classification import Classification
+
+# classes: folder, training files, test file, key of the labels
+LAYOUT = {
+    10: ("cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels"),
+    100: ("cifar-100-python", ("train",), "test", "fine_labels"),
+}
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """Photographs of 32 x 32 pixels in 10 or 100 classes; 50,000 for training and 10,000 for test in the full files."""
+
+    classes: int = 10
+    root: str = "data"  # folder that holds cifar-10-batches-py or cifar-100-python
+    augment: bool = True  # shift by up to 4 pixels and mirror at random, as He et al. 2015 do
+
+    def __post_init__(self) -> None:
+        if self.classes not in LAYOUT:
+            raise ValueError(f"classes must be 10 or 100, got {self.classes}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (3, 32, 32)
+
+    def train_samples(self, nodes: int) -> int:
+        """What the training files hold. Reads them once. Raises ValueError if they are missing or damaged."""
+        return self._train_samples
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        check_share(self._train_samples, nodes, batch_size)
+        self._read(test=True)
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
+        from dsgd.data.classification import Classification
+
+        train, test = self._read(test=False), self._read(test=True)
+        partition = Partition(len(train[0]), nodes, batch_size, seed)
+        return Classification(train, test, self.classes, partition, dtype, self.augment)
+
+    @cached_property
+    def _train_samples(self) -> int:
+        return len(self._read(test=False)[0])
+
+    def _read(self, test: bool) -> tuple[np.ndarray, np.ndarray]:
+        name, train_files, test_file, label_key = LAYOUT[self.classes]
+        folder = Path(self.root).expanduser() / name
+        missing = [file for file in (*train_files, test_file) if not (folder / file).is_file()]
+        if missing:
+            fetch = f"import torchvision; torchvision.datasets.CIFAR{self.classes}({self.root!r}, download=True)"
+            raise ValueError(
+                f"data.root must be a folder with {name}, found no {missing[0]} in {folder.absolute()}; "
+                f'get the files by: python -c "{fetch}"'
+            )
+        files = (test_file,) if test else train_files
+        parts = [read_batch(folder / file, label_key, self.classes) for file in files]
+        images, labels = zip(*parts, strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+
+def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images [n, 3, 32, 32] uint8 and labels [n] int64, in [0, classes), of one file.
+
+    Runs no code that the file names. Raises ValueError, naming the file, if it is damaged or something else.
+    """
+    try:
+        with path.open("rb") as file:
+            content = ArrayUnpickler(file, encoding="bytes").load()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # a damaged pickle may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} is damaged or not a CIFAR file: {reason}; delete and download it again") from error
+    problem = f"{path} is not a CIFAR-{classes} file: "
+    if not isinstance(content, dict):
+        raise ValueError(f"{problem}expected a dictionary, got {type(content).__name__}")
+    # Python 2 wrote the keys as bytes, other writers use text
+    content = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in content.items()}
+    if absent := {"data", label_key} - content.keys():
+        raise ValueError(f"{problem}no {' and no '.join(sorted(absent))} in it")
+    images, labels = content["data"], np.asarray(content[label_key])
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
+        raise ValueError(f"{problem}data must be bytes of shape [n, 3072]")
+    if not len(images):
+        raise ValueError(f"{problem}no image in it")
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"{problem}{label_key} must be {len(images)} integers, one for each image")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"{problem}labels must be in [0, {classes}), got {labels.min()} to {labels.max()}")
+    return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Reads NumPy arrays of integers in built-in containers, and refuses everything else."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed") from None
+
+
+def _integer_dtype(name: bytes | str, *_flags: object) -> np.dtype:
+    """As numpy.dtype(name, align, copy). Files from Python 2 give the flags as 0 and 1, which NumPy warns about."""
+    text = name.decode("latin1") if isinstance(name, bytes) else name
+    if not re.fullmatch("[iu][1248]", text):
+        raise pickle.UnpicklingError(f"it holds an array of {text}, not of integers")
+    return np.dtype(text, copy=True)  # the pickle sets the byte order of this object
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}, which is not allowed")
+    return text.encode("latin1")
+
+
+_RECONSTRUCT: Callable[..., Any] = np.empty(0).__reduce__()[0]  # pyright: ignore[reportAssignmentType]
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,  # NumPy 1
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,  # NumPy 2
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _integer_dtype,
+    ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in protocol 2,
+    ("__builtin__", "bytes"): lambda: b"",  # and how it writes empty ones
+}

@@ -1,0 +1,108 @@
+"""Labelled images in memory: the loaded form of digits, shapes and cifar."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsgd.data.partition import Partition
+from dsgd.streams import stream
+
+PAD = 4  # pixels an augmented image may move in each direction
+
+
+class Classification:
+    """8-bit images and labels, split over the workers.
+
+    Inputs are normalised per channel, to mean 0 and standard deviation 1 on the training set.
+    train, test: images [n, channels, height, width] uint8 and labels [n] int64. Images stay 8-bit until a batch is
+    made, a quarter of the memory. augment: every batch is moved by up to 4 pixels (black comes in) and mirrored at
+    random, seeded by (seed, rank, step).
+    """
+
+    def __init__(
+        self,
+        train: tuple[np.ndarray, np.ndarray],
+        test: tuple[np.ndarray, np.ndarray],
+        classes: int,
+        partition: Partition,
+        dtype: torch.dtype,
+        augment: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.samples = len(train[0])
+        self.classes: int | None = classes
+        self.input_shape: tuple[int, ...] = train[0].shape[1:]
+        self.augment = augment
+        self.dtype = dtype
+        self._train_images, self._train_labels = map(torch.from_numpy, train)
+        self._test_images, self._test_labels = map(torch.from_numpy, test)
+        mean, deviation = channel_statistics(train[0])
+        self._mean = torch.from_numpy(mean).to(dtype).view(-1, 1, 1)
+        self._deviation = torch.from_numpy(deviation).to(dtype).view(-1, 1, 1)
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""
+        indices = torch.from_numpy(self.partition.indices(rank, step))
+        images = self._train_images[indices]
+        if self.augment:
+            rng = stream("augmentation", self.partition.seed, rank, step)
+            down, right = torch.from_numpy(rng.integers(-PAD, PAD + 1, (2, len(indices))))
+            mirror = torch.from_numpy(rng.integers(0, 2, len(indices)) == 1)
+            images = move_and_mirror(images, down, right, mirror)
+        return self._normalised(images), self._train_labels[indices]
+
+    @property
+    def train_set(self) -> tuple[Tensor, Tensor]:
+        """All training inputs and labels, not augmented; made on first use, then kept."""
+        return self._train_set
+
+    @property
+    def test_set(self) -> tuple[Tensor, Tensor]:
+        """All test inputs and labels; made on first use, then kept."""
+        return self._test_set
+
+    @cached_property
+    def _train_set(self) -> tuple[Tensor, Tensor]:
+        return self._normalised(self._train_images), self._train_labels
+
+    @cached_property
+    def _test_set(self) -> tuple[Tensor, Tensor]:
+        return self._normalised(self._test_images), self._test_labels
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
+        return F.cross_entropy(outputs, targets)
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return images.to(self.dtype).sub_(self._mean).div_(self._deviation)
+
+
+def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation [channels], float64, of 8-bit images [n, channels, height, width].
+
+    Sums are exact integers and need no float copy of the images. A constant channel has deviation 1, so that dividing
+    by it does no harm.
+    """
+    count = images[:, 0].size
+    mean = images.sum(axis=(0, 2, 3), dtype=np.int64) / count
+    square = np.einsum("nchw,nchw->c", images, images, dtype=np.int64) / count
+    deviation = np.sqrt(np.maximum(square - mean**2, 0))
+    return mean, np.where(deviation > 0, deviation, 1.0)
+
+
+def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> Tensor:
+    """Shift each image by (down, right) pixels, zeros coming in, then flip it left to right where `mirror`.
+
+    The same as padding by 4, cropping at (4 - down, 4 - right) and flipping. images: [b, channels, height, width];
+    down, right: [b] integers in [-4, 4]; mirror: [b] bool. Returns a new tensor.
+    """
+    height, width = images.shape[2:]
+    padded = F.pad(images, (PAD, PAD, PAD, PAD))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view
+    moved = windows[torch.arange(len(images)), :, PAD - down, PAD - right]
+    return torch.where(mirror.view(-1, 1, 1, 1), moved.flip(-1), moved)

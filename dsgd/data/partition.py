@@ -1,0 +1,65 @@
+"""Which samples a worker sees at which step: one permutation per epoch, split over the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dsgd.streams import stream
+
+
+def check_share(samples: int, nodes: int, batch_size: int) -> None:
+    """Raise ValueError unless each of `nodes` workers can draw a batch from its own share of `samples`."""
+    if nodes < 1:
+        raise ValueError(f"nodes must be >= 1, got {nodes}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+    share = samples // nodes
+    if share < 1:
+        raise ValueError(f"nodes must be <= {samples} (the training samples), got {nodes}")
+    if batch_size > share:
+        raise ValueError(
+            f"batch_size must be <= {share} (a worker's share: {samples} samples / {nodes} nodes), got {batch_size}"
+        )
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Mini-batches as a pure function of (rank, step), so that going on after a break needs only the step number.
+
+    Every epoch has a permutation of its own, split into one share of floor(samples / nodes) per worker; what does not
+    fill a share or a batch is left out of that epoch. Within an epoch no sample is seen twice, by whatever worker.
+    """
+
+    samples: int
+    nodes: int
+    batch_size: int  # per worker
+    seed: int  # >= 0
+
+    def __post_init__(self) -> None:
+        check_share(self.samples, self.nodes, self.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one worker in one epoch."""
+        return self.samples // self.nodes // self.batch_size
+
+    def indices(self, rank: int, step: int) -> np.ndarray:
+        """Samples of worker `rank` at its step `step`: [batch_size], int64, each in [0, samples).
+
+        Raises ValueError if rank is not in [0, nodes) or step is negative.
+        """
+        if not 0 <= rank < self.nodes:
+            raise ValueError(f"rank must be in [0, {self.nodes}), got {rank}")
+        if step < 0:
+            raise ValueError(f"step must be >= 0, got {step}")
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        start = rank * (self.samples // self.nodes) + batch * self.batch_size
+        return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size].copy()
+
+
+@lru_cache(maxsize=8)  # free-running workers are a few epochs apart
+def _permutation(samples: int, seed: int, epoch: int) -> np.ndarray:
+    return stream("epoch permutation", seed, epoch).permutation(samples).astype(np.int64, copy=False)

@@ -1,0 +1,86 @@
+"""Noisy quadratics with known minima: the data set on which every algorithm has a closed form.
+
+    rng = numpy.random.default_rng(seed)
+    c   = rng.standard_normal(dim)                      common target
+    z   = rng.standard_normal((nodes, dim)), minus its mean over the workers
+    c_i = c + spread * z_i                              worker i's minimum; their mean is c
+    h_j = condition ** (-j / (dim - 1))                 curvature of coordinate j = 0 .. dim - 1, the same for all
+    f_i(x) = 0.5 * sum over j of h_j (x_j - c_ij)^2     worker i's loss
+    g_i(x) = h (x - c_i) + noise * n                    its gradient, n standard normal, new in every step
+
+The noise enters as a term n x of the loss that a batch gives, so that automatic differentiation yields g_i; the losses
+of `train_set` and `test_set` are without it. Model: model=vector. One epoch is one gradient of every worker.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsgd.streams import stream
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsgd.data.quadratic_loss import QuadraticData
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """One quadratic per worker, minima apart by `spread`, gradients with additive noise."""
+
+    dim: int = 20  # parameters
+    condition: float = 10.0  # largest over smallest curvature; the largest is 1
+    spread: float = 1.0  # standard deviation of the workers' minima around their mean; 0: the same data everywhere
+    noise: float = 0.1  # standard deviation of the gradient noise, each coordinate
+
+    def __post_init__(self) -> None:
+        if self.dim < 1:
+            raise ValueError(f"dim must be >= 1, got {self.dim}")
+        if not (math.isfinite(self.condition) and self.condition >= 1):
+            raise ValueError(f"condition must be finite and >= 1, got {self.condition}")
+        for key, value in (("spread", self.spread), ("noise", self.noise)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{key} must be finite and >= 0, got {value}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.dim,)
+
+    @property
+    def classes(self) -> None:
+        return None
+
+    def train_samples(self, nodes: int) -> int:
+        return nodes
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        if nodes < 1:
+            raise ValueError(f"nodes must be >= 1, got {nodes}")
+        if batch_size != 1:
+            raise ValueError(f"batch_size must be 1 with data=quadratic, got {batch_size}")
+
+    def curvature(self) -> np.ndarray:
+        """h, [dim], float64, from 1 down to 1 / condition."""
+        return self.condition ** (-np.arange(self.dim) / max(self.dim - 1, 1))
+
+    def targets(self, nodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """The common target c [dim] and the workers' minima c_i [nodes, dim], float64."""
+        rng = np.random.default_rng(seed)
+        c = rng.standard_normal(self.dim)
+        z = rng.standard_normal((nodes, self.dim))
+        z -= z.mean(axis=0)
+        return c, c + self.spread * z
+
+    def gradient_noise(self, seed: int, rank: int, step: int) -> np.ndarray:
+        """What worker `rank` adds to its gradient at its own step `step`: [dim], float64."""
+        return self.noise * stream("quadratic noise", seed, rank, step).standard_normal(self.dim)
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
+        from dsgd.data.quadratic_loss import QuadraticData
+
+        self.check(nodes, batch_size)
+        return QuadraticData(self, nodes, seed, dtype)

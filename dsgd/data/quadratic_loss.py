@@ -1,0 +1,44 @@
+"""The loaded form of `dsgd.data.quadratic`: targets, noise and loss as tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dsgd.data.quadratic import Quadratic
+
+
+class QuadraticData:
+    """A sample is a worker: inputs [b, dim] are zeros, ignored by the model; targets [b, 2, dim] are (c_i, noise)."""
+
+    def __init__(self, config: Quadratic, nodes: int, seed: int, dtype: torch.dtype) -> None:
+        self.config = config
+        self.seed = seed
+        self.samples = nodes
+        self.classes: int | None = None
+        self.input_shape: tuple[int, ...] = (config.dim,)
+        common, own = config.targets(nodes, seed)
+        self._curvature = torch.from_numpy(config.curvature()).to(dtype)
+        self.train_set = _without_noise(torch.from_numpy(own).to(dtype))
+        self.test_set = _without_noise(torch.from_numpy(common).to(dtype).unsqueeze(0))
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs [1, dim] and targets [1, 2, dim] of worker `rank` at its own step `step`."""
+        inputs, targets = self.train_set
+        targets = targets[rank : rank + 1].clone()
+        targets[0, 1] = torch.from_numpy(self.config.gradient_noise(self.seed, rank, step))
+        return inputs[rank : rank + 1], targets
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean over b of 0.5 sum_j h_j (x_j - c_j)^2 + sum_j n_j x_j, a scalar.
+
+        outputs: x, [b, dim]. targets: c and n, [b, 2, dim].
+        """
+        minimum, noise = targets.unbind(dim=-2)
+        curved = 0.5 * self._curvature * (outputs - minimum) ** 2
+        return (curved + noise * outputs).sum(dim=-1).mean()
+
+
+def _without_noise(minima: Tensor) -> tuple[Tensor, Tensor]:
+    zeros = torch.zeros_like(minima)
+    return zeros, torch.stack((minima, zeros), dim=1)

@@ -1,0 +1,164 @@
+"""Procedural images: one of up to twelve shapes on noise and clutter, of any size; no files, no download.
+
+Position, size, rotation, colours and polarity (dark on light or light on dark) are random, so that no single pixel
+tells anything of the class: a linear model fails where a small convolutional network succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsgd.data.partition import Partition, check_share
+from dsgd.streams import stream
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsgd.data.classification import Classification
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Images [channels, resolution, resolution] of the first `classes` kinds of `KINDS`, equally many of each."""
+
+    resolution: int = 16  # pixels of a side
+    classes: int = 8
+    channels: int = 1  # 1 grey, 3 colour
+    train_size: int = 4000  # training images
+    test_size: int = 1000  # test images
+    noise: float = 0.05  # standard deviation of the pixel noise; black is 0 and white 1
+    seed: int = 0  # of the images; the seed of the run only orders them
+
+    def __post_init__(self) -> None:
+        if self.resolution < 8:
+            raise ValueError(f"resolution must be >= 8, got {self.resolution}")
+        if not 2 <= self.classes <= len(KINDS):
+            raise ValueError(f"classes must be in [2, {len(KINDS)}], got {self.classes}")
+        if self.channels not in (1, 3):
+            raise ValueError(f"channels must be 1 or 3, got {self.channels}")
+        for key, value in (("train_size", self.train_size), ("test_size", self.test_size)):
+            if value < 1:
+                raise ValueError(f"{key} must be >= 1, got {value}")
+        if not 0 <= self.noise <= 1:
+            raise ValueError(f"noise must be in [0, 1], got {self.noise}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, self.resolution, self.resolution)
+
+    def train_samples(self, nodes: int) -> int:
+        return self.train_size
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        check_share(self.train_size, nodes, batch_size)
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
+        from dsgd.data.classification import Classification
+
+        train = self.draw(self.train_size, stream("shapes", self.seed, 0))
+        test = self.draw(self.test_size, stream("shapes", self.seed, 1))
+        return Classification(train, test, self.classes, Partition(self.train_size, nodes, batch_size, seed), dtype)
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """`count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""
+        labels = rng.permutation(np.arange(count) % self.classes)
+        images = np.empty((count, *self.input_shape), np.uint8)
+        size = max(1, CHUNK_PIXELS // self.resolution**2)
+        for start in range(0, count, size):
+            images[start : start + size] = self._draw(labels[start : start + size], rng)
+        return images, labels
+
+    def _draw(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        count = len(labels)
+        radius = rng.uniform(0.5, 0.75, count)  # the image spans [-1, 1]
+        u, v = self._frame(rng.uniform(-1, 1, (2, count)) * (0.95 - radius), radius, rng.uniform(0, 2 * np.pi, count))
+        shape = np.empty_like(u)
+        for kind, distance in enumerate(KINDS.values()):
+            chosen = labels == kind
+            shape[chosen] = distance(u[chosen], v[chosen])
+        background = rng.uniform(0, 1, (count, self.channels, 1, 1)).astype(np.float32)
+        contrast = rng.uniform(0.4, 0.6, background.shape).astype(np.float32)
+        image = background + self._cover(shape, radius) * _away(background, contrast)
+        for _ in range(CLUTTER):
+            speck = np.full(count, 0.1)
+            u, v = self._frame(rng.uniform(-1, 1, (2, count)), speck, np.zeros(count))
+            colour = rng.uniform(0, 1, background.shape).astype(np.float32)
+            image += self._cover(_disc(u, v), speck) * (colour - image)
+        image += self.noise * rng.standard_normal(image.shape, dtype=np.float32)
+        return (255 * image.clip(0, 1)).round().astype(np.uint8)
+
+    def _frame(self, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pixel coordinates (u, v) [n, resolution, resolution] as the shape sees them: around its centre, in radii."""
+        line = ((2 * np.arange(self.resolution) + 1) / self.resolution - 1).astype(np.float32)
+        (x0, y0), scale = centre.astype(np.float32)[..., None, None], (1 / radius).astype(np.float32)[:, None, None]
+        x, y = (line[None, None, :] - x0) * scale, (line[None, :, None] - y0) * scale
+        cos, sin = (f(angle).astype(np.float32)[:, None, None] for f in (np.cos, np.sin))
+        return cos * x + sin * y, cos * y - sin * x
+
+    def _cover(self, distance: np.ndarray, radius: np.ndarray) -> np.ndarray:
+        """Share of each pixel that lies inside, [n, 1, resolution, resolution], from its distance in radii."""
+        pixels = distance * (radius * self.resolution / 2).astype(np.float32)[:, None, None]
+        return (0.5 - pixels).clip(0, 1)[:, None]
+
+
+CHUNK_PIXELS = 1 << 20  # drawn at once, so that memory does not grow with the number of images
+CLUTTER = 2  # specks in every image
+
+
+def _away(background: np.ndarray, contrast: np.ndarray) -> np.ndarray:
+    """Add `contrast` to dark backgrounds, take it from light ones."""
+    return np.where(background < 0.5, contrast, -contrast)
+
+
+def _disc(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return np.hypot(u, v) - 1
+
+
+def _box(u: np.ndarray, v: np.ndarray, width: float, height: float) -> np.ndarray:
+    return np.maximum(abs(u) - width, abs(v) - height)
+
+
+def _cross(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return np.minimum(_box(u, v, 1, 0.3), _box(u, v, 0.3, 1))
+
+
+def _triangle(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return np.maximum(abs(u) * 0.866 + v * 0.5, -v) - 0.5
+
+
+def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return np.hypot(abs(u) - 0.6, v) - 0.4
+
+
+def _stripes(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Three bars side by side."""
+    return np.minimum(_box(u, v, 0.18, 0.9), _box(abs(u) - 0.75, v, 0.18, 0.9))
+
+
+def _star(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    sector = (np.arctan2(u, v) + np.pi / 5) % (2 * np.pi / 5) - np.pi / 5
+    radius = np.hypot(u, v)
+    return 0.85 * radius * np.cos(sector) + 1.15 * radius * abs(np.sin(sector)) - 0.8
+
+
+# Distance to the outline of a shape of radius about 1, negative inside; the most distinct kinds first.
+KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "disc": _disc,
+    "ring": lambda u, v: abs(np.hypot(u, v) - 0.75) - 0.22,
+    "bar": lambda u, v: _box(u, v, 1, 0.25),
+    "triangle": _triangle,
+    "cross": _cross,
+    "dots": _dots,
+    "square": lambda u, v: _box(u, v, 0.85, 0.85),
+    "stripes": _stripes,
+    "half disc": lambda u, v: np.maximum(_disc(u, v), v),
+    "crescent": lambda u, v: np.maximum(_disc(u, v), 0.9 - np.hypot(u, v - 0.6)),
+    "corner": lambda u, v: np.minimum(_box(u, v + 0.6, 0.85, 0.25), _box(u + 0.6, v, 0.25, 0.85)),
+    "star": _star,
+}

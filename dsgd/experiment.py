@@ -1,0 +1,148 @@
+"""One experiment: everything that decides its result, checked before any work starts. Knows no engine and no Hydra."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dsgd.cluster import Cluster
+from dsgd.data import DataConfig
+from dsgd.models import ModelConfig
+from dsgd.optimizer import SGD
+from dsgd.schedule import Schedule
+from dsgd.topology import Topology
+from dsgd.worker import Algorithm
+
+
+def _positive(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be > 0 or null, got {value}")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When training ends: whichever comes first. Epochs and samples count all workers, steps each worker's own."""
+
+    epochs: float | None = None
+    samples: int | None = None
+    steps: int | None = None
+    time_s: float | None = None  # of the training clock
+
+    def __post_init__(self) -> None:
+        _positive(self, "epochs", "samples", "steps", "time_s")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When and how the output model is evaluated. The start and the end always are."""
+
+    every_epochs: float | None = None
+    every_samples: int | None = None
+    every_steps: int | None = None
+    every_time_s: float | None = None
+    batch_norm: str = "average"  # statistics of an averaged model: average the workers' | recalibrate on training data
+    train_samples: int | None = None  # train_loss is over this many training samples; null: all
+    diverged_factor: float = 1e6  # a loss this many times the first one (or not a number) ends the run as diverged
+
+    def __post_init__(self) -> None:
+        _positive(self, "every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")
+        if self.batch_norm not in ("average", "recalibrate"):
+            raise ValueError(f"batch_norm must be average or recalibrate, got {self.batch_norm!r}")
+        if not self.diverged_factor > 1:
+            raise ValueError(f"diverged_factor must be > 1, got {self.diverged_factor}")
+
+
+@dataclass(frozen=True)
+class Target:
+    accuracy: float | None = None  # test accuracy whose first time is recorded
+    stop: bool = False  # end the run there
+
+    def __post_init__(self) -> None:
+        if self.accuracy is not None and not 0 < self.accuracy <= 1:
+            raise ValueError(f"accuracy must be in (0, 1] or null, got {self.accuracy}")
+        if self.stop and self.accuracy is None:
+            raise ValueError("stop must be false without target.accuracy, got true")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """nodes: workers. batch_size: per worker. topology: the graph, already built."""
+
+    nodes: int
+    batch_size: int
+    seed: int
+    precision: str  # fp32 | fp64
+    algo: Algorithm
+    model: ModelConfig
+    data: DataConfig
+    optimizer: SGD
+    schedule: Schedule
+    cluster: Cluster
+    topology: Topology
+    budget: Budget
+    eval: Evaluation
+    target: Target
+    gradients: str = "loop"  # loop | vmap | none
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.total_samples is None and self.budget.time_s is None:
+            raise ValueError("budget must give at least one of epochs, samples, steps, time_s, got none")
+        if self.total_samples is not None and self.total_samples == 0:
+            raise ValueError(
+                f"budget must allow one step of {self.unit} samples, got {self._wanted_samples():g} samples"
+            )
+        if self.schedule.kind == "cosine" and self.total_samples is None:
+            raise ValueError("schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only")
+        if self.target.accuracy is not None and self.data.classes is None:
+            raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
+
+    @property
+    def epoch_samples(self) -> int:
+        """Training samples, which all workers together process in one epoch."""
+        return self.data.train_samples(self.nodes)
+
+    @property
+    def unit(self) -> int:
+        """Samples that are processed together or not at all: a step of all workers in lock-step, otherwise of one."""
+        return self.batch_size * (self.nodes if self.algo.lockstep else 1)
+
+    def _wanted_samples(self) -> float:
+        budget = self.budget
+        wanted = [
+            None if budget.epochs is None else budget.epochs * self.epoch_samples,
+            budget.samples,
+            None if budget.steps is None else budget.steps * self.nodes * self.batch_size,
+        ]
+        return min((samples for samples in wanted if samples is not None), default=math.inf)
+
+    @property
+    def total_samples(self) -> int | None:
+        """The budget in samples of all workers, rounded down to whole steps; None if only the time is limited."""
+        wanted = self._wanted_samples()
+        return None if math.isinf(wanted) else int(wanted // self.unit) * self.unit
+
+    @property
+    def mark_samples(self) -> float:
+        """Samples between two evaluation marks; infinity where only time or nothing sets them."""
+        evaluation = self.eval
+        intervals = [
+            None if evaluation.every_epochs is None else evaluation.every_epochs * self.epoch_samples,
+            evaluation.every_samples,
+            None if evaluation.every_steps is None else evaluation.every_steps * self.nodes * self.batch_size,
+        ]
+        return min((interval for interval in intervals if interval is not None), default=math.inf)
+
+    def learning_rate(self, samples: int) -> float:
+        """The rate of a step that is made when all workers together have processed so many samples."""
+        total = self.total_samples
+        epochs = None if total is None else total / self.epoch_samples
+        scale = self.schedule.scale(self.nodes, self.batch_size)
+        return self.optimizer.lr * self.schedule.factor(samples / self.epoch_samples, epochs, scale)
+
+    @property
+    def peak_lr(self) -> float:
+        """The highest rate of the schedule."""
+        return self.optimizer.lr * max(1.0, self.schedule.scale(self.nodes, self.batch_size))

@@ -1,0 +1,85 @@
+"""What is measured at a mark: the output model, the workers' own models, and how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dsgd.experiment import Evaluation
+from dsgd.gradients.problem import Problem
+
+FIELDS = (
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "worker_accuracy_min",
+    "worker_accuracy_mean",
+    "worker_accuracy_max",
+    "consensus_distance",
+    "discrepancy",
+)
+
+
+def measure(
+    problem: Problem, rule: Evaluation, xs: Sequence[Tensor], buffers: Sequence[Tensor], centre: Tensor | None
+) -> dict[str, float | None]:
+    """The `FIELDS` of a mark, from every worker's vector [d] and buffers [nb].
+
+    centre: [d], the output model of methods that have one; None: the mean of the workers' vectors. The accuracy of a worker is
+    that of its own vector with its own batch-norm statistics. consensus_distance: sqrt(mean_i |x_i - mean|^2).
+    discrepancy: max_ij |x_i - x_j|.
+    """
+    output = mean(xs) if centre is None else centre
+    if rule.batch_norm == "recalibrate" and problem.start_buffers.numel():
+        statistics = problem.recalibrated(output, rule.train_samples)
+    else:
+        statistics = mean(buffers)
+    train_loss, _ = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
+    test_loss, test_accuracy = problem.evaluate(output, statistics, test=True)
+    accuracies = [] if test_accuracy is None else _accuracies(problem, xs, buffers)
+    consensus_distance, discrepancy = spread(xs)
+    values = (
+        train_loss,
+        test_loss,
+        test_accuracy,
+        min(accuracies, default=None),
+        sum(accuracies) / len(accuracies) if accuracies else None,
+        max(accuracies, default=None),
+        consensus_distance,
+        discrepancy,
+    )
+    return dict(zip(FIELDS, values, strict=True))
+
+
+def mean(vectors: Sequence[Tensor]) -> Tensor:
+    """The mean of vectors [d], added in order of rank."""
+    total = vectors[0].clone()
+    for vector in vectors[1:]:
+        total.add_(vector)
+    return total.div_(len(vectors))
+
+
+def spread(xs: Sequence[Tensor]) -> tuple[float, float]:
+    """Consensus distance and discrepancy of vectors [d], in double precision; exactly 0 if all are equal."""
+    if all(torch.equal(x, xs[0]) for x in xs[1:]):
+        return 0.0, 0.0
+    rows = torch.stack(list(xs)).double()
+    deviations = rows - rows.mean(dim=0)
+    consensus = float(deviations.square().sum(dim=1).mean().sqrt())
+    # not by matrix products, which lose small differences of large vectors
+    pairs = torch.cdist(deviations, deviations, compute_mode="donot_use_mm_for_euclid_dist")
+    return consensus, float(pairs.max())
+
+
+def _accuracies(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
+    accuracies: list[float] = []
+    for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True)):
+        if rank and torch.equal(x, xs[rank - 1]) and torch.equal(statistics, buffers[rank - 1]):
+            accuracies.append(accuracies[-1])  # in lock-step all-reduce all workers hold the same model
+            continue
+        _, accuracy = problem.evaluate(x, statistics, test=True)
+        assert accuracy is not None
+        accuracies.append(accuracy)
+    return accuracies

@@ -1,0 +1,100 @@
+"""What is trained: one frozen dataclass per model family, buildable for any data set it can serve.
+
+Importing this module does not import torch, so that a configuration is checked quickly; `build` does. A model
+initialises itself from torch's default generator: whoever calls `build` seeds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["MLP", "ModelConfig", "ResNet", "Vector"]
+
+
+class ModelConfig(Protocol):
+    """What the rest of the package knows of a model before it exists."""
+
+    def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        """Raise ValueError if the model cannot serve samples of `input_shape` (no batch axis) with `classes` labels.
+
+        classes: None for data without labels (data=quadratic).
+        """
+        ...
+
+    def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
+        """A freshly initialised float32 module: [b, *input_shape] -> [b, classes]. Raises ValueError as `check`."""
+        ...
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected network on the flattened input, ReLU between layers."""
+
+    hidden: list[int]  # width of each hidden layer; empty: a linear model
+
+    def __post_init__(self) -> None:
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"hidden must be a list of widths >= 1, got {list(self.hidden)}")
+
+    def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        _labels("mlp", classes)
+
+    def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
+        from dsgd.models.mlp import multilayer_perceptron
+
+        return multilayer_perceptron(self.hidden, input_shape, _labels("mlp", classes))
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """The CIFAR form of He et al. 2015 (arXiv 1512.03385, section 4.2), shortcuts without parameters."""
+
+    depth: int  # 6n + 2: three stages of n blocks of two convolutions each
+    width: int = 16  # channels of the first stage; the next two have twice and four times as many
+    norm: str = "batch"  # "group" makes a sample's gradient independent of the rest of its batch
+
+    def __post_init__(self) -> None:
+        if self.depth < 8 or self.depth % 6 != 2:
+            raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {self.depth}")
+        if self.width < 1:
+            raise ValueError(f"width must be >= 1, got {self.width}")
+        if self.norm not in ("batch", "group"):
+            raise ValueError(f"norm must be batch or group, got {self.norm!r}")
+
+    def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        _labels(f"resnet{self.depth}", classes)
+        if len(input_shape) != 3 or min(input_shape[1:]) < 8:
+            shape = " x ".join(map(str, input_shape))
+            raise ValueError(f"model=resnet{self.depth} needs images of at least 8 x 8 pixels, got inputs of {shape}")
+
+    def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
+        from dsgd.models.resnet import CifarResNet
+
+        self.check(input_shape, classes)
+        labels = _labels(f"resnet{self.depth}", classes)
+        return CifarResNet(self.depth, self.width, self.norm, channels=input_shape[0], classes=labels)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The parameter vector itself, [dim], from 0: what data=quadratic is minimised over."""
+
+    def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        if classes is not None or len(input_shape) != 1:
+            raise ValueError("model=vector needs data=quadratic")
+
+    def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
+        from dsgd.models.vector import FreeVector
+
+        self.check(input_shape, classes)
+        return FreeVector(input_shape[0])
+
+
+def _labels(model: str, classes: int | None) -> int:
+    if classes is None:
+        raise ValueError(f"model={model} needs data with classes; data=quadratic has none and needs model=vector")
+    return classes

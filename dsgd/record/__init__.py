@@ -1,0 +1,1 @@
+"""The record of a run: one folder, enough to redraw every figure."""

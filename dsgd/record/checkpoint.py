@@ -1,0 +1,59 @@
+"""A checkpoint on disk: one line of JSON that can be read without torch, then what torch.save wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from dsgd.record.writer import write_atomically
+
+NAME = "checkpoint.pt"
+FORMAT = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read."""
+
+
+def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> None:
+    """header: plain values that `read_header` returns. state: plain values and tensors. A crash leaves the previous
+    checkpoint as it was."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    payload = buffer.getvalue()
+    first = {"dsgd_checkpoint": FORMAT, "sha256": hashlib.sha256(payload).hexdigest(), **header}
+    write_atomically(folder / NAME, json.dumps(first).encode() + b"\n" + payload)
+
+
+def find_checkpoint(path: str) -> Path:
+    """path: a run folder, or a checkpoint itself. Raises CheckpointError."""
+    found = Path(path) / NAME if Path(path).is_dir() else Path(path)
+    if not found.is_file():
+        raise CheckpointError(f"resume must be a checkpoint or a folder with {NAME}, got {path}")
+    return found
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a checkpoint whose contents are whole. Raises CheckpointError."""
+    first, _, payload = path.read_bytes().partition(b"\n")
+    try:
+        header = json.loads(first)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt") from error
+    if not isinstance(header, dict) or header.get("dsgd_checkpoint") != FORMAT:
+        raise CheckpointError(f"resume must be a checkpoint of dsgd in format {FORMAT}, got {path}")
+    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+        raise CheckpointError(f"resume must be a whole checkpoint, got {path}, which is truncated or corrupt")
+    return header
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What `write_checkpoint` was given as state."""
+    import torch
+
+    return torch.load(io.BytesIO(path.read_bytes().partition(b"\n")[2]), weights_only=True)

@@ -1,0 +1,101 @@
+"""Writes the record of a run: append-only while it goes on, readable at any time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import dsgd
+
+CONFIG, ENV, METRICS, SUMMARY = "config.yaml", "env.json", "metrics.jsonl", "summary.json"
+
+
+class Record:
+    """The folder of one run. Host time since its beginning goes into every line as `wall_s`, and nowhere else.
+
+    lines: of an interrupted run's metrics.jsonl that stay; wall_s: its host time so far."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], before: Path | None = None, lines: int = 0, wall_s: float = 0.0):
+        self.folder = folder
+        self._started = time.monotonic() - wall_s
+        kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False).encode())
+        write_atomically(folder / ENV, json.dumps(environment(), indent=2).encode() + b"\n")
+        write_atomically(folder / METRICS, kept)
+        (folder / SUMMARY).unlink(missing_ok=True)
+        self._metrics = (folder / METRICS).open("ab")
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of host time that the run has taken, those before a resumption included."""
+        return time.monotonic() - self._started
+
+    def mark(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Append one line and return it."""
+        line = {"wall_s": round(self.wall_s, 3), **values}
+        self._metrics.write(json.dumps(finite(line)).encode() + b"\n")
+        self._metrics.flush()
+        return line
+
+    def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the summary, atomically, and close the record."""
+        self._metrics.close()
+        whole = {**summary, "wall_s": round(self.wall_s, 3)}
+        write_atomically(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
+        return whole
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: they become null (a diverged run's status says why)."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file in one step: after a crash there is the old or the new one, whole."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def environment() -> dict[str, Any]:
+    """What the run was made with: commit, versions, host."""
+    return {
+        "dsgd": version("dsgd"),
+        "commit": commit(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "numpy": version("numpy"),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "device": "cpu",
+        "cpus": os.cpu_count(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that dsgd runs from, with '+' if it was changed since; None for an installed package."""
+    source = Path(dsgd.__file__).resolve().parent.parent
+    if not (source / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git on this machine, or not our repository

@@ -1,0 +1,180 @@
+"""Loss, accuracy and discrepancy against time, epochs, samples and bytes sent."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dsgd.report.labels import Series, series, status_note
+from dsgd.report.runs import Run, number
+from dsgd.report.style import NoData, curve_style, finish, panels
+
+X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
+Y_LABELS = {
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy",
+    "discrepancy": r"discrepancy: largest $\|x_i - x_j\|$",
+    "consensus_distance": r"consensus distance: rms $\|x_i - \bar{x}\|$",
+}
+SEEDS_NOTE = "lines: mean over seeds, as far as all of them go; bands: smallest to largest"
+
+_BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
+
+
+@dataclass(frozen=True)
+class XAxis:
+    """A horizontal axis: the field of a mark, its label with unit, and how many of the field's units one of it is."""
+
+    field: str
+    label: str
+    unit: float = 1.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series drawn: x, the mean over its runs, the smallest and the largest, [marks] each; values are finite."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def x_axis(name: str, runs: Sequence[Run]) -> XAxis:
+    """The axis `time`, `epochs`, `bytes` or `samples`, with the unit that suits the runs."""
+    field = X_FIELDS[name]
+    if name == "time":
+        return XAxis(field, time_label(runs))
+    if name == "bytes":
+        largest = max((number(mark.get(field)) for run in runs for mark in run.metrics), default=0.0, key=_nan_last)
+        unit, size = next(((u, size) for u, size in _BYTE_UNITS if largest >= size), _BYTE_UNITS[-1])
+        return XAxis(field, "sent by all nodes" + (" (bytes)" if unit == "bytes" else f" ({unit})"), size)
+    return XAxis(field, "epochs (passes over the training data)" if name == "epochs" else "samples")
+
+
+def time_label(runs: Sequence[Run]) -> str:
+    """`virtual time (s)` or `wall time (s)`, as the records say."""
+    clocks = sorted({run.clock for run in runs if run.clock})
+    return f"{' or '.join(clocks)} time (s)".lstrip()
+
+
+def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """The marks of a run where both fields have finite values: x [marks], y [marks]."""
+    pairs = np.array([(number(mark.get(x)), number(mark.get(y))) for mark in run.metrics]).reshape(-1, 2)
+    pairs = pairs[np.isfinite(pairs).all(axis=1)]
+    return pairs[:, 0], pairs[:, 1]
+
+
+def mean_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
+    """Mean and range over the runs, linearly interpolated, where all of them have values; None if none has.
+
+    It ends where the first of the runs ends: a mean over those that are left would jump.
+    """
+    drawn = [(xs, ys) for xs, ys in (points(run, x, y) for run in runs) if len(xs)]
+    if not drawn:
+        return None
+    if len(drawn) == 1:
+        xs, ys = drawn[0]
+        return Curve(xs, ys, ys, ys)
+    start, end = max(xs[0] for xs, _ in drawn), min(xs[-1] for xs, _ in drawn)
+    grid = np.unique(np.concatenate([xs for xs, _ in drawn]))
+    grid = grid[(grid >= start) & (grid <= end)]
+    if not len(grid):
+        return None
+    values = np.array([np.interp(grid, xs, ys) for xs, ys in drawn])
+    return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+
+def has_data(runs: Sequence[Run], x: str, y: str) -> bool:
+    return any(len(points(run, x, y)[0]) for run in runs)
+
+
+def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
+    """One panel per field against x (`time`, `epochs`, `bytes`, `samples`). Raises NoData if no run has any."""
+    axis = x_axis(x, runs)
+    present = [field for field in fields if has_data(runs, axis.field, field)]
+    if not present:
+        raise NoData(f"no run has {' or '.join(fields)} against {axis.field}")
+    gathered = series(runs)
+    figure, axes = panels(len(present), [_legend(one) for one in gathered])
+    handles: dict[str, Line2D] = {}
+    for panel, field in zip(axes, present, strict=True):
+        for name, line in draw_curves(panel, gathered, axis, field).items():
+            handles.setdefault(name, line)
+    return finish(figure, runs, handles, seeds_notes(gathered))
+
+
+def seeds_notes(gathered: Sequence[Series]) -> list[str]:
+    return [SEEDS_NOTE] if any(len(one.runs) > 1 for one in gathered) else []
+
+
+def draw_curves(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
+    """Draw one field of all series that have it; returns legend entries."""
+    curves = {i: curve for i, one in enumerate(gathered) if (curve := mean_curve(one.runs, axis.field, field))}
+    diverged = {i for i in curves if any(run.status == "diverged" for run in gathered[i].runs)}
+    floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged)
+    handles: dict[str, Line2D] = {}
+    for i, curve in curves.items():
+        style, many = curve_style(i), len(gathered[i].runs) > 1
+        visible = curve.mean > floor
+        x, mean = curve.x[visible] / axis.unit, np.minimum(curve.mean[visible], ceiling)
+        every = (0.02 * (i % 6), 0.14) if visible.any() else None  # sparse, and not all at the same places
+        (line,) = axes.plot(x, mean, markevery=every, markerfacecolor="white", **style)
+        if many:
+            low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
+        handles[_legend(gathered[i])] = line
+    if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.mean > floor).any()]:
+        axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 70), fontsize=8, loc="right")
+    axes.set_xlabel(axis.label)
+    axes.set_ylabel(Y_LABELS[field])
+    if field == "test_accuracy":
+        _draw_targets(axes, [run for one in gathered for run in one.runs], handles)
+    return handles
+
+
+def wants_log(values: np.ndarray) -> bool:
+    """Whether non-negative values span more than two decades."""
+    positive = values[values > 0]
+    return bool(len(positive) and not (values < 0).any() and positive.max() > 100 * positive.min())
+
+
+def _legend(one: Series) -> str:
+    return one.label + status_note(one.runs)
+
+
+def _draw_targets(axes: Axes, runs: Sequence[Run], handles: dict[str, Line2D]) -> None:
+    targets = {run.target for run in runs}
+    if len(targets) == 1 and (target := targets.pop()) is not None:
+        handles[f"target {target:g}"] = axes.axhline(target, color="#777777", linewidth=1.0, linestyle=(0, (2, 2)))
+
+
+def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[float, float]:
+    """Logarithmic where values span decades; diverged runs leave the panel instead of flattening the others.
+
+    Returns what can be drawn: values above the first, and up to the second (matplotlib fails on 1e300 and on a
+    logarithmic curve of zeros only).
+    """
+    if not curves:
+        return -np.inf, np.inf
+    ranges = {i: np.concatenate([curve.low, curve.high]) for i, curve in curves.items()}
+    shown = np.concatenate([values for i, values in ranges.items() if i not in diverged] or list(ranges.values()))
+    if logarithmic := wants_log(shown):
+        axes.set_yscale("log")
+    low, high = shown[shown > 0].min() if logarithmic else shown.min(), shown.max()
+    if max(values.max() for values in ranges.values()) > high:
+        room = 0.1 * (high - low) or abs(high) or 1.0
+        axes.set_ylim(*((low / 1.5, 3 * high) if logarithmic else (low - room, high + 3 * room)))
+        return (0.0 if logarithmic else -np.inf), 100 * high if logarithmic else high + 100 * room
+    return (0.0 if logarithmic else -np.inf), np.inf
+
+
+def _nan_last(value: float) -> float:
+    return -np.inf if np.isnan(value) else value

@@ -1,0 +1,134 @@
+"""Every figure of `dsgd-plot`, and the overview that `make demo` shows; drawn from run records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes, x_axis
+from dsgd.report.labels import Series, series
+from dsgd.report.runs import Run, number
+from dsgd.report.scaling import speed_up_figure, time_to_target_figure
+from dsgd.report.style import NoData, annotate, curve_style, drawing, panels, save, wrapped
+
+
+def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure]]:
+    """File name without suffix: what draws it. x_axes: of `time`, `epochs`, `bytes`, `samples`."""
+    named: dict[str, Callable[[Sequence[Run]], Figure]] = {}
+    for x in x_axes:
+        named[f"loss_{x}"] = partial(curves_figure, x=x, fields=("train_loss", "test_loss"))
+        named[f"accuracy_{x}"] = partial(curves_figure, x=x, fields=("test_accuracy",))
+    return named | {
+        "time_to_target": time_to_target_figure,
+        "speed_up": speed_up_figure,
+        "idle": idle_figure,
+        "discrepancy": partial(curves_figure, x="time", fields=("discrepancy", "consensus_distance")),
+    }
+
+
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    formats: Sequence[str] = ("png",),
+    x_axes: Sequence[str] = ("time", "epochs", "bytes"),
+) -> tuple[list[Path], dict[str, str]]:
+    """Draw every figure for which the runs have data into the folder out, which exists.
+
+    Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written.
+    """
+    written: list[Path] = []
+    missing: dict[str, str] = {}
+    with drawing():
+        for name, make in figures(x_axes).items():
+            try:
+                figure = make(runs)
+            except NoData as reason:
+                missing[name] = str(reason)
+                continue
+            for kind in formats:
+                written.append(out / f"{name}.{kind}")
+                save(figure, written[-1])
+    return written, missing
+
+
+def convergence_figure(runs: Sequence[Run], path: str | Path) -> Path:
+    """The overview: accuracy against time, loss against time, idle share; legend shared. Returns the path.
+
+    Panels without data are left out. Raises NoData (a ValueError) if there is none, OSError if it cannot be written.
+    """
+    with drawing():
+        save(overview(runs), Path(path))
+    return Path(path)
+
+
+def overview(runs: Sequence[Run]) -> Figure:
+    """The figure of convergence_figure, not saved."""
+    gathered = series(runs)
+    axis = x_axis("time", runs)
+    fields = [field for field in ("test_accuracy", "train_loss") if has_data(runs, axis.field, field)]
+    idle = _has_idle(runs)
+    if not fields and not idle:
+        raise NoData("no run has test_accuracy, train_loss or idle_fraction_mean")
+    figure, axes = panels(len(fields) + idle)
+    handles = {}
+    for panel, field in zip(axes, fields, strict=False):
+        for name, line in draw_curves(panel, gathered, axis, field).items():
+            handles.setdefault(name, line)
+    if idle:
+        _draw_idle(axes[-1], gathered)
+    if handles:
+        entry_inches = 0.9 + 0.075 * max(len(line) for name in handles for line in wrapped(name).split("\n"))
+        columns = min(len(handles), max(1, int(figure.get_figwidth() / entry_inches)))
+        figure.set_figheight(figure.get_figheight() + 0.3 + 0.23 * -(-len(handles) // columns))
+        figure.legend(
+            list(handles.values()), [wrapped(name) for name in handles], loc="outside lower center", ncols=columns
+        )
+    return annotate(figure, runs, seeds_notes(gathered))
+
+
+def idle_figure(runs: Sequence[Run]) -> Figure:
+    """Share of the time in which nodes neither compute nor update, a bar per series. Raises NoData."""
+    if not _has_idle(runs):
+        raise NoData("no run has idle_fraction_mean")
+    gathered = series(runs)
+    figure, (axes,) = panels(1)
+    figure.set_figheight(max(2.4, 0.32 * len(gathered) + 1.4))
+    _draw_idle(axes, gathered, colour="#44546a")
+    return annotate(figure, runs)
+
+
+def _has_idle(runs: Sequence[Run]) -> bool:
+    return any(not np.isnan(number(run.final("idle_fraction_mean"))) for run in runs)
+
+
+def _draw_idle(axes: Axes, gathered: Sequence[Series], colour: str | None = None) -> None:
+    """A bar for the mean over the nodes, over the hatched bar of the most idle one; colour: that of the curves."""
+    drawn = [(i, one) for i, one in enumerate(gathered) if _has_idle(one.runs)]
+    for place, (i, one) in enumerate(drawn):
+        fill = colour or curve_style(i)["color"]
+        mean, largest = _percent(one, "idle_fraction_mean"), _percent(one, "idle_fraction_max")
+        if not np.isnan(largest):
+            axes.barh(place, largest, height=0.66, facecolor="white", edgecolor=fill, hatch="////", linewidth=0.8)
+        axes.barh(place, mean, height=0.66, facecolor=fill, edgecolor=fill, linewidth=0.8)
+        text = f" {mean:.3g}" + ("" if np.isnan(largest) else f" / {largest:.3g}")
+        axes.text(np.nanmax([mean, largest]), place, text, va="center", fontsize=8)
+    axes.set_yticks(range(len(drawn)), [wrapped(one.label) for _, one in drawn])
+    axes.set_ylim(len(drawn) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, 1.3 * axes.dataLim.x1 or 1.0)
+    figure = axes.get_figure(root=True)
+    longest = max(len(line) for _, one in drawn for line in wrapped(one.label).split("\n"))
+    if figure:
+        figure.set_figwidth(figure.get_figwidth() + 0.075 * longest)  # the panel keeps its width beside long labels
+    axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes, hatched: most idle node")
+
+
+def _percent(one: Series, field: str) -> float:
+    values = [number(run.final(field)) for run in one.runs]
+    known = [value for value in values if not np.isnan(value)]
+    return 100 * float(np.mean(known)) if known else np.nan

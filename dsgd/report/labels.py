@@ -1,0 +1,180 @@
+"""Name runs by what differs between them, and by nothing else; gather runs that differ by their seed only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsgd.report.runs import Run
+
+Flat = dict[str, str]  # dotted key: value as a legend shows it
+
+_UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # where a run goes, not what it computes
+_SHORT = {"target.accuracy": "target", "target.stop": "target.stop"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: the runs of one configuration, of several seeds or of one; label: what is particular to it."""
+
+    label: str
+    runs: list[Run]
+
+
+def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series]:
+    """Gather the runs of the same configuration and label them, in order of first appearance.
+
+    Seeds are averaged over, and so not named, where some configuration ran with more than one.
+    apart_from: dotted keys that neither separate nor name series, nor do keys that only follow them (`nodes`, and
+    a learning rate chosen per node count).
+    """
+    flats = [_without(flat, {"seed"}) for flat in flatten(runs)]
+    gathered = _gather(runs, _without_followers(flats, apart_from))
+    if not apart_from and all(len(group) == 1 for _, group in gathered):
+        gathered = _gather(runs, flatten(runs))
+    labels = label([flat for flat, _ in gathered])
+    return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(labels, gathered, strict=True)]
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """One label per run, the seed included where it differs; the algorithm's name where nothing differs."""
+    return [name or run.algorithm for name, run in zip(label(flatten(runs)), runs, strict=True)]
+
+
+def status_note(runs: Sequence[Run]) -> str:
+    """` (diverged)`, ` (2 of 3 interrupted)`, … for runs that did not complete; empty if all did."""
+    unfinished = Counter(run.status for run in runs if run.status != "completed")
+    if not unfinished:
+        return ""
+    notes = (
+        status if count == len(runs) else f"{count} of {len(runs)} {status}" for status, count in unfinished.items()
+    )
+    return f" ({', '.join(notes)})"
+
+
+def time_notes(runs: Sequence[Run]) -> list[str]:
+    """`time of ResNet-18 on ImageNet …; gradients of resnet8 on digits`, where the two differ."""
+    texts = [
+        f"time of {run.time_model}; gradients of {run.chosen('model')} on {run.chosen('data')}"
+        for run in runs
+        if run.time_model
+    ]
+    some = "" if len(texts) == len(runs) else "some runs: "
+    return [some + text for text in dict.fromkeys(texts)]
+
+
+def label(flats: Sequence[Flat]) -> list[str]:
+    """Labels that name the differing keys: `gossip, tau=10`, `sync`; empty where nothing differs.
+
+    A group whose `name` differs is named by it, and its other keys only where they differ among the choices of one
+    name: `algo.tau` of easgd says nothing about gossip.
+    """
+    named: list[Flat] = [{} for _ in flats]
+    keys = list(dict.fromkeys(key for flat in flats for key in flat))
+    for key in keys:
+        classes: dict[tuple[str | None, ...], set[str | None]] = {}
+        for flat in flats:
+            classes.setdefault(_kind(flat, key), set()).add(flat.get(key))
+        for flat, shown in zip(flats, named, strict=True):
+            if key in flat and len(classes[_kind(flat, key)]) > 1:
+                shown[key] = flat[key]
+    short = _short_names(list(dict.fromkeys(key for shown in named for key in shown)))
+    return [
+        ", ".join(
+            shown[key] if key == "algo.name" else f"{short[key]}={shown[key]}" for key in sorted(shown, key=_rank)
+        )
+        for shown in named
+    ]
+
+
+def flatten(runs: Sequence[Run]) -> list[Flat]:
+    """The configuration of each run as dotted keys and text; the clock too, where records of both kinds are mixed."""
+    flats = []
+    clocks = {run.clock for run in runs} - {None}
+    for run in runs:
+        flat: Flat = {}
+        for key, value in run.config.items():
+            if key not in _UNNAMED:
+                _flatten_into(flat, key, value)
+        if len(clocks) > 1 and run.clock:
+            flat["clock"] = run.clock
+        flat.pop("cluster.time_model", None)  # a description, which every figure carries as its note
+        followers = {key for key in flat if key.endswith(".seed") and flat[key] == flat.get("seed")}
+        flats.append(_without(flat, followers))
+    return flats
+
+
+def _flatten_into(flat: Flat, key: str, value: Any) -> None:
+    if isinstance(value, dict) and value and all(isinstance(part, str) for part in value):
+        named = "name" in value
+        for part, inner in value.items():
+            if part != "_target_":
+                _flatten_into(flat, f"{key}.{part}", inner)
+            elif not named:
+                flat[f"{key}.name"] = str(inner).rpartition(".")[2]
+    else:
+        flat[key] = _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
+    return "none" if value is None else json.dumps(value)
+
+
+def _kind(flat: Flat, key: str) -> tuple[str | None, ...]:
+    """The names of the groups a key lies in: keys are compared between runs where these agree."""
+    parts = key.split(".")
+    groups = [".".join(parts[:i]) + ".name" for i in range(1, len(parts))]
+    return tuple(flat.get(group) for group in groups if group != key)
+
+
+def _short_names(keys: list[str]) -> dict[str, str]:
+    """The shortest ends of the keys that tell them apart: `lr`, but `model.width` beside `data.width`."""
+    ends = Counter(".".join(key.split(".")[i:]) for key in keys for i in range(key.count(".") + 1))
+    short = {}
+    for key in keys:
+        shown = key.removesuffix(".name")
+        parts = shown.split(".")
+        candidates = [".".join(parts[i:]) for i in range(len(parts) - 1, -1, -1)]
+        unique = (name for name in candidates if name != "name" and ends[name] <= 1)
+        short[key] = _SHORT.get(key) or next(unique, shown)
+    return short
+
+
+def _rank(key: str) -> tuple[int, int]:
+    first = ("algo.name", "nodes")
+    return (first.index(key) if key in first else len(first), 1 if key == "seed" else 0)
+
+
+def _gather(runs: Sequence[Run], flats: Sequence[Flat]) -> list[tuple[Flat, list[Run]]]:
+    groups: dict[tuple[tuple[str, str], ...], tuple[Flat, list[Run]]] = {}
+    for run, flat in zip(runs, flats, strict=True):
+        groups.setdefault(tuple(sorted(flat.items())), (flat, []))[1].append(run)
+    return list(groups.values())
+
+
+def _without(flat: Flat, keys: Collection[str]) -> Flat:
+    return {key: text for key, text in flat.items() if key not in keys}
+
+
+def _without_followers(flats: Sequence[Flat], keys: Collection[str]) -> list[Flat]:
+    """Drop the keys, and those outside `algo` that vary with them and have one value for each of theirs."""
+    if not keys:
+        return list(flats)
+    followers = set(keys)
+    for name in {name for flat in flats for name in flat if not name.startswith("algo.")}:
+        seen = {(flat.get("algo.name"), *(flat.get(key) for key in keys), flat.get(name)) for flat in flats}
+        single_valued = len({place[:-1] for place in seen}) == len(seen)
+        if single_valued and len({(place[0], place[-1]) for place in seen}) > len({place[0] for place in seen}):
+            followers.add(name)
+    return [_without(flat, followers) for flat in flats]

@@ -1,0 +1,125 @@
+"""How figures look and how they are saved: curves that differ in grey too, and the same bytes whenever redrawn."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from dsgd.report.labels import time_notes
+from dsgd.report.runs import Run
+
+PANEL_INCHES = (4.6, 3.5)
+
+# Lightness L* of 0, 27, 38, 53, 61 and 72: neighbours in the legend differ when printed in grey.
+_COLOURS = ("#000000", "#c77cae", "#0b3c8c", "#e69f1a", "#b2182b", "#1f8f5f")
+_LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5, 1, 1.5)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
+
+_SETTINGS: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.dpi": 100,
+    "font.size": 10,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.handlelength": 3.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.5,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "dsgd",  # element ids would be random otherwise
+}
+_METADATA: dict[str, dict[str, str | None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+
+
+class NoData(ValueError):
+    """A figure for which no run has data; the text says what is missing."""
+
+
+def curve_style(index: int) -> dict[str, Any]:
+    """Colour, line style and marker of the index-th curve; (line style, marker) repeats after 60 curves only."""
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "linestyle": _LINES[index % len(_LINES)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+    }
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The settings of all figures, whatever the user's matplotlibrc says."""
+    with matplotlib.style.context(["default", _SETTINGS]):
+        yield
+
+
+def panels(count: int, legend: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
+    """A row of panels with room for the legend beside them."""
+    width, height = PANEL_INCHES
+    if legend:
+        lines = sum(entry.count("\n") + 1 for entry in map(wrapped, legend))
+        longest = max(len(line) for entry in legend for line in wrapped(entry).split("\n"))
+        size = (width * count + 0.9 + 0.075 * longest, max(height, 0.23 * lines + 0.6))
+    else:
+        size = (width * count, height)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.06))
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 42)
+
+
+def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], notes: Sequence[str] = ()) -> Figure:
+    """Add the legend beside the panels, what the runs have in common above, and notes below."""
+    if len(handles) > 1 or any(run.status != "completed" for run in runs):
+        figure.legend(list(handles.values()), [wrapped(text) for text in handles], loc="outside right upper")
+    return annotate(figure, runs, notes)
+
+
+def annotate(figure: Figure, runs: Sequence[Run], notes: Sequence[str] = ()) -> Figure:
+    """Write what the runs have in common above the panels and the notes, those on time models first, below."""
+    figure.suptitle(textwrap.fill(common(runs), 60 * len(figure.axes)), fontsize=10, x=0.01, ha="left")
+    columns = int(figure.get_figwidth() * 15)
+    lines = [line for note in (*time_notes(runs), *notes) for line in textwrap.wrap(note, columns)]
+    if lines:
+        figure.supxlabel("\n".join(lines), fontsize=8, color="#333333")
+    return figure
+
+
+def common(runs: Sequence[Run]) -> str:
+    """What all runs share, as a title: `gossip, mlp on digits, 8 nodes, batch size 16 per node`."""
+
+    def shared(values: Sequence[object]) -> Any:
+        return values[0] if len(set(values)) == 1 else None
+
+    model, data = shared([run.chosen("model") for run in runs]), shared([run.chosen("data") for run in runs])
+    nodes, batch = shared([run.nodes for run in runs]), shared([run.setting("batch_size") for run in runs])
+    parts = [shared([run.chosen("algo") for run in runs]), " on ".join(part for part in (model, data) if part)]
+    parts += [f"{nodes} node" + "s" * (nodes != 1)] if nodes else []
+    parts += [f"batch size {batch} per node"] if batch else []
+    return ", ".join(part for part in parts if part)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure in the format of the path's suffix, without dates or versions: redrawn, the same bytes."""
+    kind = path.suffix.removeprefix(".")
+    if kind not in _METADATA:
+        raise ValueError(f"a figure must end in .{', .'.join(_METADATA)}, got {path.name}")
+    figure.savefig(path, format=kind, metadata=_METADATA[kind])

@@ -1,0 +1,59 @@
+"""Learning-rate schedules as functions of the samples that all workers together have processed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+KINDS = ("constant", "step", "cosine")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A multiple of `optimizer.lr`: constant, falling in steps, or along half a cosine; each with linear warm-up.
+
+    Linear scaling rule (Goyal et al. 2017, arXiv 1706.02677): the peak is lr x (nodes x batch_size) / reference_batch.
+    Warm-up: from the unscaled rate to the peak, as published there; from 0 where no scaling separates the two.
+    """
+
+    kind: str = "constant"
+    warmup_epochs: float = 0.0
+    linear_scaling: bool = False  # multiply the rate by the global batch over reference_batch
+    reference_batch: int | None = None  # null: batch_size, so that the factor is the number of workers
+    milestones: list[float] = field(default_factory=list)  # kind=step: epochs after which the rate is multiplied by gamma
+    gamma: float = 0.1
+    final: float = 0.0  # kind=cosine: the last rate, as a fraction of the peak
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if not (math.isfinite(self.warmup_epochs) and self.warmup_epochs >= 0):
+            raise ValueError(f"warmup_epochs must be >= 0, got {self.warmup_epochs}")
+        if self.reference_batch is not None and self.reference_batch < 1:
+            raise ValueError(f"reference_batch must be >= 1, got {self.reference_batch}")
+        if list(self.milestones) != sorted(self.milestones) or any(m <= 0 for m in self.milestones):
+            raise ValueError(f"milestones must be increasing numbers of epochs > 0, got {list(self.milestones)}")
+        if not (math.isfinite(self.gamma) and self.gamma > 0):
+            raise ValueError(f"gamma must be > 0, got {self.gamma}")
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final must be in [0, 1], got {self.final}")
+
+    def scale(self, nodes: int, batch_size: int) -> float:
+        """The factor of the linear scaling rule, 1 without it."""
+        return nodes * batch_size / (self.reference_batch or batch_size) if self.linear_scaling else 1.0
+
+    def factor(self, epoch: float, epochs: float | None, scale: float) -> float:
+        """What optimizer.lr is multiplied by.
+
+        epoch: samples processed by all workers over the size of the training set. epochs: where the budget ends, which only
+        the cosine needs. scale: of the linear scaling rule."""
+        if epoch < self.warmup_epochs:
+            start = 1.0 if scale != 1.0 else 0.0
+            return start + (scale - start) * epoch / self.warmup_epochs
+        if self.kind == "step":
+            return scale * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+        if self.kind == "cosine":
+            assert epochs is not None
+            progress = min(1.0, (epoch - self.warmup_epochs) / max(epochs - self.warmup_epochs, 1e-12))
+            return scale * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+        return scale

@@ -1,0 +1,1 @@
+"""The deterministic engine: discrete events in virtual time, real gradients."""

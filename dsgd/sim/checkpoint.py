@@ -1,0 +1,101 @@
+"""Everything needed to go on exactly: in-flight messages, gradients and half-run algorithms included.
+
+An algorithm is a coroutine, and a coroutine cannot be stored. But when things happen does not depend on what is in the
+vectors. So a checkpoint holds the contents of all vectors that are alive, and the number of events so far. Going on repeats
+these events without gradients and evaluations, which brings every coroutine, message, queue and random stream to where it was,
+and then pours the stored contents into the vectors, found by the same walk in the same order. Where a user's own algorithm
+decides by the contents of vectors, the fingerprint below tells, and resuming is refused.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections import deque
+from dataclasses import asdict
+from types import CoroutineType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dsgd.sim.simulation import Progress, Simulation
+
+class OtherRun(ValueError):
+    """A stored state that does not fit the run it should be restored into."""
+
+
+def snapshot(simulation: Simulation) -> dict[str, Any]:
+    """The state between two events, as plain values and copies of all live vectors."""
+    return {
+        "fingerprint": _fingerprint(simulation),
+        "progress": asdict(simulation.progress),
+        "vectors": [vector.detach().clone() for vector in live_vectors(simulation)],
+    }
+
+
+def restore(simulation: Simulation, state: dict[str, Any]) -> None:
+    """Bring a new simulation of the same experiment to where `snapshot` was taken. Raises OtherRun."""
+    simulation.replay(state["fingerprint"]["events"])
+    vectors = live_vectors(simulation)
+    found = _fingerprint(simulation)
+    if found != state["fingerprint"] or [v.shape for v in vectors] != [v.shape for v in state["vectors"]]:
+        raise OtherRun(
+            f"the run went another way than before ({found} instead of {state['fingerprint']}): either its algorithm decides "
+            "by the contents of vectors, or the code has changed"
+        )
+    for vector, stored in zip(vectors, state["vectors"], strict=True):
+        vector.copy_(stored)
+    findings = state["progress"]
+    if findings["last_mark"] is not None:
+        findings["last_mark"] = tuple(findings["last_mark"])
+    simulation.progress = Progress(**findings)
+
+
+def live_vectors(simulation: Simulation) -> list[Tensor]:
+    """Every vector that what is to come depends on, each once, in an order that only depends on what has happened."""
+    machine = simulation.machine
+    found: list[Tensor] = []
+    # the problem and the experiment are rebuilt from the configuration
+    seen = {id(simulation.problem), id(simulation.experiment), id(machine.evaluator)}
+    stack: list[Any] = [machine]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(item, (str, bytes, int, float, np.random.Generator)):
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor):
+            found.append(item)
+        else:
+            stack.extend(reversed(_parts(item)))
+    return found
+
+
+def _parts(item: Any) -> list[Any]:
+    if isinstance(item, dict):
+        return list(item.values())
+    if isinstance(item, (list, tuple, deque)):
+        return list(item)
+    if isinstance(item, (CoroutineType, GeneratorType)):
+        # its local variables and whatever it holds in the midst of an expression
+        return gc.get_referents(item)
+    if isinstance(item, MethodType):
+        return [item.__self__]
+    if isinstance(item, (type, FunctionType, ModuleType)):
+        return []
+    slots = [name for kind in type(item).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [getattr(item, name) for name in slots if hasattr(item, name)] + list(getattr(item, "__dict__", {}).values())
+
+
+def _fingerprint(simulation: Simulation) -> dict[str, Any]:
+    machine = simulation.machine
+    streams = json.dumps([node.worker.rng.bit_generator.state for node in machine.nodes], sort_keys=True, default=str)
+    return {
+        "events": machine.loop.processed,
+        "time_s": machine.loop.now,
+        "samples": machine.samples,
+        "marks": simulation.progress.marks,
+        "bytes_sent": sum(machine.network.bytes_sent),
+        "streams": hashlib.sha256(streams.encode()).hexdigest(),
+    }

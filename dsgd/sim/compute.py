@@ -1,0 +1,73 @@
+"""How long a node computes: gradient time, slow nodes, jitter and stalls."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dsgd.cluster import Cluster, Stall
+from dsgd.streams import stream
+
+
+class Processor:
+    """The processor of one node. Its random streams depend on nothing but (seed, node)."""
+
+    def __init__(self, cluster: Cluster, node: int, seed: int) -> None:
+        self.mean_s = cluster.gradient_s * (cluster.slow_nodes or {}).get(node, 1.0)
+        self._cv = cluster.jitter
+        self._lognormal = cluster.jitter_distribution == "lognormal"
+        self._rng = stream("jitter", seed, node)
+        stalls = [Stall.of(entry) for entry in cluster.stalls]
+        self._pauses = [
+            Pauses(stall, stream("stall", seed, node, index))
+            for index, stall in enumerate(stalls)
+            if stall.node is None or stall.node == node
+        ]
+
+    def finish(self, start_s: float) -> float:
+        """When a gradient that is begun now will be done. Calls must come in order of time."""
+        end_s = start_s + self.mean_s * self._factor()
+        for pauses in self._pauses:
+            end_s = pauses.extend(start_s, end_s)
+        return end_s
+
+    def _factor(self) -> float:
+        """A random number with mean 1 and standard deviation `jitter`."""
+        if self._cv == 0:
+            return 1.0
+        if self._lognormal:
+            variance = math.log1p(self._cv**2)
+            return self._rng.lognormal(-variance / 2, math.sqrt(variance))
+        shape = self._cv**-2
+        return self._rng.gamma(shape, 1 / shape)
+
+
+class Pauses:
+    """The pauses of one `Stall` on one node, made one after the other as time goes on."""
+
+    def __init__(self, stall: Stall, rng: np.random.Generator) -> None:
+        self._stall = stall
+        self._rng = rng
+        self._begin = self._end = 0.0
+        if stall.start_s is not None:
+            self._begin, self._end = stall.start_s, stall.start_s + stall.duration_s
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        if self._stall.every_s is None:
+            self._begin = self._end = math.inf
+        else:
+            self._begin = self._end + self._rng.exponential(self._stall.every_s)
+            self._end = self._begin + self._rng.exponential(self._stall.duration_s)
+
+    def extend(self, start_s: float, end_s: float) -> float:
+        """The end of work that would last from start_s to end_s if there were no pauses."""
+        while self._end <= start_s:
+            self._next()
+        while self._begin < end_s:
+            end_s += self._end - max(self._begin, start_s)
+            start_s = self._end
+            self._next()
+        return end_s

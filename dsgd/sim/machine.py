@@ -1,0 +1,282 @@
+"""The simulated machine: it interprets the requests of all workers, adding virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dsgd.experiment import Experiment
+from dsgd.gradients import Evaluator, Wanted
+from dsgd.gradients.evaluation import mean
+from dsgd.gradients.problem import Problem
+from dsgd.sim.collectives import all_reduce_s, bytes_of_node
+from dsgd.sim.compute import Processor
+from dsgd.sim.loop import Loop, Task
+from dsgd.sim.network import Network
+from dsgd.sim.node import Gathering, Node, Shard
+from dsgd.streams import stream
+from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
+
+T = TypeVar("T")
+
+FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can hide behind the other two thirds
+
+
+class Machine:
+    """Workers, servers and the network between them. Implements `dsgd.worker.Engine`."""
+
+    def __init__(self, experiment: Experiment, problem: Problem, evaluator: Evaluator) -> None:
+        self.experiment = experiment
+        self.problem = problem
+        self.evaluator = evaluator
+        self.loop = Loop()
+        self.samples = 0
+        self.staleness_sum, self.staleness_count, self.staleness_max = 0.0, 0, 0
+        self.compute_spans: list[tuple[int, float, float]] | None = [] if experiment.trace else None
+
+        p, k, cluster = experiment.nodes, experiment.algo.servers, experiment.cluster
+        self.total_samples = experiment.total_samples
+        self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
+        rates = [cluster.bytes_per_s(node, p) for node in range(p + k)]
+        self.network = Network(self.loop, rates, cluster.latency_s)
+        self.network.spans = [] if experiment.trace else None
+        self.all_reduce = all_reduce_s(cluster.collective, p, self.message_bytes, cluster.latency_s, min(rates[:p]))
+        self._all_reduce_free_s = 0.0
+
+        start = problem.start if experiment.gradients != "none" else problem.start[:0]
+        self.nodes: list[Node] = []
+        for rank in range(p):
+            worker = Worker(rank, p, start.clone(), stream("algorithm", experiment.seed, rank), self)
+            processor = Processor(cluster, rank, experiment.seed)
+            self.nodes.append(Node(worker, processor, problem.start_buffers.clone()))
+        self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
+        self.tasks: list[Task[None]] = []
+        self._wanted: list[Wanted] = []
+        self._gatherings: dict[int, Gathering] = {}
+        self._perform = {
+            Gradient: self._gradient,
+            MeanGradient: self._mean_gradient,
+            AllReduceMean: self._all_reduce_mean,
+            Exchange: self._exchange,
+            Pull: self._pull,
+            Push: self._push,
+            Call: self._call,
+        }
+
+    def launch(self) -> None:
+        """Start the algorithm on every worker."""
+        for node in self.nodes:
+            task = Task(self.experiment.algo.train(node.worker), node, self.perform)
+            self.tasks.append(task)
+            task.resume()
+
+    def perform(self, task: Task[Any], request: Request) -> None:
+        self._perform[type(request)](task, request)
+
+    def centre(self) -> Tensor | None:
+        """The servers' vector [d], None without servers."""
+        return torch.cat([shard.server.x for shard in self.shards]) if self.shards else None
+
+    # What a worker asks without waiting
+
+    def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        task = Task(coroutine, self.nodes[worker.rank], self.perform)
+        task.resume()
+        return task
+
+    def publish(self, worker: Worker) -> None:
+        self.nodes[worker.rank].published = (worker.x.clone(), worker.steps)
+
+    def inbox(self, worker: Worker) -> list[Tensor]:
+        node = self.nodes[worker.rank]
+        taken, node.inbox = node.inbox, []
+        for _, sender, steps in taken:
+            self._count_staleness(self.nodes[sender].worker.steps - steps)
+        return [vector for vector, _, _ in taken]
+
+    def done(self, worker: Worker) -> bool:
+        if self.total_samples is None:
+            return False
+        if self.experiment.algo.lockstep:
+            return worker.steps * self.experiment.unit >= self.total_samples
+        return self.samples >= self.total_samples
+
+    def learning_rate(self, worker: Worker) -> float:
+        # in lock-step every worker must use the same rate for the same step, whenever it makes it
+        lockstep = self.experiment.algo.lockstep
+        return self.experiment.learning_rate(worker.steps * self.experiment.unit if lockstep else self.samples)
+
+    def step(self, worker: Worker, g: Tensor) -> None:
+        node = self.nodes[worker.rank]
+        rate = self.learning_rate(worker)
+        node.velocity = self.experiment.optimizer.step(worker.x, g, node.velocity, rate)
+        worker.steps += 1
+        self.samples += self.experiment.batch_size
+
+    # Gradients
+
+    def _want(self, node: Node, at: Tensor) -> tuple[Wanted, float]:
+        wanted = Wanted(node.worker.rank, node.batches, at, node.buffers.clone())
+        node.batches += 1
+        self._wanted.append(wanted)
+        end = node.begin_gradient(self.loop.now)
+        if self.compute_spans is not None:
+            self.compute_spans.append((node.worker.rank, self.loop.now, end))
+        return wanted, end
+
+    def _value(self, node: Node, wanted: Wanted) -> Tensor:
+        if wanted.value is None:
+            self.evaluator.evaluate(self._wanted)
+            self._wanted = []
+        assert wanted.value is not None
+        node.buffers = wanted.buffers
+        return wanted.value
+
+    def _gradient(self, task: Task[Any], request: Gradient) -> None:
+        wanted, end = self._want(task.owner, request.at)
+        self.loop.at(end, self._gradient_done, task, wanted)
+
+    def _gradient_done(self, task: Task[Any], wanted: Wanted) -> None:
+        task.resume(self._value(task.owner, wanted))
+
+    # Collectives
+
+    def _gathering(self, node: Node) -> Gathering:
+        index = node.collectives
+        node.collectives += 1
+        return self._gatherings.setdefault(index, Gathering(len(self.nodes)))
+
+    def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
+        node, now = task.owner, self.loop.now
+        wanted, end = self._want(node, request.at)
+        backward = now + FORWARD * (end - now)
+        gathering = self._gathering(node)
+        if gathering.enter(task, node.worker, wanted, backward, end):
+            self._reduce(gathering)
+
+    def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
+        gathering = self._gathering(task.owner)
+        if gathering.enter(task, task.owner.worker, request.vector, self.loop.now, self.loop.now):
+            self._reduce(gathering)
+
+    def _reduce(self, gathering: Gathering) -> None:
+        """Everybody has entered: the collective runs, after the one before it."""
+        duration, name = self.all_reduce
+        begin = max(gathering.begin_s, self._all_reduce_free_s)
+        self._all_reduce_free_s = begin + duration
+        p = len(self.nodes)
+        for rank in range(p):
+            self.network.count(rank, bytes_of_node(name, p, rank, self.message_bytes), begin, begin + duration)
+        self.loop.at(max(gathering.end_s, begin + duration), self._reduced, gathering)
+
+    def _reduced(self, gathering: Gathering) -> None:
+        del self._gatherings[min(self._gatherings)]  # they end in the order in which they began
+        vectors = [
+            self._value(node, brought) if isinstance(brought, Wanted) else brought
+            for node, brought in zip(self.nodes, gathering.brought, strict=True)
+        ]
+        result = mean(vectors)
+        for node, steps in zip(self.nodes, gathering.steps, strict=True):
+            self._count_staleness(node.worker.steps - steps)
+        for task in gathering.tasks:
+            assert task is not None
+            task.resume(result)
+
+    # Pairs
+
+    def _exchange(self, task: Task[Any], request: Exchange) -> None:
+        worker = task.owner.worker
+        self.network.send(
+            worker.rank,
+            [
+                (target, self.message_bytes, self._mail, (target, worker.rank, request.vector, worker.steps))
+                for target in request.targets
+            ],
+        )
+        task.owner.exchanges.append((task, request.sources))
+        if not request.sources:
+            self.loop.at(self.loop.now, self._complete_exchanges, task.owner)
+
+    def _mail(self, target: int, source: int, vector: Tensor, steps: int) -> None:
+        node = self.nodes[target]
+        node.mail[source].append((vector, steps))
+        self._complete_exchanges(node)
+
+    def _complete_exchanges(self, node: Node) -> None:
+        """Answer the exchanges whose mail is complete. Messages of one pair never overtake each other."""
+        while node.exchanges:
+            task, sources = node.exchanges[0]
+            if not all(node.mail[source] for source in sources):
+                return
+            node.exchanges.popleft()
+            received: dict[int, Tensor] = {}
+            for source in sources:
+                received[source], steps = node.mail[source].popleft()
+                self._count_staleness(self.nodes[source].worker.steps - steps)
+            task.resume(received)
+
+    def _pull(self, task: Task[Any], request: Pull) -> None:
+        self.network.after_latency(self._serve_pull, task, request.peer)
+
+    def _serve_pull(self, task: Task[Any], peer: int) -> None:
+        vector, steps = self.nodes[peer].published
+        rank = task.owner.worker.rank
+        self.network.send(peer, [(rank, self.message_bytes, self._pulled, (task, peer, vector, steps))])
+
+    def _pulled(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
+        self._count_staleness(self.nodes[peer].worker.steps - steps)
+        task.resume(vector)
+
+    def _push(self, task: Task[Any], request: Push) -> None:
+        worker = task.owner.worker
+        arguments = (task, request.peer, request.vector, worker.steps)
+        self.network.send(worker.rank, [(request.peer, self.message_bytes, self._pushed, arguments)])
+
+    def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
+        self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
+        task.resume()
+
+    # Servers
+
+    def _call(self, task: Task[Any], request: Call) -> None:
+        k, rank = len(self.shards), task.owner.worker.rank
+        answers: list[Any] = [None] * k
+        missing = [k]  # shared by the shards' answers
+        if request.vector is None:
+            for shard in range(k):
+                self.network.after_latency(self._serve, task, request, shard, None, answers, missing)
+            return
+        parts = request.vector.tensor_split(k)
+        self.network.send(
+            rank,
+            [
+                (len(self.nodes) + shard, self.message_bytes / k, self._serve, (task, request, shard, part, answers, missing))
+                for shard, part in enumerate(parts)
+            ],
+        )
+
+    def _serve(
+        self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
+    ) -> None:
+        rank = task.owner.worker.rank
+        answers[shard], staleness = self.shards[shard].serve(rank, request.operation, part, request.scalars)
+        if part is not None:
+            self._count_staleness(staleness)
+        if answers[shard] is None:
+            self.network.after_latency(self._answered, task, answers, missing)
+            return
+        size = self.message_bytes / len(self.shards)
+        self.network.send(len(self.nodes) + shard, [(rank, size, self._answered, (task, answers, missing))])
+
+    def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
+        missing[0] -= 1
+        if missing[0] == 0:
+            task.resume(None if answers[0] is None else answers[0] if len(answers) == 1 else torch.cat(answers))
+
+    def _count_staleness(self, staleness: int) -> None:
+        self.staleness_sum += staleness
+        self.staleness_count += 1
+        self.staleness_max = max(self.staleness_max, staleness)

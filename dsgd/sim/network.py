@@ -1,0 +1,63 @@
+"""Ports and messages: every node has one full-duplex port, which its messages share.
+
+The switch between the ports has no limit of its own and buffers what a busy receiver cannot take yet. So a parameter
+server saturates, and a ring does not:
+
+- messages that a node sends at one moment share its port equally: k of them, N bytes each, take k N / B;
+- later ones wait for earlier ones, at the sender's port and again at the receiver's, first come, first served;
+- the first bit travels for the latency a; one undisturbed message takes a + N / B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dsgd.sim.loop import Loop
+
+
+class Network:
+    """bytes_per_s: of each node's port, each direction. latency_s: of every message."""
+
+    def __init__(self, loop: Loop, bytes_per_s: Sequence[float], latency_s: float) -> None:
+        self._loop = loop
+        self._rate = list(bytes_per_s)
+        self._latency_s = latency_s
+        self._egress_free = [0.0] * len(bytes_per_s)
+        self._ingress_free = [0.0] * len(bytes_per_s)
+        self.bytes_sent = [0.0] * len(bytes_per_s)
+        self.spans: list[tuple[int, float, float]] | None = None  # (node, from, to) in which a port was busy, for a trace
+
+    def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
+        """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called when a message is there."""
+        total = 0.0
+        for message in messages:
+            total += message[1]
+        begin = max(self._loop.now, self._egress_free[sender])
+        end = begin + total / self._rate[sender]
+        self._egress_free[sender] = end
+        self.count(sender, total, begin, end)
+        for receiver, size, action, arguments in messages:
+            self._loop.at(
+                begin + self._latency_s, self._first_bit, receiver, size, end + self._latency_s, action, arguments
+            )
+
+    def _first_bit(self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple) -> None:
+        begin = max(self._loop.now, self._ingress_free[receiver])
+        free = begin + size / self._rate[receiver]
+        # a port that stands idle between the bits of a slow sender is not busy with them
+        self._ingress_free[receiver] = free
+        self._busy(receiver, begin, max(free, last_bit))
+        self._loop.at(max(free, last_bit), action, *arguments)
+
+    def after_latency(self, action: Callable[..., None], *arguments: object) -> None:
+        """Call action(*arguments) when a message without content, a request or an acknowledgement, has arrived."""
+        self._loop.at(self._loop.now + self._latency_s, action, *arguments)
+
+    def count(self, sender: int, size: float, begin: float, end: float) -> None:
+        """Add bytes that a node sends between two times, without taking its port: collectives have the network to themselves."""
+        self.bytes_sent[sender] += size
+        self._busy(sender, begin, end)
+
+    def _busy(self, node: int, begin: float, end: float) -> None:
+        if self.spans is not None and end > begin:
+            self.spans.append((node, begin, end))

@@ -1,0 +1,85 @@
+"""The simulator's side of a worker, of a server shard and of a collective."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from dsgd.sim.compute import Processor
+from dsgd.sim.loop import Task
+from dsgd.worker import Worker
+
+
+class Node:
+    """What the simulator keeps for one worker. Vectors come with the sender's step count at the time they were made."""
+
+    def __init__(self, worker: Worker, processor: Processor, buffers: Tensor) -> None:
+        self.worker = worker
+        self.processor = processor
+        self.buffers = buffers  # [nb], batch norm's running statistics
+        self.velocity: Tensor | None = None
+        self.batches = 0  # mini-batches drawn so far
+        self.published: tuple[Tensor, int] = (worker.x.clone(), 0)
+        self.inbox: list[tuple[Tensor, int, int]] = []  # vector, sender, its steps
+        self.mail: dict[int, deque[tuple[Tensor, int]]] = defaultdict(deque)  # exchanged vectors by source
+        self.exchanges: deque[tuple[Task[Any], Sequence[int]]] = deque()  # waiting for mail
+        self.collectives = 0  # how many collectives it has entered
+        self.computed_s = 0.0  # in finished gradients
+        self.computing = (0.0, 0.0)  # the latest gradient's start and end
+
+    def begin_gradient(self, start_s: float) -> float:
+        """Start to compute now; returns when it will be done."""
+        begin, end = self.computing
+        self.computed_s += end - begin
+        self.computing = (start_s, self.processor.finish(start_s))
+        return self.computing[1]
+
+    def idle_fraction(self, now_s: float) -> float:
+        """The share of the time so far in which it did not compute; a stall in the midst of a gradient is not idle."""
+        begin, end = self.computing
+        busy = self.computed_s + max(0.0, min(end, now_s) - begin)
+        return max(0.0, 1 - busy / now_s) if now_s > 0 else 0.0
+
+
+class Shard:
+    """A parameter-server node: the algorithm's passive object and who has read which version of it."""
+
+    def __init__(self, server: Any, nodes: int) -> None:
+        self.server = server
+        self.version = 0  # updates applied so far
+        self.read = [0] * nodes  # the version that each worker last read
+
+    def serve(self, rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> tuple[Tensor | None, int]:
+        """One atomic operation. Returns its answer, and how many updates had come since this worker's last read."""
+        arguments = scalars if part is None else (part, *scalars)
+        staleness = self.version - self.read[rank]
+        answer = getattr(self.server, operation)(*arguments)
+        self.version += part is not None
+        if answer is not None:
+            self.read[rank] = self.version
+        return answer, staleness
+
+
+class Gathering:
+    """A collective that is being entered: what each worker brought, by rank, and when it can begin and end at the earliest."""
+
+    def __init__(self, nodes: int) -> None:
+        self.tasks: list[Task[Any] | None] = [None] * nodes
+        self.brought: list[Any] = [None] * nodes
+        self.steps = [0] * nodes
+        self.missing = nodes
+        self.begin_s = 0.0  # when the last worker is ready to communicate
+        self.end_s = 0.0  # not before the last worker has computed
+
+    def enter(self, task: Task[Any], worker: Worker, brought: Any, begin_s: float, end_s: float) -> bool:
+        """Returns True if this was the last one."""
+        self.tasks[worker.rank] = task
+        self.brought[worker.rank] = brought
+        self.steps[worker.rank] = worker.steps
+        self.begin_s = max(self.begin_s, begin_s)
+        self.end_s = max(self.end_s, end_s)
+        self.missing -= 1
+        return self.missing == 0

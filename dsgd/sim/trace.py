@@ -1,0 +1,69 @@
+"""A timeline of a simulated run in the Chrome trace format, which Perfetto opens: one row per node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dsgd.sim.machine import Machine
+
+Span = tuple[float, float]
+COLOURS = {"compute": "thread_state_running", "communication": "rail_load", "waiting": "thread_state_iowait"}
+
+
+def write_trace(machine: Machine, path: Path) -> None:
+    """A node computes, or else its port is busy (communication), or else it waits. Times in microseconds, as the format has it."""
+    p = len(machine.nodes)
+    compute: list[list[Span]] = [[] for _ in range(p + len(machine.shards))]
+    ports: list[list[Span]] = [[] for _ in compute]
+    for node, begin, end in machine.compute_spans or []:
+        compute[node].append((begin, min(end, machine.loop.now)))
+    for node, begin, end in machine.network.spans or []:
+        ports[node].append((begin, min(end, machine.loop.now)))
+    with path.open("w") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        separator = ""
+        for node in range(len(compute)):
+            name = f"worker {node}" if node < p else f"server {node - p}"
+            row = {"name": "thread_name", "ph": "M", "pid": 0, "tid": node, "args": {"name": name}}
+            events = [row]
+            computing = sorted(span for span in compute[node] if span[1] > span[0])
+            communicating = without(merged(ports[node]), computing)
+            waiting = without([(0.0, machine.loop.now)], merged(computing + communicating))
+            for kind, spans in zip(COLOURS, (computing, communicating, waiting), strict=True):
+                for begin, end in spans:
+                    span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": node, "cname": COLOURS[kind]}
+                    events.append(span | {"ts": begin * 1e6, "dur": (end - begin) * 1e6})
+            for event in events:
+                file.write(separator + json.dumps(event))
+                separator = ",\n"
+        file.write("\n]}\n")
+
+
+def merged(spans: list[Span]) -> list[Span]:
+    """The union of spans, as disjoint spans in order."""
+    union: list[Span] = []
+    for begin, end in sorted(spans):
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(end, union[-1][1]))
+        elif end > begin:
+            union.append((begin, end))
+    return union
+
+
+def without(spans: list[Span], taken: list[Span]) -> list[Span]:
+    """What is left of disjoint spans in order when others, also disjoint and in order, are taken away."""
+    left: list[Span] = []
+    index = 0
+    for begin, end in spans:
+        while index < len(taken) and taken[index][1] <= begin:
+            index += 1
+        at, ahead = begin, index
+        while ahead < len(taken) and taken[ahead][0] < end:
+            if taken[ahead][0] > at:
+                left.append((at, taken[ahead][0]))
+            at = max(at, taken[ahead][1])
+            ahead += 1
+        if at < end:
+            left.append((at, end))
+    return left

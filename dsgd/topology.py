@@ -1,0 +1,386 @@
+"""Who takes in whose vector, and with what weight: graphs and their doubly stochastic mixing matrices.
+
+A `Topology` is what algorithms see. The dataclasses below it are the choices of `conf/topology/`, each with
+`build(nodes, seed)`; their docstrings give the eigenvalues and gap of the mixing matrix W for p nodes. One node is
+always that node alone. Importing this module costs numpy only: networkx is imported where it makes a graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import isqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Row = Mapping[int, float]
+Peers = tuple[int, ...]
+Edge = tuple[int, int]
+
+# Connected draws are nearly certain from degree 3 on; of degree 2 and 1,024 nodes about one in 30 is connected.
+DRAWS_UNTIL_CONNECTED = 1000
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A cycle of doubly stochastic mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`.
+
+    rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included.
+    """
+
+    name: str
+    nodes: int
+    rows: tuple[tuple[Row, ...], ...]
+
+    def mixing_row(self, rank: int, step: int = 0) -> Row:
+        """Row `rank` of W at this step: {j: W[rank, j]}, ascending j, `rank` included."""
+        return self.rows[step % len(self.rows)][rank]
+
+    def sources(self, rank: int, step: int = 0) -> Peers:
+        """Whose vectors `rank` receives at this step, itself not included, in the order of (peer - rank) mod nodes.
+
+        That order keeps the nodes of a circulant graph from all turning to the same peer first.
+        """
+        return self._sources[step % len(self.rows)][rank]
+
+    def targets(self, rank: int, step: int = 0) -> Peers:
+        """To whom `rank` sends at this step, ordered as `sources`, from which it differs in directed graphs."""
+        return self._targets[step % len(self.rows)][rank]
+
+    def neighbours(self, rank: int) -> Peers:
+        """Everybody whose vector `rank` receives at some step of the cycle, ascending."""
+        return self._neighbours[rank]
+
+    def matrix(self, step: int = 0) -> np.ndarray:
+        """W at this step, dense, [nodes, nodes], float64."""
+        dense = np.zeros((self.nodes, self.nodes))
+        for i, row in enumerate(self.rows[step % len(self.rows)]):
+            dense[i, list(row)] = list(row.values())
+        return dense
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """1 - the factor by which a step shrinks the nodes' distance from their mean, at worst; from 0 to 1.
+
+        The factor is s ** (1 / len(rows)), where s is the largest singular value of the product of one cycle of
+        (W - 11'/p). For one symmetric W that is its second largest |eigenvalue|, the usual definition; eigenvalues of
+        other W need not bound a step, and the steps of a time-varying graph contract only together. Computed when first
+        asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for the others.
+        """
+        factor = self._contraction_of_a_cycle()
+        if factor < self.nodes * np.finfo(float).eps:
+            return 1.0  # an exact average but for rounding, which the root would blow up: (1e-16) ** (1 / 10) = 0.025
+        return max(0.0, 1 - factor ** (1 / len(self.rows)))
+
+    def _contraction_of_a_cycle(self) -> float:
+        if all(_is_circulant(rows) for rows in self.rows):
+            # The Fourier vectors are orthogonal eigenvectors of all W at once, the first one is the mean.
+            spectra = [np.fft.fft([rows[0].get(j, 0.0) for j in range(self.nodes)]) for rows in self.rows]
+            return float(np.abs(np.prod(spectra, axis=0))[1:].max(initial=0.0))
+        cycle = np.eye(self.nodes)
+        for step in range(len(self.rows)):
+            cycle = self.matrix(step) @ cycle
+        # (W_k - 11'/p) ... (W_1 - 11'/p) = W_k ... W_1 - 11'/p, because every W is doubly stochastic.
+        return float(np.linalg.norm(cycle - 1 / self.nodes, ord=2))
+
+    @cached_property
+    def _sources(self) -> tuple[tuple[Peers, ...], ...]:
+        return tuple(tuple(self._peers(i, row) for i, row in enumerate(rows)) for rows in self.rows)
+
+    @cached_property
+    def _targets(self) -> tuple[tuple[Peers, ...], ...]:
+        return tuple(tuple(self._peers(j, to) for j, to in enumerate(_receivers(rows))) for rows in self.rows)
+
+    @cached_property
+    def _neighbours(self) -> tuple[Peers, ...]:
+        return tuple(tuple(sorted(set().union(*by_step))) for by_step in zip(*self._sources, strict=True))
+
+    def _peers(self, rank: int, row: Iterable[int]) -> Peers:
+        return tuple(sorted((j for j in row if j != rank), key=lambda j: (j - rank) % self.nodes))
+
+
+class TopologyConfig(Protocol):
+    """What `conf/topology/*.yaml` instantiates."""
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        """The topology over `nodes` >= 1 nodes. seed: the run's, used by random graphs only.
+
+        Raises ValueError, one line, where the choice and the number of nodes do not fit.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Each node and its two neighbours, 1/3 each; of two nodes 1/2 each, the one neighbour counts once.
+
+    Degree 2. Eigenvalues (1 + 2 cos(2 pi k / p)) / 3; gap (2/3)(1 - cos(2 pi / p)) for p >= 4: 0.195 at 8 nodes.
+    """
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        return Topology("ring", nodes, (_circulant(nodes, (-1, 0, 1)),))
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Everybody takes the mean of everybody: W = 11'/p, degree p - 1, gap 1."""
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        row = dict.fromkeys(range(nodes), 1 / nodes)
+        return Topology("complete", nodes, ((row,) * nodes,))  # one row for all: p weights in memory, not p * p
+
+
+@dataclass(frozen=True)
+class Star:
+    """Node 0 is the hub; 1/p on every edge, by Metropolis and uniform weights alike, as every edge ends at the hub.
+
+    Degree p - 1 at the hub, whose port saturates like a server's, 1 elsewhere. Eigenvalues 1, 1 - 1/p, 0; gap 1/p.
+    """
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        import networkx as nx
+
+        return Topology("star", nodes, (_symmetric(nx.star_graph(nodes - 1)),))
+
+
+@dataclass(frozen=True)
+class Torus:
+    """A grid of rows x columns that wraps around, node r * columns + c at (r, c); a side of 2 has one neighbour there.
+
+    rows: null takes the most nearly square grid and refuses a prime number of nodes above 2; 1 makes a ring.
+    Sides >= 3: degree 4, 1/5 each, eigenvalues (1 + 2 cos(2 pi i / rows) + 2 cos(2 pi j / columns)) / 5; r x r with
+    r >= 4 has gap (2/5)(1 - cos(2 pi / r)): 0.4 at 4 x 4, 0.0764 at 10 x 10.
+    """
+
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise ValueError(f"rows must be >= 1, got {self.rows}")
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        import networkx as nx
+
+        rule = "topology=torus needs nodes = rows x columns"
+        rows = self.rows or next(r for r in range(isqrt(nodes), 0, -1) if nodes % r == 0)
+        if nodes % rows:
+            raise ValueError(f"{rule}, got nodes={nodes} topology.rows={rows}")
+        if self.rows is None and rows == 1 and nodes > 2:
+            raise ValueError(f"{rule}, both >= 2, got nodes={nodes} (topology.rows=1 makes a ring)")
+        graph = nx.grid_2d_graph(rows, nodes // rows, periodic=True)
+        return Topology("torus", nodes, (_symmetric(nx.convert_node_labels_to_integers(graph, ordering="sorted")),))
+
+
+@dataclass(frozen=True)
+class Hypercube:
+    """Neighbours are the nodes whose numbers differ in one bit; p = 2^q, degree q, 1/(q+1) each.
+
+    Eigenvalues 1 - 2k/(q+1); gap 2/(q+1) for q >= 1: 0.5 at 8 nodes, 1/3 at 32.
+    """
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        import networkx as nx
+
+        if nodes & (nodes - 1):
+            raise ValueError(f"topology=hypercube needs nodes to be a power of two, got nodes={nodes}")
+        # networkx gives the cube of dimension 0 no node at all
+        graph = nx.hypercube_graph(nodes.bit_length() - 1) if nodes > 1 else nx.empty_graph(1)
+        return Topology("hypercube", nodes, (_symmetric(nx.convert_node_labels_to_integers(graph, ordering="sorted")),))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Static exponential graph, directed: i sends to i + 2^k for every k < L = ceil(log2 p), all weights 1/(L+1).
+
+    Degree L; gap 2/(L+1) for even p: 0.5 at 8 nodes, 1/3 at 32. `OnePeerExponential` uses one of the L edges a step.
+    """
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        return Topology("exponential", nodes, (_circulant(nodes, (0, *_powers_of_two(nodes))),))
+
+
+@dataclass(frozen=True)
+class OnePeerExponential:
+    """One-peer exponential graph, time-varying, directed: at step t, i sends to i + 2^(t mod L), L = ceil(log2 p).
+
+    W_t = (I + P^(2^(t mod L))) / 2 with P the cyclic shift; degree 1. L consecutive steps multiply to 11'/p exactly
+    if and only if p = 2^L, where the gap is therefore 1.
+    """
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        offsets = _powers_of_two(nodes) or (0,)
+        return Topology("one_peer_exponential", nodes, tuple(_circulant(nodes, (0, offset)) for offset in offsets))
+
+
+@dataclass(frozen=True)
+class RandomRegular:
+    """A connected graph drawn among those in which every node has `degree` neighbours, 1/(degree+1) each.
+
+    degree: degree * nodes must be even. seed: of the graph alone; null takes the run's.
+    Gap for many nodes 1 - (1 + 2 sqrt(degree - 1)) / (degree + 1): 0.043 for degree 3; about 0.09 at 32 nodes.
+    """
+
+    degree: int = 3
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.degree < 1:
+            raise ValueError(f"degree must be >= 1, got {self.degree}")
+        if self.seed is not None and self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        import networkx as nx
+
+        if nodes == 1:
+            return Topology("random_regular", nodes, (_circulant(nodes, (0,)),))
+        given = f"{self.degree} with nodes={nodes}"
+        if self.degree >= nodes:
+            raise ValueError(f"degree must be < nodes, got {given}")
+        if self.degree * nodes % 2:
+            raise ValueError(f"degree must be even for an odd number of nodes, got {given}")
+        if self.degree == 1 and nodes > 2:
+            raise ValueError(f"degree must be >= 2 for a connected graph, got {given}")
+        seed = seed if self.seed is None else self.seed
+        for draw in range(DRAWS_UNTIL_CONNECTED):
+            rng = np.random.default_rng([seed, *b"topology", draw])
+            graph = nx.random_regular_graph(self.degree, nodes, seed=int(rng.integers(2**63)))
+            if nx.is_connected(graph):
+                return Topology("random_regular", nodes, (_symmetric(graph),))
+        raise ValueError(
+            f"degree must give a connected graph in {DRAWS_UNTIL_CONNECTED} draws, got {given} seed={seed}"
+        )
+
+
+@dataclass(frozen=True)
+class File:
+    """An undirected, connected graph from a text file; `#` starts a comment, empty lines do not count.
+
+    path: a list of edges, one `i j` a line, nodes 0 to p - 1, each edge once, or all of them in both directions; or a
+    symmetric adjacency matrix, p lines of p numbers 0 or 1 (two numbers a line are always read as an edge).
+    weights: `metropolis` puts 1 / (1 + max(deg_i, deg_j)) on edge ij; `uniform` 1 / (1 + the largest degree) on every
+    edge, never more, so it usually mixes more slowly; equal on regular graphs. The rest of a row is on its diagonal.
+    """
+
+    path: str
+    weights: str = "metropolis"
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("metropolis", "uniform"):
+            raise ValueError(f"weights must be metropolis or uniform, got {self.weights}")
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        import networkx as nx
+
+        graph = nx.empty_graph(nodes)
+        graph.add_edges_from(_read_edges(self.path, nodes))
+        if cut_off := set(graph) - nx.node_connected_component(graph, 0):
+            got = f"node {min(cut_off)} cut off from node 0 ({self.path})"
+            raise ValueError(f"path must give a connected graph of nodes={nodes}, got {got}")
+        return Topology("file", nodes, (_symmetric(graph, self.weights),))
+
+
+def _receivers(rows: tuple[Row, ...]) -> list[list[int]]:
+    receivers: list[list[int]] = [[] for _ in rows]
+    for i, row in enumerate(rows):
+        for j in row:
+            receivers[j].append(i)
+    return receivers
+
+
+def _is_circulant(rows: tuple[Row, ...]) -> bool:
+    first, nodes = rows[0], len(rows)
+    return all(row == {(i + j) % nodes: w for j, w in first.items()} for i, row in enumerate(rows))
+
+
+def _circulant(nodes: int, offsets: Iterable[int]) -> tuple[Row, ...]:
+    """Rows in which i takes in x_(i - offset) for every distinct offset, with equal weights."""
+    distinct = {offset % nodes for offset in offsets}
+    return tuple(dict.fromkeys(sorted((i - k) % nodes for k in distinct), 1 / len(distinct)) for i in range(nodes))
+
+
+def _powers_of_two(nodes: int) -> Peers:
+    return tuple(1 << k for k in range((nodes - 1).bit_length()))
+
+
+def _symmetric(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
+    """Symmetric, doubly stochastic rows for an undirected graph on 0 to p - 1 without self loops."""
+    degree = dict(graph.degree)
+    largest = max(degree.values())
+    rows = []
+    for i in range(len(graph)):
+        divisor = {j: 1 + (largest if weights == "uniform" else max(degree[i], degree[j])) for j in graph[i]}
+        # in rationals, so that the diagonal of a ring is the float 1/3 and not 1 - 1/3 - 1/3
+        rest = 1 - sum(Fraction(count, d) for d, count in Counter(divisor.values()).items())
+        rows.append(dict(sorted({i: float(rest), **{j: 1 / d for j, d in divisor.items()}}.items())))
+    return tuple(rows)
+
+
+def _read_edges(path: str, nodes: int) -> list[Edge]:
+    """The edges in a graph file of either format. Raises ValueError naming the file and the line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"path must be a readable file, got {path} ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"path must be a text file in UTF-8, got {path}") from None
+    lines: list[tuple[str, list[int]]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"({path}, line {number})"
+        words = line.split("#")[0].split()
+        try:
+            numbers = [int(word) for word in words]
+        except ValueError:
+            raise ValueError(f"path must hold whole numbers and # comments, got {line[:40]!r} {where}") from None
+        if numbers:
+            lines.append((where, numbers))
+    is_list = not lines or len(lines[0][1]) == 2
+    return _edges_of_list(nodes, lines) if is_list else _edges_of_matrix(path, nodes, lines)
+
+
+def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
+    found: dict[Edge, str] = {}
+    for where, numbers in lines:
+        if len(numbers) != 2:
+            raise ValueError(f"path must hold one edge 'i j' a line, got {len(numbers)} numbers {where}")
+        i, j = numbers
+        if not (0 <= i < nodes and 0 <= j < nodes):
+            raise ValueError(f"path must name nodes 0 to {nodes - 1} (nodes={nodes}), got edge {i} {j} {where}")
+        if i == j:
+            raise ValueError(f"path must have no self loops, got edge {i} {j} {where}")
+        if (i, j) in found:
+            raise ValueError(f"path must list an edge once, got {i} {j} again {where}")
+        found[i, j] = where
+    one_way = [(i, j) for i, j in found if (j, i) not in found]
+    if one_way and len(one_way) < len(found):  # the others come with their reverse: a list of directed edges
+        i, j = one_way[0]
+        raise ValueError(f"path must be symmetric, got edge {i} {j} without {j} {i} {found[i, j]}")
+    return list(found)
+
+
+def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
+    rule = f"path must hold edges 'i j' or {nodes} lines of {nodes} numbers 0 or 1 (nodes={nodes})"
+    for where, row in lines:
+        if len(row) != nodes:
+            raise ValueError(f"{rule}, got {len(row)} numbers {where}")
+        if wrong := set(row) - {0, 1}:
+            raise ValueError(f"{rule}, got {min(wrong)} {where}")
+    if len(lines) != nodes:
+        raise ValueError(f"{rule}, got {len(lines)} lines ({path})")
+    matrix = [row for _, row in lines]
+    for i, (where, row) in enumerate(lines):
+        if row[i]:
+            raise ValueError(f"path must have no self loops, got 1 in row {i} column {i} {where}")
+        for j in range(i):
+            if row[j] != matrix[j][i]:
+                got = f"{row[j]} in row {i} column {j} and {matrix[j][i]} in row {j} column {i}"
+                raise ValueError(f"path must be symmetric, got {got} {where}")
+    return [(i, j) for i, row in enumerate(matrix) for j in range(i) if row[j]]

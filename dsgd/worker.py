@@ -1,0 +1,201 @@
+"""The narrow waist between algorithms and engines.
+
+An algorithm is one coroutine per worker, `async def train(self, worker)`. **Every `await` is a place where time may pass,
+and nothing else takes time.** What is awaited is a request: a small frozen value that an engine interprets, the simulator
+by adding virtual time, an engine of real processes by doing the work. Algorithms see nothing else of an engine.
+
+Two rules keep shared memory sound in both engines:
+
+- a vector that was handed over (sent, published, reduced) belongs to the engine: hand over a clone, never the live `x`;
+- a vector that an `await` returned may be shared with other workers: read it, never write to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Request:
+    """Something a coroutine waits for. `await request` hands it to the engine and returns the engine's answer."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Request, Any, Any]:
+        return (yield self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient(Request):
+    """Gradient [d] of the worker's next mini-batch at the point `at` [d], weight decay included."""
+
+    at: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanGradient(Request):
+    """The mean over all workers of their `Gradient(at)`, its communication overlapped with the backward pass."""
+
+    at: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllReduceMean(Request):
+    """The mean [d] over all workers of the vectors they contribute; leaves when the last one has entered."""
+
+    vector: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange(Request):
+    """Send `vector` to all `targets` at once; the answer is {source: its vector} for all `sources`."""
+
+    vector: Tensor
+    targets: Sequence[int]
+    sources: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pull(Request):
+    """The last vector that `peer` published, fetched without involving its training loop."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push(Request):
+    """Deliver `vector` to the inbox of `peer`; the answer comes when it has arrived there."""
+
+    peer: int
+    vector: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Request):
+    """One atomic operation on every shard of the parameter server: a method of `Algorithm.server(...)` by its name."""
+
+    operation: str
+    vector: Tensor | None
+    scalars: tuple[float, ...]
+
+
+class Engine(Protocol):
+    """What a worker asks of its engine without waiting. None of these may take time."""
+
+    def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]: ...
+    def publish(self, worker: Worker) -> None: ...
+    def inbox(self, worker: Worker) -> list[Tensor]: ...
+    def done(self, worker: Worker) -> bool: ...
+    def learning_rate(self, worker: Worker) -> float: ...
+    def step(self, worker: Worker, g: Tensor) -> None: ...
+
+
+class Worker:
+    """One worker as its algorithm sees it.
+
+    x: the flat parameter vector [d] (float32, float64 for oracles), changed in place by the algorithm.
+    rank, nodes: which of how many workers this is. rng: this worker's own random stream.
+    steps: how many local optimiser steps it has applied.
+    """
+
+    __slots__ = ("_engine", "nodes", "rank", "rng", "steps", "x")
+
+    def __init__(self, rank: int, nodes: int, x: Tensor, rng: np.random.Generator, engine: Engine) -> None:
+        self.rank = rank
+        self.nodes = nodes
+        self.x = x
+        self.rng = rng
+        self.steps = 0
+        self._engine = engine
+
+    @property
+    def done(self) -> bool:
+        """True when the budget is used up: after the same step everywhere for a lock-step algorithm, otherwise when the
+        samples of all workers together reach it."""
+        return self._engine.done(self)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the schedule for the step that comes next."""
+        return self._engine.learning_rate(self)
+
+    async def gradient(self, at: Tensor | None = None) -> Tensor:
+        """Gradient [d] of the next mini-batch at the value x has now, or at another point `at` (EASGD takes it at the
+        value before the elastic pull, EAMSGD at the look-ahead point). Weight decay is included: it acts where the
+        gradient was taken, in every algorithm."""
+        return await Gradient(self.x.clone() if at is None else at)
+
+    async def mean_gradient(self) -> Tensor:
+        """`gradient()` averaged over all workers, overlapped with the backward pass where it can be."""
+        return await MeanGradient(self.x.clone())
+
+    def step(self, g: Tensor) -> None:
+        """One local optimiser step on x with the gradient g [d]: momentum, Nesterov, the schedule's rate. From now on the
+        samples behind g count."""
+        self._engine.step(self, g)
+
+    async def all_reduce_mean(self, v: Tensor) -> Tensor:
+        """The mean [d] of v over all workers, which must all take part."""
+        return await AllReduceMean(v)
+
+    async def exchange(self, v: Tensor, peers: Sequence[int], sources: Sequence[int] | None = None) -> dict[int, Tensor]:
+        """Send v to all peers and receive theirs, concurrently and free of deadlock in any graph. In a directed graph the
+        vectors come from other nodes, `sources`, than they go to. Returns {source: vector}."""
+        return await Exchange(v, peers, peers if sources is None else sources)
+
+    def publish(self) -> None:
+        """Make a copy of the present x what peers get from pull()."""
+        self._engine.publish(self)
+
+    async def pull(self, peer: int) -> Tensor:
+        """The peer's last published vector [d]."""
+        return await Pull(peer)
+
+    async def push(self, peer: int, v: Tensor) -> None:
+        """Deliver v [d] to the peer's inbox; returns when it is there."""
+        await Push(peer, v)
+
+    def inbox(self) -> list[Tensor]:
+        """Take the vectors [d] that have been pushed to this worker since the last call, in order of arrival."""
+        return self._engine.inbox(self)
+
+    async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:
+        """Run the method `operation` of the parameter server with v [d] (each shard gets its own range) and scalars.
+        Atomic on every shard. Returns the vector [d] of the shards' answers, or None where they answer nothing."""
+        return await Call(operation, v, scalars)
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Run a coroutine concurrently, up to its first wait at once; await what this returns for its result."""
+        return self._engine.start(self, coroutine)
+
+
+class Algorithm:
+    """A way of distributing SGD: a frozen dataclass of its options whose `train` reads like its paper.
+
+    lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget.
+    servers: over how many nodes the centre is sharded; 0 for methods without one, whose output is the workers' mean.
+    """
+
+    lockstep: ClassVar[bool] = False
+    servers: int = 0
+
+    def check(self, nodes: int, lr: float, momentum: float) -> None:
+        """Raise ValueError, before any work, for options that do not fit the number of workers or the local optimiser.
+
+        lr: the highest rate of the schedule."""
+
+    async def train(self, worker: Worker) -> None:
+        """The algorithm, as run by one worker until `worker.done`."""
+        raise NotImplementedError
+
+    def server(self, x: Tensor) -> Any:
+        """A shard of the parameter server that starts at x, its range of the vector. Its attribute `x` is the output model's
+        range; its other public methods are the operations of `Worker.call`."""
+        raise NotImplementedError

@@ -1,0 +1,49 @@
+"""Runs an experiment in this process, as the command line would configure it, and keeps what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsgd.cli.build import build_experiment
+from dsgd.cli.compose import composed
+from dsgd.experiment import Experiment
+from dsgd.sim.simulation import Simulation
+
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """simulation: at its end, with every worker's vector in `simulation.machine.nodes[rank].worker.x`."""
+
+    marks: list[dict[str, Any]]
+    simulation: Simulation
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.simulation.summary()
+
+    def values(self, field: str) -> list[Any]:
+        """One field at every mark."""
+        return [mark[field] for mark in self.marks]
+
+    @property
+    def x(self) -> torch.Tensor:
+        """All workers' vectors, [p, d]."""
+        return torch.stack([node.worker.x for node in self.simulation.machine.nodes])
+
+
+def experiment(*overrides: str) -> Experiment:
+    """The experiment of a command line."""
+    return build_experiment(composed(list(overrides))[0])
+
+
+def simulate(*overrides: str, interrupt: Callable[[Simulation], bool] = lambda simulation: False) -> Outcome:
+    """Run the experiment of a command line to its end, or until `interrupt`, which is asked between any two events."""
+    simulation = Simulation(experiment(*overrides))
+    marks = list(simulation.run(lambda: interrupt(simulation)))
+    return Outcome(marks, simulation)
