@@ -66,8 +66,9 @@ class Cluster:
 class Stall:
     """A pause in which a node computes nothing.
 
-    Either once, {node: 3, start_s: 10, duration_s: 5}, or again and again at random, {every_s: 100, duration_s: 5}: gaps and
-    pauses then have exponential lengths with these means; with `node` only there, without it on every node on its own.
+    Either once, {node: 3, start_s: 10, duration_s: 5}, or again and again at random, {every_s: 100, duration_s: 5}:
+    gaps and pauses then have exponential lengths with these means; with `node` only there, without it on every node on
+    its own.
     """
 
     duration_s: float

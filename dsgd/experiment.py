@@ -95,7 +95,9 @@ class Experiment:
                 f"budget must allow one step of {self.unit} samples, got {self._wanted_samples():g} samples"
             )
         if self.schedule.kind == "cosine" and self.total_samples is None:
-            raise ValueError("schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only")
+            raise ValueError(
+                "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
+            )
         if self.target.accuracy is not None and self.data.classes is None:
             raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
 

@@ -29,8 +29,8 @@ class SGD:
             raise ValueError(f"weight_decay must be finite and >= 0, got {self.weight_decay}")
 
     def step(self, x: Tensor, g: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
-        """Change x [d] in place by one step along the gradient g [d] (read only); returns the momentum buffer to pass to the
-        next step, None without momentum. v = mu v + g; x = x - lr v, or with Nesterov x = x - lr (g + mu v)."""
+        """Change x [d] in place by one step along the gradient g [d] (read only); returns the momentum buffer to pass
+        to the next step, None without momentum. v = mu v + g; x = x - lr v, or with Nesterov x = x - lr (g + mu v)."""
         if self.momentum == 0:
             x.add_(g, alpha=-lr)
             return None

@@ -20,7 +20,9 @@ class Schedule:
     warmup_epochs: float = 0.0
     linear_scaling: bool = False  # multiply the rate by the global batch over reference_batch
     reference_batch: int | None = None  # null: batch_size, so that the factor is the number of workers
-    milestones: list[float] = field(default_factory=list)  # kind=step: epochs after which the rate is multiplied by gamma
+    milestones: list[float] = field(
+        default_factory=list
+    )  # kind=step: epochs after which the rate is multiplied by gamma
     gamma: float = 0.1
     final: float = 0.0  # kind=cosine: the last rate, as a fraction of the peak
 
@@ -45,8 +47,8 @@ class Schedule:
     def factor(self, epoch: float, epochs: float | None, scale: float) -> float:
         """What optimizer.lr is multiplied by.
 
-        epoch: samples processed by all workers over the size of the training set. epochs: where the budget ends, which only
-        the cosine needs. scale: of the linear scaling rule."""
+        epoch: samples processed by all workers over the size of the training set. epochs: where the budget ends, which
+        only the cosine needs. scale: of the linear scaling rule."""
         if epoch < self.warmup_epochs:
             start = 1.0 if scale != 1.0 else 0.0
             return start + (scale - start) * epoch / self.warmup_epochs

@@ -1,8 +1,9 @@
 """The narrow waist between algorithms and engines.
 
-An algorithm is one coroutine per worker, `async def train(self, worker)`. **Every `await` is a place where time may pass,
-and nothing else takes time.** What is awaited is a request: a small frozen value that an engine interprets, the simulator
-by adding virtual time, an engine of real processes by doing the work. Algorithms see nothing else of an engine.
+An algorithm is one coroutine per worker, `async def train(self, worker)`. **Every `await` is a place where time may
+pass, and nothing else takes time.** What is awaited is a request: a small frozen value that an engine interprets, the
+simulator by adding virtual time, an engine of real processes by doing the work. Algorithms see nothing else of an
+engine.
 
 Two rules keep shared memory sound in both engines:
 
@@ -137,17 +138,19 @@ class Worker:
         return await MeanGradient(self.x.clone())
 
     def step(self, g: Tensor) -> None:
-        """One local optimiser step on x with the gradient g [d]: momentum, Nesterov, the schedule's rate. From now on the
-        samples behind g count."""
+        """One local optimiser step on x with the gradient g [d]: momentum, Nesterov, the schedule's rate. From now on
+        the samples behind g count."""
         self._engine.step(self, g)
 
     async def all_reduce_mean(self, v: Tensor) -> Tensor:
         """The mean [d] of v over all workers, which must all take part."""
         return await AllReduceMean(v)
 
-    async def exchange(self, v: Tensor, peers: Sequence[int], sources: Sequence[int] | None = None) -> dict[int, Tensor]:
-        """Send v to all peers and receive theirs, concurrently and free of deadlock in any graph. In a directed graph the
-        vectors come from other nodes, `sources`, than they go to. Returns {source: vector}."""
+    async def exchange(
+        self, v: Tensor, peers: Sequence[int], sources: Sequence[int] | None = None
+    ) -> dict[int, Tensor]:
+        """Send v to all peers and receive theirs, concurrently and free of deadlock in any graph. In a directed graph
+        the vectors come from other nodes, `sources`, than they go to. Returns {source: vector}."""
         return await Exchange(v, peers, peers if sources is None else sources)
 
     def publish(self) -> None:
@@ -196,6 +199,6 @@ class Algorithm:
         raise NotImplementedError
 
     def server(self, x: Tensor) -> Any:
-        """A shard of the parameter server that starts at x, its range of the vector. Its attribute `x` is the output model's
-        range; its other public methods are the operations of `Worker.call`."""
+        """A shard of the parameter server that starts at x, its range of the vector. Its attribute `x` is the output
+        model's range; its other public methods are the operations of `Worker.call`."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Downpour SGD: workers fetch parameters from a server and push it their gradients; nobody waits for anybody.
 
-Reference: Dean et al. 2012, "Large scale distributed deep networks", NIPS, Algorithm 1. Also known as asynchronous SGD with a
-parameter server. The gradients are stale: with p equal workers by p - 1 updates on average.
+Reference: Dean et al. 2012, "Large scale distributed deep networks", NIPS, Algorithm 1. Also known as asynchronous SGD
+with a parameter server. The gradients are stale: with p equal workers by p - 1 updates on average.
 
     each step t of worker i:                               w     the worker's copy of the parameters, [d]
         every n_fetch steps:  w = fetch()                  c     the server's parameters, in shards, [d]
@@ -14,12 +14,13 @@ parameter server. The gradients are stale: with p equal workers by p - 1 updates
         momentum:  u = m u + acc;  c = c - lr u            (nesterov: c = c - lr (acc + m u))
         adagrad:   G = G + acc^2;  c = c - lr acc / sqrt(G + eps)
 
-Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own; the
-local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a single
-replica (use a warm-up). A fetch discards local steps that were not pushed, as published. step() may add local momentum,
-which only shows between two fetches.
-Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round trips.
-Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.
+Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own;
+the local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a
+single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. step() may add local
+momentum, which only shows between two fetches.
+Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round
+trips. Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the
+server.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ Reference: Lian et al. 2017, arXiv 1705.09056, Algorithm 1. Not AD-PSGD (Lian et
 
 With gradient=after, g is taken at m instead (combine, then adapt): it tolerates larger rates, and cannot overlap.
 
-The published order diverges for lr h >= 1 + lambda_min(W) on curvature h (2/3 on a ring with even p, 1 on a complete graph):
-that is the algorithm, not a defect.
+The published order diverges for lr h >= 1 + lambda_min(W) on curvature h (2/3 on a ring with even p, 1 on a complete
+graph): that is the algorithm, not a defect.
 
-Differences from the paper: step() may add local momentum, which is not mixed. Directed and time-varying graphs are allowed:
-x_i goes to the targets of i and the mixture is of its sources.
-Cost per step and worker: deg(i) messages, deg(i) N bytes sent. Waits for its neighbours' values of the present step, so a
-delay travels one hop a step. Time of a step: max(t, a + deg N / B); with gradient=after t + a + deg N / B.
+Differences from the paper: step() may add local momentum, which is not mixed. Directed and time-varying graphs are
+allowed: x_i goes to the targets of i and the mixture is of its sources.
+Cost per step and worker: deg(i) messages, deg(i) N bytes sent. Waits for its neighbours' values of the present step, so
+a delay travels one hop a step. Time of a step: max(t, a + deg N / B); with gradient=after t + a + deg N / B.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 

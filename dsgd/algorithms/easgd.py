@@ -1,7 +1,7 @@
 """Elastic averaging SGD (EASGD) and its momentum variant (EAMSGD): workers and a centre pull each other by a spring.
 
-Reference: Zhang, Choromanska, LeCun 2015, arXiv 1412.6651, Algorithms 1 and 2 (asynchronous). Minimises over all x_i and c
-the sum over i of f(x_i) + (rho / 2) |x_i - c|^2: a weak spring and a long period let the workers explore.
+Reference: Zhang, Choromanska, LeCun 2015, arXiv 1412.6651, Algorithms 1 and 2 (asynchronous). Minimises over all x_i
+and c the sum over i of f(x_i) + (rho / 2) |x_i - c|^2: a weak spring and a long period let the workers explore.
 
     each step t of worker i:                               x_i    parameters of worker i, [d]
         s = x_i                                            c      the centre, on the server, [d]
@@ -12,10 +12,10 @@ the sum over i of f(x_i) + (rho / 2) |x_i - c|^2: a weak spring and a long perio
         EAMSGD:  v = delta v - lr grad(s + delta v);  x_i = x_i + v
 
 Differences from the paper: fetch and push are one atomic call, so e is always made from the centre it is added to. With
-momentum=null, step() may add the local optimiser's momentum (Jin et al. 2016 run it so); v is never exchanged. The paper's
-synchronous variant, and the averaged variants of the centre, are not here.
-Cost per worker: every tau steps one message of N bytes each way; the server sends and receives p times that. Waits for the
-round trip to the server, and so for the server's port when p exceeds about tau t B / N.
+momentum=null, step() may add the local optimiser's momentum (Jin et al. 2016 run it so); v is never exchanged. The
+paper's synchronous variant, and the averaged variants of the centre, are not here.
+Cost per worker: every tau steps one message of N bytes each way; the server sends and receives p times that. Waits for
+the round trip to the server, and so for the server's port when p exceeds about tau t B / N.
 Output model: the centre c. One worker is exactly SGD only with alpha = 0.
 """
 

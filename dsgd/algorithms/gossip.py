@@ -9,13 +9,14 @@ Reference: Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, pull-gossip and p
         push:      for each y received:  x_i = (x_i + y) / 2
         x_i = x_i - lr g(x_i)                              g     stochastic gradient, [d]
 
-Neither form keeps the mean of the x_i in one realisation; both do in expectation. With two workers a pull is a full average.
+Neither form keeps the mean of the x_i in one realisation; both do in expectation. With two workers a pull is a full
+average.
 
-Differences from the paper: a pushed vector is averaged in before the receiver's next gradient rather than in the midst of one.
-A worker starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step() may add local
-momentum, which is not averaged.
-Cost per worker: every tau steps one message of N bytes (pull: and a small request). Waits: pull, for the round trip to the
-peer's node (never for its training loop); push, for nothing but its own previous push.
+Differences from the paper: a pushed vector is averaged in before the receiver's next gradient rather than in the midst
+of one. A worker starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step()
+may add local momentum, which is not averaged.
+Cost per worker: every tau steps one message of N bytes (pull: and a small request). Waits: pull, for the round trip to
+the peer's node (never for its training loop); push, for nothing but its own previous push.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 

@@ -86,8 +86,8 @@ def check_engine(engine: Mapping[str, Any]) -> None:
 def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     """An instance of a dataclass from the values of a configuration group, checked against its annotations.
 
-    cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class that has
-    no such field does not get it. Raises ConfigError."""
+    cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class
+    that has no such field does not get it. Raises ConfigError."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {values!r}")
     cls = cls or locate(values["_target_"], group)
@@ -150,9 +150,11 @@ def checked(value: Any, hint: Any, key: str) -> Any:
 
 
 class prefixed:
-    """Turns a ValueError raised inside into a ConfigError whose text begins with the group, where it is about its fields.
+    """Turns a ValueError raised inside into a ConfigError whose text begins with the group, where it is about its
+    fields.
 
-    group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the prefix."""
+    group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the
+    prefix."""
 
     def __init__(self, group: str | None, fields: Any = None) -> None:
         self.group = group

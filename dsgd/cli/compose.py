@@ -30,7 +30,9 @@ def points(overrides: Sequence[str], multirun: bool) -> list[list[str]]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise ConfigError(f"the command line must be a list of key=value, got {' '.join(overrides)} ({one_line(error)})") from error
+        raise ConfigError(
+            f"the command line must be a list of key=value, got {' '.join(overrides)} ({one_line(error)})"
+        ) from error
     choices: list[list[str]] = []
     for override, text in zip(parsed, overrides, strict=True):
         if override.is_sweep_override():
@@ -126,7 +128,9 @@ def check_writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"hydra.run.dir must be a folder that can be written, got {folder} ({error.strerror})") from error
+        raise ConfigError(
+            f"hydra.run.dir must be a folder that can be written, got {folder} ({error.strerror})"
+        ) from error
     finally:
         for path in reversed(made):
             path.rmdir()

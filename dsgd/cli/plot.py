@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(argv)
         formats = _choices("--format", options.format, FORMATS)
         x_axes = _choices("--x", options.x, X_AXES)
-        return _plot(options.runs, Path(options.out), formats, x_axes)
+        only = _choices("--only", options.only, _names(x_axes)) if options.only else []
+        return _plot(options.runs, Path(options.out), formats, x_axes, only)
     except ValueError as error:
         print(f"dsgd-plot: {error}", file=sys.stderr)
         return 2
@@ -40,7 +41,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="AXES",
         help=f"loss and accuracy against: of {', '.join(X_AXES)}; several with commas (default: %(default)s)",
     )
+    parser.add_argument(
+        "--only", metavar="NAMES", help="draw these figures only: overview, idle, ...; several with commas"
+    )
     return parser
+
+
+def _names(x_axes: Sequence[str]) -> list[str]:
+    from dsgd.report.figures import figures
+
+    return list(figures(x_axes))
 
 
 def _choices(option: str, text: str, known: Sequence[str]) -> list[str]:
@@ -51,11 +61,12 @@ def _choices(option: str, text: str, known: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str]) -> int:
+def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str]) -> int:
     from rich.console import Console
 
     from dsgd.report.runs import find_runs
     from dsgd.report.table import print_table, write_csv, write_markdown
+    from dsgd.report.verdict import verdict
 
     try:
         runs = find_runs(paths)
@@ -68,12 +79,14 @@ def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Seque
         out.mkdir(parents=True, exist_ok=True)
         write_csv(runs, out / "summary.csv")
         write_markdown(runs, out / "summary.md")
-        written, missing = draw(runs, out, formats, x_axes)
+        written, missing = draw(runs, out, formats, x_axes, only)
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
     print_table(runs, Console(width=wide))
+    for sentence in verdict(runs):
+        print(f"- {sentence}")
     print()
     for path in [*written, out / "summary.csv", out / "summary.md"]:
         print(path)

@@ -1,4 +1,5 @@
-"""The progress line: virtual and host time, samples, loss, accuracy, time remaining. Quiet where there is no terminal."""
+"""The progress line: virtual and host time, samples, loss, accuracy, time remaining. Quiet where there is no
+terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class ProgressLine:
         if self._enabled:
             self._progress.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._enabled:
             self._progress.stop()
 

@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_all(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> list[str]:
-    """Check every job before the first one starts, and leave nothing behind. Returns overrides to add. Raises ConfigError."""
+    """Check every job before the first one starts, and leave nothing behind. Returns overrides to add. Raises
+    ConfigError."""
     added: list[str] = []
     for point in points(overrides, multirun):
         values, hydra_config = composed(point, config_dir)
@@ -79,11 +80,12 @@ def choose_engine(engine: Mapping[str, Any]) -> str:
     for variable in ("WORLD_SIZE", "SLURM_NTASKS"):
         if engine["name"] == "auto" and int(os.environ.get(variable, "1") or 1) > 1:
             raise ConfigError(
-                f"engine must be sim with {variable}={os.environ[variable]}: this version has no engine of real processes, "
-                "and would run the same simulation that many times, got auto"
+                f"engine must be sim with {variable}={os.environ[variable]}: this version has no engine of real "
+                "processes, and would run the same simulation that many times, got auto"
             )
     reason = "as configured" if engine["name"] == "sim" else "this version has no other engine"
-    return f"engine: sim, {reason}; time is virtual, gradients are {'left out' if engine['gradients'] == 'none' else 'real'}"
+    gradients = "left out" if engine["gradients"] == "none" else "real"
+    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
 def check_wandb(wandb: Mapping[str, Any]) -> None:
@@ -92,7 +94,8 @@ def check_wandb(wandb: Mapping[str, Any]) -> None:
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], path: Path) -> dict[str, Any]:
-    """The configuration to go on with: the checkpoint's own. Whoever gives more than resume=PATH must give the same one."""
+    """The configuration to go on with: the checkpoint's own. Whoever gives more than resume=PATH must give the same
+    one."""
     stored: dict[str, Any] = read_header(path)["config"]
     own = [text for text in overrides if not text.lstrip("+").startswith(("resume=", "hydra.", "wandb."))]
     if own:
@@ -106,7 +109,9 @@ def compare(stored: Any, given: Any, key: str) -> None:
     """Raise ConfigError at the first difference."""
     if isinstance(stored, dict) and isinstance(given, dict):
         for inner in dict.fromkeys([*stored, *given]):
-            compare(stored.get(str(inner), stored.get(inner)), given.get(inner, given.get(str(inner))), f"{key}.{inner}")
+            compare(
+                stored.get(str(inner), stored.get(inner)), given.get(inner, given.get(str(inner))), f"{key}.{inner}"
+            )
     elif stored != given:
         raise ConfigError(f"{key} must be {stored!r}, as in the checkpoint to resume from, got {given!r}")
 

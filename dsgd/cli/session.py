@@ -76,7 +76,9 @@ class Session:
             if status == "interrupted":
                 self.save()
         finally:
-            summary = self.record.finish(describe(self.values, self.simulation.experiment) | self.simulation.summary() | {"status": status})
+            summary = self.record.finish(
+                describe(self.values, self.simulation.experiment) | self.simulation.summary() | {"status": status}
+            )
             mirror.finish(summary)
         return summary
 

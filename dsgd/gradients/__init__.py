@@ -1,7 +1,7 @@
 """What evaluates gradients for the simulator: several workers' at once, later than they were asked for.
 
-An evaluator gets all gradients that are wanted and not yet known. It may compute them in any grouping; in what order, or
-together with which others, must not change a result.
+An evaluator gets all gradients that are wanted and not yet known. It may compute them in any grouping; in what order,
+or together with which others, must not change a result.
 """
 
 from __future__ import annotations

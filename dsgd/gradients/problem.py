@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,11 +32,13 @@ class Problem:
     """One module object serves all workers: its parameters are views of whichever worker's vector is bound to it.
 
     dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker.
-    start_buffers: [nb], the initial floating-point buffers (batch norm's running statistics), which belong to a worker but
-    never to x. decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
+    start_buffers: [nb], the initial floating-point buffers (batch norm's running statistics), which belong to a worker
+    but never to x. decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
     """
 
-    def __init__(self, module: nn.Module, data: Data, dtype: torch.dtype, weight_decay: float, decay_norm_and_bias: bool):
+    def __init__(
+        self, module: nn.Module, data: Data, dtype: torch.dtype, weight_decay: float, decay_norm_and_bias: bool
+    ):
         self.module = module.to(dtype)
         self.data = data
         self.dtype = dtype
@@ -62,7 +65,8 @@ class Problem:
             slot.owner._buffers[slot.name] = slot.view(buffers)
 
     def gradient(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> Tensor:
-        """Gradient [d] at x of the worker's batch at its own step, weight decay included. Changes the buffers in place."""
+        """Gradient [d] at x of the worker's batch at its own step, weight decay included. Changes the buffers in
+        place."""
         inputs, targets = self.data.batch(rank, step)
         g = torch.zeros_like(x)
         self.bind(x, buffers)
@@ -82,7 +86,8 @@ class Problem:
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> tuple[float, float | None]:
-        """Mean loss over the test or training set (its first `limit` samples), and the accuracy, None without classes."""
+        """Mean loss over the test or training set (its first `limit` samples), and the accuracy, None without
+        classes."""
         inputs, targets = (whole[:limit] for whole in (self.data.test_set if test else self.data.train_set))
         self.bind(x, buffers)
         self.module.eval()
@@ -113,7 +118,7 @@ class Problem:
         return buffers
 
 
-def _slots(module: nn.Module, kind: str, wanted) -> list[Slot]:  # noqa: ANN001
+def _slots(module: nn.Module, kind: str, wanted: Callable[[Tensor], bool]) -> list[Slot]:
     slots, start = [], 0
     seen: set[int] = set()
     for prefix, owner in module.named_modules():

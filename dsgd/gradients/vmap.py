@@ -11,8 +11,8 @@ from torch.func import functional_call, grad
 from dsgd.gradients import Wanted
 from dsgd.gradients.problem import Problem
 
-# Every call has this many rows, the last one filled up with repetitions: kernels are chosen by size, so a result that did
-# not depend on how many were wanted together must always be computed at one size.
+# Every call has this many rows, the last one filled up with repetitions: kernels are chosen by size, so a result that
+# did not depend on how many were wanted together must always be computed at one size.
 ROWS = 8
 
 

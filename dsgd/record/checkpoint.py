@@ -44,7 +44,9 @@ def read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(first)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt") from error
+        raise CheckpointError(
+            f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt"
+        ) from error
     if not isinstance(header, dict) or header.get("dsgd_checkpoint") != FORMAT:
         raise CheckpointError(f"resume must be a checkpoint of dsgd in format {FORMAT}, got {path}")
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:

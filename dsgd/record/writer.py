@@ -27,7 +27,9 @@ class Record:
 
     lines: of an interrupted run's metrics.jsonl that stay; wall_s: its host time so far."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], before: Path | None = None, lines: int = 0, wall_s: float = 0.0):
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], before: Path | None = None, lines: int = 0, wall_s: float = 0.0
+    ):
         self.folder = folder
         self._started = time.monotonic() - wall_s
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
@@ -90,7 +92,8 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that dsgd runs from, with '+' if it was changed since; None for an installed package."""
+    """The commit of the checkout that dsgd runs from, with '+' if it was changed since; None for an installed
+    package."""
     source = Path(dsgd.__file__).resolve().parent.parent
     if not (source / ".git").exists():
         return None

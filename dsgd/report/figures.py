@@ -19,7 +19,7 @@ from dsgd.report.style import NoData, annotate, curve_style, drawing, panels, sa
 
 def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure]]:
     """File name without suffix: what draws it. x_axes: of `time`, `epochs`, `bytes`, `samples`."""
-    named: dict[str, Callable[[Sequence[Run]], Figure]] = {}
+    named: dict[str, Callable[[Sequence[Run]], Figure]] = {"overview": overview}
     for x in x_axes:
         named[f"loss_{x}"] = partial(curves_figure, x=x, fields=("train_loss", "test_loss"))
         named[f"accuracy_{x}"] = partial(curves_figure, x=x, fields=("test_accuracy",))
@@ -36,8 +36,9 @@ def draw(
     out: Path,
     formats: Sequence[str] = ("png",),
     x_axes: Sequence[str] = ("time", "epochs", "bytes"),
+    only: Sequence[str] = (),
 ) -> tuple[list[Path], dict[str, str]]:
-    """Draw every figure for which the runs have data into the folder out, which exists.
+    """Draw every figure for which the runs have data into the folder out, which exists; with `only`, of these names.
 
     Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written.
     """
@@ -45,6 +46,8 @@ def draw(
     missing: dict[str, str] = {}
     with drawing():
         for name, make in figures(x_axes).items():
+            if only and name not in only:
+                continue
             try:
                 figure = make(runs)
             except NoData as reason:

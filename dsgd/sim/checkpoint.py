@@ -1,10 +1,10 @@
 """Everything needed to go on exactly: in-flight messages, gradients and half-run algorithms included.
 
 An algorithm is a coroutine, and a coroutine cannot be stored. But when things happen does not depend on what is in the
-vectors. So a checkpoint holds the contents of all vectors that are alive, and the number of events so far. Going on repeats
-these events without gradients and evaluations, which brings every coroutine, message, queue and random stream to where it was,
-and then pours the stored contents into the vectors, found by the same walk in the same order. Where a user's own algorithm
-decides by the contents of vectors, the fingerprint below tells, and resuming is refused.
+vectors. So a checkpoint holds the contents of all vectors that are alive, and the number of events so far. Going on
+repeats these events without gradients and evaluations, which brings every coroutine, message, queue and random stream
+to where it was, and then pours the stored contents into the vectors, found by the same walk in the same order. Where a
+user's own algorithm decides by the contents of vectors, the fingerprint below tells, and resuming is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from dsgd.sim.simulation import Progress, Simulation
+
 
 class OtherRun(ValueError):
     """A stored state that does not fit the run it should be restored into."""
@@ -42,8 +43,8 @@ def restore(simulation: Simulation, state: dict[str, Any]) -> None:
     found = _fingerprint(simulation)
     if found != state["fingerprint"] or [v.shape for v in vectors] != [v.shape for v in state["vectors"]]:
         raise OtherRun(
-            f"the run went another way than before ({found} instead of {state['fingerprint']}): either its algorithm decides "
-            "by the contents of vectors, or the code has changed"
+            f"the run went another way than before ({found} instead of {state['fingerprint']}): either its "
+            "algorithm decides by the contents of vectors, or the code has changed"
         )
     for vector, stored in zip(vectors, state["vectors"], strict=True):
         vector.copy_(stored)

@@ -25,8 +25,8 @@ COSTS = {"ring": ring_s, "halving_doubling": halving_doubling_s, "tree": tree_s}
 
 
 def all_reduce_s(collective: str, p: int, n_bytes: float, latency_s: float, bytes_per_s: float) -> tuple[float, str]:
-    """Seconds from the moment the last node enters, and the name of the collective: the one asked for, or of the three the
-    fastest (`best`; the first of equals). One node needs none."""
+    """Seconds from the moment the last node enters, and the name of the collective: the one asked for, or of the three
+    the fastest (`best`; the first of equals). One node needs none."""
     if p == 1:
         return 0.0, "none"
     names = COSTS if collective == "best" else (collective,)

@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 class Loop:
-    """A heap of (time, sequence, action, arguments). The running number breaks ties, so events at equal times happen in the
-    order in which they were scheduled, and actions are never compared. now: seconds of virtual time."""
+    """A heap of (time, sequence, action, arguments). The running number breaks ties, so events at equal times happen in
+    the order in which they were scheduled, and actions are never compared. now: seconds of virtual time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -50,7 +50,8 @@ class Join(Request):
 
 
 class Task(Generic[T]):
-    """A running coroutine. Every request it makes goes to `perform`, which calls `resume` with the answer, now or later."""
+    """A running coroutine. Every request it makes goes to `perform`, which calls `resume` with the answer, now or
+    later."""
 
     __slots__ = ("_coroutine", "_perform", "_waiting", "finished", "owner", "result")
 

@@ -253,7 +253,12 @@ class Machine:
         self.network.send(
             rank,
             [
-                (len(self.nodes) + shard, self.message_bytes / k, self._serve, (task, request, shard, part, answers, missing))
+                (
+                    len(self.nodes) + shard,
+                    self.message_bytes / k,
+                    self._serve,
+                    (task, request, shard, part, answers, missing),
+                )
                 for shard, part in enumerate(parts)
             ],
         )

@@ -25,10 +25,12 @@ class Network:
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
         self.bytes_sent = [0.0] * len(bytes_per_s)
-        self.spans: list[tuple[int, float, float]] | None = None  # (node, from, to) in which a port was busy, for a trace
+        # (node, from, to) in which a port was busy, for a trace
+        self.spans: list[tuple[int, float, float]] | None = None
 
     def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
-        """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called when a message is there."""
+        """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called when a message is
+        there."""
         total = 0.0
         for message in messages:
             total += message[1]
@@ -41,7 +43,9 @@ class Network:
                 begin + self._latency_s, self._first_bit, receiver, size, end + self._latency_s, action, arguments
             )
 
-    def _first_bit(self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple) -> None:
+    def _first_bit(
+        self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple
+    ) -> None:
         begin = max(self._loop.now, self._ingress_free[receiver])
         free = begin + size / self._rate[receiver]
         # a port that stands idle between the bits of a slow sender is not busy with them
@@ -54,7 +58,8 @@ class Network:
         self._loop.at(self._loop.now + self._latency_s, action, *arguments)
 
     def count(self, sender: int, size: float, begin: float, end: float) -> None:
-        """Add bytes that a node sends between two times, without taking its port: collectives have the network to themselves."""
+        """Add bytes that a node sends between two times, without taking its port: collectives have the network to
+        themselves."""
         self.bytes_sent[sender] += size
         self._busy(sender, begin, end)
 

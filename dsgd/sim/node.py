@@ -52,7 +52,9 @@ class Shard:
         self.version = 0  # updates applied so far
         self.read = [0] * nodes  # the version that each worker last read
 
-    def serve(self, rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> tuple[Tensor | None, int]:
+    def serve(
+        self, rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
+    ) -> tuple[Tensor | None, int]:
         """One atomic operation. Returns its answer, and how many updates had come since this worker's last read."""
         arguments = scalars if part is None else (part, *scalars)
         staleness = self.version - self.read[rank]
@@ -64,7 +66,8 @@ class Shard:
 
 
 class Gathering:
-    """A collective that is being entered: what each worker brought, by rank, and when it can begin and end at the earliest."""
+    """A collective that is being entered: what each worker brought, by rank, and when it can begin and end at the
+    earliest."""
 
     def __init__(self, nodes: int) -> None:
         self.tasks: list[Task[Any] | None] = [None] * nodes

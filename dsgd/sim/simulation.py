@@ -88,7 +88,8 @@ class Simulation:
                 self.machine.loop.process_one()
 
     def replay(self, events: int) -> None:
-        """Repeat the first events of an interrupted run without gradients and evaluations, for its control flow only."""
+        """Repeat the first events of an interrupted run without gradients and evaluations, for its control flow
+        only."""
         evaluator, self.machine.evaluator = self.machine.evaluator, Nothing()
         self._replaying = True
         for _ in self.run(interrupt=lambda: self.machine.loop.processed >= events):
@@ -97,8 +98,8 @@ class Simulation:
         self.machine.evaluator = evaluator
 
     def _due(self) -> float | None:
-        """The virtual time of a mark that is due before the next event, None if none is. A mark of samples sees a moment as
-        all events of that moment have left it."""
+        """The virtual time of a mark that is due before the next event, None if none is. A mark of samples sees a
+        moment as all events of that moment have left it."""
         machine, evaluation = self.machine, self.experiment.eval
         now, following = machine.loop.now, machine.loop.next_time
         over = self._finished()
@@ -128,7 +129,7 @@ class Simulation:
         elif limit_s is not None and (following is None or following > limit_s):
             self.end_s = limit_s
         elif following is None:
-            stuck = [node.worker.rank for node, task in zip(machine.nodes, machine.tasks, strict=True) if not task.finished]
+            stuck = [task.owner.worker.rank for task in machine.tasks if not task.finished]
             raise RuntimeError(f"workers {stuck} wait for something that never happens, at {machine.loop.now:g} s")
         return self.end_s is not None
 
@@ -171,9 +172,8 @@ class Simulation:
         """Has the run diverged, or reached its target?"""
         loss, progress, target = values["train_loss"], self.progress, self.experiment.target
         if loss is not None:
-            if progress.first_loss is None:
-                progress.first_loss = loss
-            limit = self.experiment.eval.diverged_factor * max(progress.first_loss, 1.0)
+            first = progress.first_loss = loss if progress.first_loss is None else progress.first_loss
+            limit = self.experiment.eval.diverged_factor * max(first, 1.0)
             if not math.isfinite(loss) or loss > limit:
                 self.status = "diverged"
                 self.end_s = values["time_s"]

@@ -12,7 +12,8 @@ COLOURS = {"compute": "thread_state_running", "communication": "rail_load", "wai
 
 
 def write_trace(machine: Machine, path: Path) -> None:
-    """A node computes, or else its port is busy (communication), or else it waits. Times in microseconds, as the format has it."""
+    """A node computes, or else its port is busy (communication), or else it waits. Times in microseconds, as the
+    format has it."""
     p = len(machine.nodes)
     compute: list[list[Span]] = [[] for _ in range(p + len(machine.shards))]
     ports: list[list[Span]] = [[] for _ in compute]
