@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from dsgd.cluster import Cluster
 from dsgd.data import DataConfig
@@ -101,12 +102,12 @@ class Experiment:
         if self.target.accuracy is not None and self.data.classes is None:
             raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
 
-    @property
+    @cached_property
     def epoch_samples(self) -> int:
         """Training samples, which all workers together process in one epoch."""
         return self.data.train_samples(self.nodes)
 
-    @property
+    @cached_property
     def unit(self) -> int:
         """Samples that are processed together or not at all: a step of all workers in lock-step, otherwise of one."""
         return self.batch_size * (self.nodes if self.algo.lockstep else 1)
@@ -120,13 +121,13 @@ class Experiment:
         ]
         return min((samples for samples in wanted if samples is not None), default=math.inf)
 
-    @property
+    @cached_property
     def total_samples(self) -> int | None:
         """The budget in samples of all workers, rounded down to whole steps; None if only the time is limited."""
         wanted = self._wanted_samples()
         return None if math.isinf(wanted) else int(wanted // self.unit) * self.unit
 
-    @property
+    @cached_property
     def mark_samples(self) -> float:
         """Samples between two evaluation marks; infinity where only time or nothing sets them."""
         evaluation = self.eval
@@ -139,12 +140,16 @@ class Experiment:
 
     def learning_rate(self, samples: int) -> float:
         """The rate of a step that is made when all workers together have processed so many samples."""
-        total = self.total_samples
-        epochs = None if total is None else total / self.epoch_samples
-        scale = self.schedule.scale(self.nodes, self.batch_size)
-        return self.optimizer.lr * self.schedule.factor(samples / self.epoch_samples, epochs, scale)
+        epoch_samples, total = self.epoch_samples, self.total_samples
+        epochs = None if total is None else total / epoch_samples
+        return self.optimizer.lr * self.schedule.factor(samples / epoch_samples, epochs, self.scale)
 
-    @property
+    @cached_property
+    def scale(self) -> float:
+        """The factor of the linear scaling rule."""
+        return self.schedule.scale(self.nodes, self.batch_size)
+
+    @cached_property
     def peak_lr(self) -> float:
         """The highest rate of the schedule."""
-        return self.optimizer.lr * max(1.0, self.schedule.scale(self.nodes, self.batch_size))
+        return self.optimizer.lr * max(1.0, self.scale)

@@ -20,11 +20,14 @@ class Vmap:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._gradients = torch.vmap(grad(self._loss, has_aux=True), randomness="error")
+        # batch norm counts its batches, in place: each call gets its own counters, which nobody reads
+        self._counters = {k: b for k, b in problem.module.named_buffers() if not b.is_floating_point()}
 
     def _loss(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         problem = self.problem
         state = {slot.path: slot.view(x) for slot in problem.parameters}
         state |= {slot.path: slot.view(buffers) for slot in problem.buffers}
+        state |= {path: counter.clone() for path, counter in self._counters.items()}
         outputs = functional_call(problem.module, state, (inputs,))
         changed = [state[slot.path].reshape(-1) for slot in problem.buffers]
         return problem.data.loss(outputs, targets), torch.cat(changed) if changed else buffers

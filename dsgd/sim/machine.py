@@ -39,6 +39,8 @@ class Machine:
 
         p, k, cluster = experiment.nodes, experiment.algo.servers, experiment.cluster
         self.total_samples = experiment.total_samples
+        self.lockstep = experiment.algo.lockstep
+        self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
         rates = [cluster.bytes_per_s(node, p) for node in range(p + k)]
         self.network = Network(self.loop, rates, cluster.latency_s)
@@ -68,10 +70,22 @@ class Machine:
 
     def launch(self) -> None:
         """Start the algorithm on every worker."""
+        self.training = len(self.nodes)
         for node in self.nodes:
-            task = Task(self.experiment.algo.train(node.worker), node, self.perform)
+            task = Task(self._train(node.worker), node, self.perform)
             self.tasks.append(task)
             task.resume()
+
+    async def _train(self, worker: Worker) -> None:
+        await self.experiment.algo.train(worker)
+        self.training -= 1
+
+    @property
+    def over(self) -> bool:
+        """All workers have ended; or the common budget of free-running workers is used up, which drops gradients under way."""
+        if self.training == 0:
+            return True
+        return self.total_samples is not None and self.samples >= self.total_samples and not self.lockstep
 
     def perform(self, task: Task[Any], request: Request) -> None:
         self._perform[type(request)](task, request)
@@ -100,14 +114,13 @@ class Machine:
     def done(self, worker: Worker) -> bool:
         if self.total_samples is None:
             return False
-        if self.experiment.algo.lockstep:
+        if self.lockstep:
             return worker.steps * self.experiment.unit >= self.total_samples
         return self.samples >= self.total_samples
 
     def learning_rate(self, worker: Worker) -> float:
         # in lock-step every worker must use the same rate for the same step, whenever it makes it
-        lockstep = self.experiment.algo.lockstep
-        return self.experiment.learning_rate(worker.steps * self.experiment.unit if lockstep else self.samples)
+        return self.experiment.learning_rate(worker.steps * self.experiment.unit if self.lockstep else self.samples)
 
     def step(self, worker: Worker, g: Tensor) -> None:
         node = self.nodes[worker.rank]
@@ -196,9 +209,10 @@ class Machine:
                 for target in request.targets
             ],
         )
-        task.owner.exchanges.append((task, request.sources))
-        if not request.sources:
-            self.loop.at(self.loop.now, self._complete_exchanges, task.owner)
+        node = task.owner
+        node.exchanges.append((task, request.sources))
+        if all(node.mail[source] for source in request.sources):  # faster neighbours' has come already, or none is due
+            self.loop.at(self.loop.now, self._complete_exchanges, node)
 
     def _mail(self, target: int, source: int, vector: Tensor, steps: int) -> None:
         node = self.nodes[target]

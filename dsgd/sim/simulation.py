@@ -23,13 +23,15 @@ Mark = dict[str, Any]
 
 def build_problem(experiment: Experiment) -> Problem:
     """Load the data and initialise the model. Raises ValueError for data that cannot be read."""
-    data = experiment.data.load(experiment.nodes, experiment.batch_size, experiment.seed, DTYPES[experiment.precision])
+    dtype = DTYPES[experiment.precision]
+    # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
+    nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
+    data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)
     # modules initialise themselves from torch's global stream: seed it, and leave it as it was
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         module = experiment.model.build(data.input_shape, data.classes)
     optimizer = experiment.optimizer
-    dtype = DTYPES[experiment.precision]
     return Problem(module, data, dtype, optimizer.weight_decay, optimizer.decay_norm_and_bias)
 
 
@@ -73,11 +75,14 @@ class Simulation:
                 yield from self._mark(0.0)
             self.machine.launch()
             self._launched = True
+        machine, loop = self.machine, self.machine.loop
         while self.status == "running":
-            due = self._due()
+            # in the midst of a moment nothing is due
+            amid = loop.next_time == loop.now and not machine.over
+            due = None if amid else self._due()
             if due is not None:
                 yield from self._mark(due)
-            elif self._finished():
+            elif not amid and self._finished():
                 if self._is_new(self.time_s):
                     yield from self._mark(self.time_s)
                 if self.status == "running":
@@ -85,7 +90,7 @@ class Simulation:
             elif interrupt():
                 self.status = "interrupted"
             else:
-                self.machine.loop.process_one()
+                loop.process_one()
 
     def replay(self, events: int) -> None:
         """Repeat the first events of an interrupted run without gradients and evaluations, for its control flow
@@ -100,15 +105,15 @@ class Simulation:
     def _due(self) -> float | None:
         """The virtual time of a mark that is due before the next event, None if none is. A mark of samples sees a
         moment as all events of that moment have left it."""
-        machine, evaluation = self.machine, self.experiment.eval
+        machine, every_s = self.machine, self.experiment.eval.every_time_s
         now, following = machine.loop.now, machine.loop.next_time
-        over = self._finished()
         interval = self.experiment.mark_samples
+        over = self._finished()
         if machine.samples >= self.progress.next_samples * interval and (over or following is None or following > now):
             self.progress.next_samples = int(machine.samples // interval) + 1
             return now if self._is_new(now) else self._due()
-        if evaluation.every_time_s is not None and following is not None and not over:
-            mark_s = self.progress.next_time * evaluation.every_time_s
+        if every_s is not None and following is not None and not over:
+            mark_s = self.progress.next_time * every_s
             if mark_s < following:
                 self.progress.next_time += 1
                 return mark_s if self._is_new(mark_s) else self._due()
@@ -122,10 +127,8 @@ class Simulation:
         if self.end_s is not None:
             return True
         following = machine.loop.next_time
-        if all(task.finished for task in machine.tasks):
+        if machine.over:
             self.end_s = machine.loop.now
-        elif not self.experiment.algo.lockstep and machine.done(machine.nodes[0].worker):
-            self.end_s = machine.loop.now  # the common budget is used up; gradients under way are dropped
         elif limit_s is not None and (following is None or following > limit_s):
             self.end_s = limit_s
         elif following is None:
