@@ -40,16 +40,19 @@ class DPSGD(Algorithm):
             raise ValueError(f"gradient must be before or after (the mixing), got {self.gradient!r}")
 
     async def train(self, worker: Worker) -> None:
-        x = worker.x
         while not worker.done:
-            weight = self.topology.mixing_row(worker.rank, worker.steps)
-            targets = self.topology.targets(worker.rank, worker.steps)
-            sources = self.topology.sources(worker.rank, worker.steps)
-            # a clone: a slow neighbour may read it after our step
-            arriving = worker.start(worker.exchange(x.clone(), targets, sources))
-            g = await worker.gradient() if self.gradient == "before" else None
-            received = await arriving
-            x.mul_(weight[worker.rank])
-            for j in sorted(received):  # every engine must add in the same order
-                x.add_(received[j], alpha=weight[j])
-            worker.step(await worker.gradient() if g is None else g)
+            await self.step(worker)
+
+    async def step(self, worker: Worker) -> None:
+        x = worker.x
+        weight = self.topology.mixing_row(worker.rank, worker.steps)
+        targets = self.topology.targets(worker.rank, worker.steps)
+        sources = self.topology.sources(worker.rank, worker.steps)
+        # a clone: a slow neighbour may read it after our step
+        arriving = worker.start(worker.exchange(x.clone(), targets, sources))
+        g = await worker.gradient() if self.gradient == "before" else None
+        received = await arriving
+        x.mul_(weight[worker.rank])
+        for j in sorted(received):  # every engine must add in the same order
+            x.add_(received[j], alpha=weight[j])
+        worker.step(await worker.gradient() if g is None else g)

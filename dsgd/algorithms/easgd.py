@@ -73,12 +73,12 @@ class EASGD(Algorithm):
 
     async def train(self, worker: Worker) -> None:
         x, delta = worker.x, self.momentum
-        v = x.new_zeros(x.shape)
+        v = None if delta is None else x.new_zeros(x.shape)
         while not worker.done:
             snapshot = x.clone()
             if worker.steps % self.tau == 0:
                 x.sub_(await worker.call("exchange", snapshot, self.moving_rate(worker)))
-            if delta is None:
+            if delta is None or v is None:
                 worker.step(await worker.gradient(at=snapshot))
             else:
                 g = await worker.gradient(at=snapshot.add_(v, alpha=delta))

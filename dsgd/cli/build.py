@@ -7,50 +7,80 @@ import importlib
 import types
 import typing
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
+from dsgd.record.mirror import MirrorOptions
 from dsgd.schedule import Schedule
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 GRADIENTS = ("loop", "vmap", "none")
+PRECISIONS = ("fp32", "fp64")
+KEYS = (
+    *("nodes", "batch_size", "seed", "precision", "algo", "model", "data", "optimizer", "schedule", "cluster", "topology"),
+    *("engine", "budget", "eval", "target", "trace", "resume", "wandb"),
+)
 
 
 class ConfigError(ValueError):
     """Something in the configuration is wrong: one line with the key, what was expected and what was given."""
 
 
+@dataclass(frozen=True)
+class EngineOptions:
+    """`engine.*`: nothing here changes a result, but for the last bits."""
+
+    gradients: str  # loop | vmap | none: timing only
+    threads: int  # of the arithmetic
+    checkpoint_every_s: float | None = None  # of host time
+
+    def __post_init__(self) -> None:
+        one_of(self.gradients, GRADIENTS, "gradients")
+        if self.threads < 1:
+            raise ValueError(f"threads must be >= 1, got {self.threads}")
+        if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
+            raise ValueError(f"checkpoint_every_s must be > 0 or null, got {self.checkpoint_every_s}")
+
+
 def build_experiment(config: Mapping[str, Any]) -> Experiment:
     """config: the resolved configuration as plain values. Raises ConfigError. Nothing is loaded or written."""
-    nodes = checked(config["nodes"], int, "nodes")
-    batch_size = checked(config["batch_size"], int, "batch_size")
-    seed = checked(config["seed"], int, "seed")
+    for key in [*KEYS, *config]:
+        if key not in config:
+            raise ConfigError(f"{key} must be given, got nothing")
+        if key not in KEYS:
+            raise ConfigError(f"{key} is not a key of the configuration; it has {', '.join(KEYS)}")
+    nodes, batch_size, seed = (checked(config[key], int, key) for key in ("nodes", "batch_size", "seed"))
     for key, value, least in (("nodes", nodes, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
         if value < least:
             raise ConfigError(f"{key} must be >= {least}, got {value}")
-    precision = one_of(config["precision"], ("fp32", "fp64"), "precision")
-    gradients = one_of(config["engine"]["gradients"], GRADIENTS, "engine.gradients")
+    if seed >= 2**63:
+        raise ConfigError(f"seed must be < 2^63, got {seed}")
+    with prefixed(None):
+        precision = one_of(config["precision"], PRECISIONS, "precision")
     optimizer = build(SGD, config["optimizer"], "optimizer")
     schedule = build(Schedule, config["schedule"], "schedule")
-    cluster = build(None, config["cluster"], "cluster")
+    engine = build(EngineOptions, config["engine"], "engine")
     budget = build(Budget, config["budget"], "budget")
     evaluation = build(Evaluation, config["eval"], "eval")
     target = build(Target, config["target"], "target")
+    build(MirrorOptions, config["wandb"], "wandb")
+    cluster = build(None, config["cluster"], "cluster")
     model = build(None, config["model"], "model")
     data = build(None, config["data"], "data")
-    check_engine(config["engine"])
 
     with prefixed("cluster"):
         cluster.check(nodes)
+    with prefixed(None):
+        model.check(data.input_shape, data.classes)
+        if engine.gradients != "none":  # without gradients no data are drawn, and any number of nodes is fine
+            data.check(nodes, batch_size)
     topology_config = build(None, config["topology"], "topology")
     with prefixed("topology", fields=topology_config):
         topology = topology_config.build(nodes, seed)
     algo = build(None, config["algo"], "algo", topology=topology)
     with prefixed(None):
-        model.check(data.input_shape, data.classes)
-        if gradients != "none":  # without gradients no data are drawn, and any number of nodes is fine
-            data.check(nodes, batch_size)
         experiment = Experiment(
             nodes=nodes,
             batch_size=batch_size,
@@ -66,21 +96,12 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
             budget=budget,
             eval=evaluation,
             target=target,
-            gradients=gradients,
+            gradients=engine.gradients,
             trace=checked(config["trace"], bool, "trace"),
         )
     with prefixed("algo"):
         algo.check(nodes, experiment.peak_lr, optimizer.momentum)
     return experiment
-
-
-def check_engine(engine: Mapping[str, Any]) -> None:
-    threads = checked(engine["threads"], int, "engine.threads")
-    if threads < 1:
-        raise ConfigError(f"engine.threads must be >= 1, got {threads}")
-    every_s = checked(engine["checkpoint_every_s"], float | None, "engine.checkpoint_every_s")
-    if every_s is not None and not every_s > 0:
-        raise ConfigError(f"engine.checkpoint_every_s must be > 0 or null, got {every_s}")
 
 
 def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
@@ -90,7 +111,7 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     that has no such field does not get it. Raises ConfigError."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {values!r}")
-    cls = cls or locate(values["_target_"], group)
+    cls = cls or locate(values.get("_target_"), group)
     hints = typing.get_type_hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
     arguments = {name: value for name, value in given.items() if name in fields}
@@ -100,22 +121,29 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
         if key not in fields:
             raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
         arguments[key] = checked(value, hints[key], f"{group}.{key}")
+    for field in dataclasses.fields(cls):
+        if field.init and field.name not in arguments and field.default is field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{group}.{field.name} must be given, got nothing")
     with prefixed(group):
         return cls(**arguments)
 
 
-def locate(path: str, group: str) -> Any:
-    """The class that `_target_` names."""
-    module, _, name = path.rpartition(".")
+def locate(path: Any, group: str) -> Any:
+    """The dataclass that `_target_` names."""
+    rule = f"{group}._target_ must be the import path of a dataclass, got {path!r}"
+    module, _, name = str(path).rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{group}._target_ must be the import path of a class, got {path!r} ({error})") from error
+        raise ConfigError(f"{rule} ({error})") from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise ConfigError(rule)
+    return found
 
 
 def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
     if value not in choices:
-        raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+        raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
     return value
 
 
@@ -136,7 +164,7 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {value!r}")
         of_key, of_value = typing.get_args(hint)
-        return {checked(k, of_key, key): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
+        return {checked(k, of_key, f"{key}: every key"): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
     if hint is Any:
         return value
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

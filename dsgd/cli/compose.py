@@ -7,64 +7,152 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from dsgd.cli.build import ConfigError
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
-CONFIG_MODULE = "dsgd.conf"
+CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
-def points(overrides: Sequence[str], multirun: bool) -> list[list[str]]:
-    """The overrides of every job: one, or with multirun the product of all sweeps. Raises ConfigError."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        raise ConfigError(
-            f"the command line must be a list of key=value, got {' '.join(overrides)} ({one_line(error)})"
-        ) from error
-    choices: list[list[str]] = []
-    for override, text in zip(parsed, overrides, strict=True):
-        if override.is_sweep_override():
-            if not multirun:
-                key, value = override.get_key_element(), override.get_value_string()
-                raise ConfigError(f"{key} must be one value without -m (multirun), got {value}")
-            choices.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
-        else:
-            choices.append([text])
-    return [list(point) for point in itertools.product(*choices)]
+@dataclass(frozen=True)
+class Job:
+    """One run that Hydra would start. values: its configuration, resolved. overrides: what the user gave for it.
+    folder: of its record; folder_key: the key that set it."""
+
+    values: dict[str, Any]
+    overrides: list[str]
+    folder: Path
+    folder_key: str
+
+
+class ConfigTree:
+    """The configuration files: the package's own, and a folder of the user's besides, as `hydra.main` would find them."""
+
+    def __init__(self, config_dir: str | None = None, config_name: str = CONFIG_NAME) -> None:
+        """Raises ConfigError if there is no such folder."""
+        search = create_config_search_path(f"pkg://{CONFIG_MODULE}")
+        if config_dir is not None:
+            if not Path(config_dir).is_dir():
+                raise ConfigError(f"--config-dir must be a folder, got {config_dir}")
+            path = f"file://{Path(config_dir).resolve()}"
+            search.prepend(provider="command-line", path=path, anchor=SearchPathQuery(provider="schema"))
+        version.setbase(VERSION_BASE)
+        setup_globals()
+        self._loader = ConfigLoaderImpl(config_search_path=search)
+        self._config_name = config_name
+
+    def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
+        """The configuration of a command line, not yet resolved. Raises ConfigError."""
+        try:
+            return self._load(overrides, mode)
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise ConfigError(self._explained(error, overrides)) from error
+
+    def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
+        """Every run of a command line: one, or those of a sweep in their order. Raises ConfigError."""
+        parsed = self._parse(overrides)
+        master = self.load(overrides, RunMode.MULTIRUN)
+        if not multirun and master.hydra.mode != RunMode.MULTIRUN:
+            for override in parsed:
+                if override.is_sweep_override():
+                    key, value = override.get_key_element(), override.get_value_string()
+                    raise ConfigError(f"{key} must be one value without -m (multirun), got {value}")
+            return [_job(self.load(overrides), None)]
+        swept = [f"{key}={value}" for key, value in (master.hydra.sweeper.get("params") or {}).items()]
+        task = self._parse([*swept, *master.hydra.overrides.task])
+        try:
+            points = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
+        except HydraException as error:
+            raise ConfigError(one_line(error)) from error
+        own = list(master.hydra.overrides.hydra)
+        return [_job(self.load([*own, *point]), number) for number, point in enumerate(points)]
+
+    def _load(self, overrides: Sequence[str], mode: RunMode) -> DictConfig:
+        self._parse(overrides)
+        return self._loader.load_configuration(self._config_name, list(overrides), mode)
+
+    def _parse(self, overrides: Sequence[str]) -> list[Override]:
+        try:
+            parsed = OverridesParser.create(config_loader=self._loader).parse_overrides(list(overrides))
+        except OverrideParseException as error:
+            reason = one_line(error).split(" See https:")[0]
+            raise ConfigError(f"an override must be key=value, got {error.override} ({reason})") from error
+        for override in parsed:
+            if not override.key_or_group:
+                raise ConfigError(f"an override must be key=value, got {override.input_line}")
+        return parsed
+
+    def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
+        """What Hydra says, in one line that names the key, with near names for unknown ones."""
+        if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
+            group, _, choice = error.missing_cfg_file.rpartition("/")
+            known = error.options
+            return f"{group} must be one of {', '.join(known)}, got {choice!r}{suggestion(choice, known)}"
+        if isinstance(error.__cause__, OmegaConfBaseException) and not str(error):
+            error = error.__cause__  # Hydra's wrapping of it says nothing
+        text = one_line(error)
+        found = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
+        if not found:
+            # OmegaConf names the key at the end: "…not found full_key: nodes object_type=dict"
+            message, _, rest = text.partition(" full_key: ")
+            return f"{rest.split()[0]}: {message}" if rest.strip() else message
+        key = found.group(1)
+        chosen = [item.input_line for item in self._parse(overrides) if item.key_or_group in GROUPS]
+        return unknown_key(key, self._load(chosen, RunMode.MULTIRUN))
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], DictConfig]:
     """The resolved configuration as plain values with the `name` of every chosen group in it, and Hydra's own part.
 
     config_dir: a folder of the user's own configuration files, searched besides. Raises ConfigError."""
-    search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
-    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
-        try:
-            check_choices(overrides, GlobalHydra.instance().config_loader(), search)
-            config = compose("config", [*search, *overrides], return_hydra_config=True)
-            return plain(config), config.hydra
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(explained(error, overrides, search)) from error
+    config = ConfigTree(config_dir).load(overrides)
+    return plain(config), config.hydra
+
+
+def _job(config: DictConfig, number: int | None) -> Job:
+    """number: of a job in a sweep, None for a single run."""
+    hydra = config.hydra
+    values = plain(config)
+    try:
+        if number is None:
+            key, path = "hydra.run.dir", hydra.run.dir
+        else:
+            hydra.job.num = number
+            key, path = "hydra.sweep.dir", hydra.sweep.dir and f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"hydra: {one_line(error)}") from error
+    if not path:
+        raise ConfigError(f"{key} must be a folder, got {path!r}")
+    return Job(values, list(hydra.overrides.task), Path(path), key)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Plain values of everything but Hydra's own part, each group with the name of its choice."""
+    """Plain values of everything but Hydra's own part, each group with the name of its choice. Raises ConfigError."""
     own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
     for key in sorted(OmegaConf.missing_keys(own)):
         raise ConfigError(f"{key} must be given, got nothing")
-    values = OmegaConf.to_container(own, resolve=True)
+    try:
+        values = OmegaConf.to_container(own, resolve=True)
+    except OmegaConfBaseException as error:
+        message, _, rest = one_line(error).partition(" full_key: ")
+        raise ConfigError(f"{rest.partition(' ')[0]}: {message}") from error
     assert isinstance(values, dict)
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
@@ -72,52 +160,40 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def check_choices(overrides: Sequence[str], loader: ConfigLoader, search: list[str]) -> None:
-    """Every group=choice must name a file there is; the message lists the near ones."""
-    del search  # Hydra finds the user's own folders only while composing, and then reports by itself
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        group = override.key_or_group
-        if group not in GROUPS or not isinstance(override.value(), str) or override.is_delete():
-            continue
-        known = loader.get_group_options(group)
-        choice = str(override.value())
-        if choice not in known and not any("searchpath" in text for text in overrides):
-            raise ConfigError(f"{group}: no {choice!r}{suggestion(choice, known)} ({', '.join(known)})")
-
-
-def explained(error: Exception, overrides: Sequence[str], search: list[str]) -> str:
-    """Hydra's message in one line that names the key, with near names for unknown keys."""
-    text = one_line(error)
-    found = re.search(r"Could not (?:override|append to config|delete from config)[. ]*(?:.*?)'([\w./@]+)'", text)
-    if not found:
-        return text
-    key = found.group(1)
-    chosen = [override for override in overrides if re.match(r"(\w+)=", override) and override.split("=")[0] in GROUPS]
-    keys = flat_keys(plain(compose("config", [*search, *chosen], return_hydra_config=True)))
-    return f"{key} is not a key of the configuration{suggestion(key, keys)}"
+def unknown_key(key: str, config: DictConfig) -> str:
+    """Says that there is no such key, with near names: first of the same group, then anywhere."""
+    parent, _, leaf = key.rpartition(".")
+    beside = OmegaConf.select(config, parent) if parent else None
+    siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
+    near = [f"{parent}.{name}" for name in difflib.get_close_matches(leaf, siblings)]
+    if near or not siblings:
+        keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]
+        same_leaf = [name for name in keys if name.rpartition(".")[2] == leaf]
+        return f"{key} is not a key of the configuration{did_you_mean(near or same_leaf or difflib.get_close_matches(key, keys))}"
+    return f"{key} is not a key of the configuration; {parent} has {', '.join(siblings)}"
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    near = near or [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:3]
-    return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    return did_you_mean(difflib.get_close_matches(word, known))
 
 
-def flat_keys(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for key, value in values.items():
-        keys.append(f"{prefix}{key}")
-        if isinstance(value, Mapping):
-            keys += flat_keys(value, f"{prefix}{key}.")
-    return keys
+def did_you_mean(near: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def one_line(error: Exception) -> str:
+def _flat_keys(values: Any, prefix: str = "") -> list[str]:
+    if not isinstance(values, Mapping):
+        return []
+    keys = [[f"{prefix}{key}", *_flat_keys(value, f"{prefix}{key}.")] for key, value in values.items() if key != "_target_"]
+    return list(itertools.chain(*keys))
+
+
+def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def check_writable(folder: Path) -> None:
-    """Raise ConfigError unless the folder could be made and written; leaves nothing behind."""
+def check_writable(folder: Path, key: str) -> None:
+    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind."""
     made: list[Path] = []
     try:
         for path in [*reversed(folder.parents), folder]:
@@ -128,13 +204,7 @@ def check_writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ConfigError(
-            f"hydra.run.dir must be a folder that can be written, got {folder} ({error.strerror})"
-        ) from error
+        raise ConfigError(f"{key} must be a folder that can be written, got {folder} ({error.strerror})") from error
     finally:
         for path in reversed(made):
             path.rmdir()
-
-
-def keys_given(overrides: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(overrides))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser  # the parser of hydra.main itself: what it takes, we must take
@@ -14,65 +15,98 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from dsgd.cli.build import ConfigError, build_experiment
-from dsgd.cli.compose import CONFIG_MODULE, check_writable, composed, plain, points
-from dsgd.record.checkpoint import CheckpointError, find_checkpoint, read_header
+from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
+from dsgd.cli.resume import checkpoint_of, resumed
+from dsgd.record.writer import METRICS
 
 EXIT_CONFIG, EXIT_INTERRUPTED = 2, 130
-# What may differ between a run and its resumption, because it does not touch the result.
-FREE_TO_CHANGE = ("resume", "wandb")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns 0 (also for a diverged run, which is a result), 2 for a bad configuration, 130 on Ctrl-C."""
-    sys.argv = [sys.argv[0], *(sys.argv[1:] if argv is None else argv)]
-    arguments = get_args_parser().parse_args(sys.argv[1:])
-    shows_only = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
-    outcome: list[str] = []
+    """The command. Returns 0 (also for a diverged run, which is a result), 2 for a bad configuration, 130 on Ctrl-C.
 
-    def task(config: DictConfig) -> None:
-        outcome.append(execute(config))
-
-    run = hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name="config", version_base="1.3")(task)
+    Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after a run that failed."""
+    as_called = sys.argv
+    sys.argv = [as_called[0], *(as_called[1:] if argv is None else argv)]  # Hydra reads it
     try:
-        if not shows_only:
-            sys.argv += check_all(arguments.overrides, arguments.multirun, arguments.config_dir)
-        run()
-    except (ConfigError, CheckpointError) as error:
-        print(error, file=sys.stderr)
+        return _main()
+    except ValueError as error:
+        print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    finally:
+        sys.argv = as_called
+
+
+def _main() -> int:
+    parser = get_args_parser()
+    parser.error = _refuse  # in one line, like every other error, without the usage
+    arguments = parser.parse_args(sys.argv[1:])
+    outcome: list[str] = []
+
+    def task(config: DictConfig) -> None:
+        try:
+            outcome.append(execute(config))
+        except ConfigError as error:  # Hydra would print where it was raised
+            print(one_line(error), file=sys.stderr)
+            sys.exit(EXIT_CONFIG)
+
+    check(arguments)
+    hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
     return EXIT_INTERRUPTED if "interrupted" in outcome else 0
 
 
-def check_all(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> list[str]:
-    """Check every job before the first one starts, and leave nothing behind. Returns overrides to add. Raises
-    ConfigError."""
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(message)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Check what Hydra is about to do, before it does anything. Raises ConfigError."""
+    if arguments.hydra_help or arguments.shell_completion or arguments.experimental_rerun:
+        return
+    if arguments.config_path is not None:
+        raise ConfigError(f"--config-path must not be given (--config-dir adds a folder), got {arguments.config_path}")
+    tree = ConfigTree(arguments.config_dir, arguments.config_name or CONFIG_NAME)
+    if arguments.help or arguments.cfg or arguments.info:
+        tree.load(arguments.overrides)
+    else:
+        sys.argv += check_jobs(tree, arguments.overrides, arguments.multirun)
+
+
+def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> list[str]:
+    """Check every job before the first one starts, and leave nothing behind. Returns overrides to add. Raises ConfigError."""
+    jobs = tree.jobs(overrides, multirun)
+    folders: dict[Path, str] = {}
     added: list[str] = []
-    for point in points(overrides, multirun):
-        values, hydra_config = composed(point, config_dir)
-        folder = Path(str(hydra_config.sweep.dir if multirun else hydra_config.run.dir))
+    for job in jobs:
+        values, folder = job.values, job.folder.absolute()
+        before = None
         if values["resume"] is not None:
-            path = find_checkpoint(str(values["resume"]))
-            if multirun:
-                raise ConfigError(f"resume must be used without -m (multirun), got {values['resume']}")
-            values = resumed(values, point, path)
-            if not any(text.startswith("hydra.run.dir=") for text in point):
-                folder = path.parent.resolve()
-                added = [f"hydra.run.dir={quoted(folder)}"]
-        elif not multirun and (folder / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"hydra.run.dir must not hold another run's record, got {folder}; resume={folder} goes on with that run"
-            )
+            if len(jobs) > 1:
+                raise ConfigError(f"resume must be used without a sweep, got {values['resume']}")
+            checkpoint = checkpoint_of(str(values["resume"]))
+            values = resumed(values, job.overrides, checkpoint)
+            before = checkpoint.parent.resolve()
+            if not any(text.startswith(f"{job.folder_key}=") for text in overrides):
+                folder = before
+                added = [f"{job.folder_key}={quoted(folder)}"]
         choose_engine(values["engine"])
         build_experiment(values)
-        check_wandb(values["wandb"])
-        check_writable(folder)
+        if (folder / METRICS).exists() and folder.resolve() != before:
+            hint = "" if multirun else f"; resume={job.folder} goes on with that run"
+            raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{hint}")
+        if folder in folders:
+            raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
+        folders[folder] = job.folder_key
+    for folder, key in folders.items():
+        check_writable(folder, key)
     return added
 
 
 def quoted(path: Path) -> str:
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A value that Hydra's grammar takes as it is."""
+    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 def choose_engine(engine: Mapping[str, Any]) -> str:
@@ -80,40 +114,11 @@ def choose_engine(engine: Mapping[str, Any]) -> str:
     for variable in ("WORLD_SIZE", "SLURM_NTASKS"):
         if engine["name"] == "auto" and int(os.environ.get(variable, "1") or 1) > 1:
             raise ConfigError(
-                f"engine must be sim with {variable}={os.environ[variable]}: this version has no engine of real "
-                "processes, and would run the same simulation that many times, got auto"
+                f"engine must be sim with {variable}={os.environ[variable]}: this version has no engine of real processes, "
+                "and would run the same simulation that many times, got auto"
             )
     reason = "as configured" if engine["name"] == "sim" else "this version has no other engine"
-    gradients = "left out" if engine["gradients"] == "none" else "real"
-    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
-
-
-def check_wandb(wandb: Mapping[str, Any]) -> None:
-    if wandb["mode"] not in ("disabled", "offline", "online"):
-        raise ConfigError(f"wandb.mode must be disabled, offline or online, got {wandb['mode']!r}")
-
-
-def resumed(values: dict[str, Any], overrides: Sequence[str], path: Path) -> dict[str, Any]:
-    """The configuration to go on with: the checkpoint's own. Whoever gives more than resume=PATH must give the same
-    one."""
-    stored: dict[str, Any] = read_header(path)["config"]
-    own = [text for text in overrides if not text.lstrip("+").startswith(("resume=", "hydra.", "wandb."))]
-    if own:
-        for key in [*stored, *values]:
-            if key not in FREE_TO_CHANGE:
-                compare(stored.get(key), values.get(key), key)
-    return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
-
-
-def compare(stored: Any, given: Any, key: str) -> None:
-    """Raise ConfigError at the first difference."""
-    if isinstance(stored, dict) and isinstance(given, dict):
-        for inner in dict.fromkeys([*stored, *given]):
-            compare(
-                stored.get(str(inner), stored.get(inner)), given.get(inner, given.get(str(inner))), f"{key}.{inner}"
-            )
-    elif stored != given:
-        raise ConfigError(f"{key} must be {stored!r}, as in the checkpoint to resume from, got {given!r}")
+    return f"engine: sim, {reason}; time is virtual, gradients are {'left out' if engine['gradients'] == 'none' else 'real'}"
 
 
 def execute(config: DictConfig) -> str:
@@ -122,13 +127,12 @@ def execute(config: DictConfig) -> str:
 
     hydra_config = HydraConfig.get()
     values = plain(DictConfig({**config, "hydra": {"runtime": {"choices": hydra_config.runtime.choices}}}))
-    folder = Path(hydra_config.runtime.output_dir)
     checkpoint = None
     if values["resume"] is not None:
-        checkpoint = find_checkpoint(str(values["resume"]))
+        checkpoint = checkpoint_of(str(values["resume"]))
         values = resumed(values, hydra_config.overrides.task, checkpoint)
     print(choose_engine(values["engine"]), file=sys.stderr)
-    status = run_and_record(values, folder, checkpoint)
+    status = run_and_record(values, Path(hydra_config.runtime.output_dir), checkpoint)
     if status == "interrupted" and hydra_config.mode.name == "MULTIRUN":
         raise KeyboardInterrupt  # ends the sweep as well
     return status

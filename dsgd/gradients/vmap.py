@@ -26,7 +26,8 @@ class Vmap:
     def _loss(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         problem = self.problem
         state = {slot.path: slot.view(x) for slot in problem.parameters}
-        state |= {slot.path: slot.view(buffers) for slot in problem.buffers}
+        # clones, because vmap loses what batch norm writes into a part of a larger tensor
+        state |= {slot.path: slot.view(buffers).clone() for slot in problem.buffers}
         state |= {path: counter.clone() for path, counter in self._counters.items()}
         outputs = functional_call(problem.module, state, (inputs,))
         changed = [state[slot.path].reshape(-1) for slot in problem.buffers]

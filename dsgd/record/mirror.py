@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 INIT_TIMEOUT_S = 30.0
+MODES = ("disabled", "offline", "online")
+
+
+@dataclass(frozen=True)
+class MirrorOptions:
+    """`wandb.*`"""
+
+    mode: str = "disabled"  # offline: files in the run folder, for `wandb sync`
+    project: str = "dsgd"
+    group: str | None = None
+    name: str | None = None  # null: made from the configuration
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
 
 
 class Mirror:

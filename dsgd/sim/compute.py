@@ -27,10 +27,14 @@ class Processor:
 
     def finish(self, start_s: float) -> float:
         """When a gradient that is begun now will be done. Calls must come in order of time."""
-        end_s = start_s + self.mean_s * self._factor()
-        for pauses in self._pauses:
-            end_s = pauses.extend(start_s, end_s)
-        return end_s
+        now_s, left_s = start_s, self.mean_s * self._factor()
+        while self._pauses and now_s < math.inf:
+            begin_s, end_s = min(pauses.after(now_s) for pauses in self._pauses)
+            if begin_s >= now_s + left_s:
+                break
+            left_s -= max(0.0, begin_s - now_s)
+            now_s = end_s
+        return now_s + left_s
 
     def _factor(self) -> float:
         """A random number with mean 1 and standard deviation `jitter`."""
@@ -62,12 +66,8 @@ class Pauses:
             self._begin = self._end + self._rng.exponential(self._stall.every_s)
             self._end = self._begin + self._rng.exponential(self._stall.duration_s)
 
-    def extend(self, start_s: float, end_s: float) -> float:
-        """The end of work that would last from start_s to end_s if there were no pauses."""
-        while self._end <= start_s:
+    def after(self, time_s: float) -> tuple[float, float]:
+        """Begin and end of the first pause that is not over at this time; infinite after the last one."""
+        while self._end <= time_s:
             self._next()
-        while self._begin < end_s:
-            end_s += self._end - max(self._begin, start_s)
-            start_s = self._end
-            self._next()
-        return end_s
+        return self._begin, self._end

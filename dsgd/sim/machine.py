@@ -53,7 +53,7 @@ class Machine:
         for rank in range(p):
             worker = Worker(rank, p, start.clone(), stream("algorithm", experiment.seed, rank), self)
             processor = Processor(cluster, rank, experiment.seed)
-            self.nodes.append(Node(worker, processor, problem.start_buffers.clone()))
+            self.nodes.append(Node(worker, processor, start, problem.start_buffers.clone()))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         self.tasks: list[Task[None]] = []
         self._wanted: list[Wanted] = []

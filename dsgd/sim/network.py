@@ -25,6 +25,7 @@ class Network:
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
         self.bytes_sent = [0.0] * len(bytes_per_s)
+        self.messages = 0  # sent by `send`, requests and acknowledgements without content not counted
         # (node, from, to) in which a port was busy, for a trace
         self.spans: list[tuple[int, float, float]] | None = None
 
@@ -37,6 +38,7 @@ class Network:
         begin = max(self._loop.now, self._egress_free[sender])
         end = begin + total / self._rate[sender]
         self._egress_free[sender] = end
+        self.messages += len(messages)
         self.count(sender, total, begin, end)
         for receiver, size, action, arguments in messages:
             self._loop.at(

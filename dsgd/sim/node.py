@@ -16,13 +16,13 @@ from dsgd.worker import Worker
 class Node:
     """What the simulator keeps for one worker. Vectors come with the sender's step count at the time they were made."""
 
-    def __init__(self, worker: Worker, processor: Processor, buffers: Tensor) -> None:
+    def __init__(self, worker: Worker, processor: Processor, start: Tensor, buffers: Tensor) -> None:
         self.worker = worker
         self.processor = processor
         self.buffers = buffers  # [nb], batch norm's running statistics
         self.velocity: Tensor | None = None
         self.batches = 0  # mini-batches drawn so far
-        self.published: tuple[Tensor, int] = (worker.x.clone(), 0)
+        self.published: tuple[Tensor, int] = (start, 0)  # all nodes share the start, which nobody changes
         self.inbox: list[tuple[Tensor, int, int]] = []  # vector, sender, its steps
         self.mail: dict[int, deque[tuple[Tensor, int]]] = defaultdict(deque)  # exchanged vectors by source
         self.exchanges: deque[tuple[Task[Any], Sequence[int]]] = deque()  # waiting for mail

@@ -1,0 +1,37 @@
+# Everything here sets up .venv by itself, once, from constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+ALGORITHMS := sync,easgd,downpour,gossip,dpsgd,delayfree
+DEMO ?=
+
+.PHONY: demo test lint bench figures clean
+
+demo: $(READY)  ## six algorithms, 8 nodes, a slow network and one slow node: a figure and a table
+	rm -rf outputs/demo
+	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) hydra.sweep.dir=outputs/demo $(DEMO)
+	$(BIN)/dsgd-plot outputs/demo --only overview --out figures/demo
+	@echo "The figure: accuracy and loss against virtual time, and how long workers waited."
+
+test: $(READY)  ## all tests
+	$(BIN)/python -m pytest -n auto
+
+lint: $(READY)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(READY)  ## speed and memory of the simulator
+	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+figures: $(READY)  ## the committed comparison, made again: results/slow_network
+	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) seed=0,1,2 hydra.sweep.dir=outputs/figures
+	$(BIN)/dsgd-plot outputs/figures --out results/slow_network
+
+clean:  ## what this Makefile made; never results/
+	rm -rf .venv build dist *.egg-info outputs/demo outputs/figures figures/demo
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)

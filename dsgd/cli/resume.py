@@ -1,0 +1,66 @@
+"""Which run to go on with: `resume=PATH`, and the configuration that it must have. Does not import torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dsgd.cli.build import ConfigError
+from dsgd.record.checkpoint import CheckpointError, find_checkpoint, read_header
+from dsgd.record.writer import METRICS, SUMMARY
+
+# What may differ between a run and its resumption, because it does not touch the result.
+FREE_TO_CHANGE = ("resume", "wandb")
+
+
+def checkpoint_of(path: str) -> Path:
+    """The checkpoint in a run folder, or at a path itself; whole, and with the record it belongs to. Raises ConfigError."""
+    try:
+        checkpoint = find_checkpoint(path)
+        header = read_header(checkpoint)
+    except CheckpointError as error:
+        raise ConfigError(ended(path) or str(error)) from error
+    metrics = checkpoint.with_name(METRICS)
+    lines = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+    if lines < header["lines"]:
+        raise ConfigError(f"resume must have its {METRICS} of >= {header['lines']} lines beside it, got {lines} in {metrics}")
+    return checkpoint
+
+
+def ended(path: str) -> str | None:
+    """What to say of a run that has come to its end, where there is nothing to go on with."""
+    summary = Path(path) / SUMMARY
+    if not summary.is_file():
+        return None
+    status = json.loads(summary.read_text()).get("status")
+    return f"resume must be an interrupted run, got {path}, which is {status}" if status in ("completed", "diverged") else None
+
+
+def resumed(values: dict[str, Any], overrides: Sequence[str], path: Path) -> dict[str, Any]:
+    """The configuration to go on with: the checkpoint's own. Whoever gives more than resume=PATH must give the same one.
+
+    Raises ConfigError at the first difference."""
+    stored: dict[str, Any] = with_numbers(read_header(path)["config"])
+    if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.")) for text in overrides):
+        for key in dict.fromkeys([*stored, *values]):
+            if key not in FREE_TO_CHANGE:
+                compare(stored.get(key), values.get(key), key)
+    return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
+
+
+def with_numbers(value: Any) -> Any:
+    """JSON writes {3: 2.0} as {"3": 2.0}; the number of a node back as a number."""
+    if not isinstance(value, dict):
+        return value
+    return {int(key) if key.isdecimal() else key: with_numbers(inner) for key, inner in value.items()}
+
+
+def compare(stored: Any, given: Any, key: str) -> None:
+    """Raise ConfigError at the first difference."""
+    if isinstance(stored, dict) and isinstance(given, dict):
+        for inner in dict.fromkeys([*stored, *given]):
+            compare(stored.get(inner), given.get(inner), f"{key}.{inner}")
+    elif stored != given:
+        raise ConfigError(f"{key} must be {stored!r}, as in the checkpoint to resume from, got {given!r}")

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from dsgd.gradients import Wanted, build_evaluator
+from dsgd.gradients.problem import Problem
+from dsgd.sim.simulation import build_problem
+from tests.simulate import experiment
+
+EXACT = 1e-12  # of float64, relative to the largest entry
+RANKS = 3
+MODELS = {
+    "mlp": ["model=mlp", "model.hidden=[16]"],
+    "resnet8, batch norm": ["model=resnet8", "model.width=4"],
+    "resnet8, group norm": ["model=resnet8", "model.width=4", "model.norm=group"],
+}
+EVALUATORS = ["loop", "vmap"]
+
+each_model = pytest.mark.parametrize("model", MODELS)
+each_evaluator = pytest.mark.parametrize("evaluator", EVALUATORS)
+
+
+@cache
+def problem(model: str, *overrides: str) -> Problem:
+    return build_problem(experiment(*MODELS[model], f"nodes={RANKS}", "batch_size=5", *overrides))
+
+
+def wanted(of: Problem, count: int) -> list[Wanted]:
+    """Gradients of several workers and steps, each at its own point and with its own statistics."""
+    noise = torch.Generator().manual_seed(7)
+    found = []
+    for index in range(count):
+        x = of.start + 0.05 * torch.randn(of.dimension, generator=noise, dtype=of.dtype)
+        buffers = of.start_buffers + torch.rand(of.start_buffers.numel(), generator=noise, dtype=of.dtype)
+        found.append(Wanted(index % RANKS, index // RANKS, x, buffers))
+    return found
+
+
+def fulfilled(name: str, of: Problem, groups: Sequence[Sequence[Wanted]]) -> None:
+    evaluator = build_evaluator(name, of)
+    for group in groups:
+        evaluator.evaluate(group)
+
+
+def own_module(of: Problem, x: Tensor, buffers: Tensor) -> nn.Module:
+    """A module by itself, set up by torch's own means: nothing shared with the problem's."""
+    module = copy.deepcopy(of.module)
+    for parameter in module.parameters():
+        parameter.data, parameter.grad = parameter.data.clone(), None
+    vector_to_parameters(x.clone(), module.parameters())
+    left = buffers.clone()
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.data = left[: buffer.numel()].view(buffer.shape).clone()
+            left = left[buffer.numel() :]
+    assert not left.numel()
+    return module
+
+
+def statistics(module: nn.Module) -> Tensor:
+    flat = [buffer.reshape(-1) for buffer in module.buffers() if buffer.is_floating_point()]
+    return torch.cat(flat) if flat else torch.empty(0)
+
+
+def reference(of: Problem, item: Wanted, decay: float = 0.0, decays_all: bool = True) -> tuple[Tensor, Tensor]:
+    """Plain autograd of loss + decay / 2 |x|^2, and the statistics after the forward pass."""
+    assert item.snapshot is not None
+    module = own_module(of, item.snapshot, item.buffers).train()
+    inputs, targets = of.data.batch(item.rank, item.step)
+    loss = nn.functional.cross_entropy(module(inputs), targets)
+    decaying = [p for p in module.parameters() if decays_all or p.dim() > 1]  # biases and norms are vectors
+    loss = loss + decay / 2 * sum(p.square().sum() for p in decaying)
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    return parameters_to_vector(gradients), statistics(module)
+
+
+def assert_close(found: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
+    assert found.shape == expected.shape
+    if expected.numel():
+        assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+@each_model
+@each_evaluator
+def test_gradients_and_statistics_are_those_of_plain_autograd(model: str, evaluator: str) -> None:
+    of = problem(model, "precision=fp64")
+    items = wanted(of, 10)
+    expected = [reference(of, item) for item in items]
+    fulfilled(evaluator, of, [items])
+    for item, (g, buffers) in zip(items, expected, strict=True):
+        assert item.snapshot is None
+        assert item.value is not None
+        assert_close(item.value, g)
+        assert_close(item.buffers, buffers)
+
+
+@each_model
+@each_evaluator
+@pytest.mark.parametrize("decays_all", [True, False])
+def test_weight_decay_acts_where_the_gradient_was_taken(model: str, evaluator: str, decays_all: bool) -> None:
+    """g + decay x, on all parameters or on all but biases and normalisation."""
+    option = f"optimizer.decay_norm_and_bias={str(decays_all).lower()}"
+    of = problem(model, "precision=fp64", "optimizer.weight_decay=0.1", option)
+    items = wanted(of, 3)
+    expected = [reference(of, item, 0.1, decays_all)[0] for item in items]
+    fulfilled(evaluator, of, [items])
+    for item, g in zip(items, expected, strict=True):
+        assert item.value is not None
+        assert_close(item.value, g)
+
+
+@each_model
+def test_the_decay_mask_spares_vectors(model: str) -> None:
+    of = problem(model, "optimizer.weight_decay=0.1", "optimizer.decay_norm_and_bias=false")
+    assert of.decay_mask is not None
+    spared = sum(p.numel() for p in of.module.parameters() if p.dim() == 1)
+    assert 0 < spared < of.dimension
+    assert int((of.decay_mask == 0).sum()) == spared
+    assert int((of.decay_mask == 1).sum()) == of.dimension - spared
+
+
+@each_model
+@each_evaluator
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, data: st.DataObject) -> None:
+    """In float32, in any order and any grouping, and whatever was evaluated before."""
+    of = problem(model)
+    count = 11
+    alone = wanted(of, count)
+    fulfilled(evaluator, of, [[item] for item in alone])
+
+    order = data.draw(st.permutations(range(count)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, count - 1))))
+    together = wanted(of, count)
+    shuffled = [together[index] for index in order]
+    bounds = [0, *cuts, count]
+    fulfilled(evaluator, of, [shuffled[a:b] for a, b in zip(bounds, bounds[1:], strict=False)])
+    for one, other in zip(alone, together, strict=True):
+        assert one.value is not None
+        assert other.value is not None
+        assert torch.equal(one.value, other.value)
+        assert torch.equal(one.buffers, other.buffers)
+
+
+@each_model
+@each_evaluator
+def test_answers_share_no_memory(model: str, evaluator: str) -> None:
+    """A worker changes its statistics in place in the next forward pass: nobody else's may change with them."""
+    of = problem(model)
+    start = (of.start.clone(), of.start_buffers.clone())
+    items = wanted(of, 9)
+    fulfilled(evaluator, of, [items])
+    values = [item.value for item in items if item.value is not None]
+    buffers = [item.buffers for item in items if item.buffers.numel()]
+    memory = [tensor.untyped_storage().data_ptr() for tensor in (*values, *buffers)]
+    assert len(set(memory)) == len(memory)
+    assert torch.equal(of.start, start[0])
+    assert torch.equal(of.start_buffers, start[1])
+
+
+@each_model
+def test_no_gradients_are_zeros(model: str) -> None:
+    of = problem(model)
+    items = wanted(of, 3)
+    before = [item.buffers.clone() for item in items]
+    fulfilled("none", of, [items])
+    for item, buffers in zip(items, before, strict=True):
+        assert item.value is not None
+        assert torch.equal(item.value, torch.zeros(of.dimension))
+        assert torch.equal(item.buffers, buffers)
+
+
+@each_model
+@pytest.mark.parametrize("test", [True, False])
+@pytest.mark.parametrize("limit", [None, 100, 1100])
+def test_evaluation_is_the_mean_over_the_set(model: str, test: bool, limit: int | None) -> None:
+    """Whatever the forward passes are cut into: the last one is shorter."""
+    of = problem(model, "precision=fp64")
+    [item] = wanted(of, 1)
+    assert item.snapshot is not None
+    loss, accuracy = of.evaluate(item.snapshot, item.buffers, test, limit)
+    inputs, labels = (whole[:limit] for whole in (of.data.test_set if test else of.data.train_set))
+    with torch.no_grad():
+        outputs = own_module(of, item.snapshot, item.buffers).eval()(inputs)
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(outputs, labels)), rel=EXACT)
+    assert accuracy == pytest.approx(float((outputs.argmax(dim=1) == labels).double().mean()), rel=1e-15)
+
+
+@each_model
+def test_evaluation_changes_neither_model_nor_statistics(model: str) -> None:
+    of = problem(model)
+    [item] = wanted(of, 1)
+    assert item.snapshot is not None
+    x, buffers = item.snapshot.clone(), item.buffers.clone()
+    first = of.evaluate(x, buffers, test=True)
+    of.recalibrated(x, 64)
+    assert of.evaluate(x, buffers, test=True) == first
+    assert torch.equal(x, item.snapshot)
+    assert torch.equal(buffers, item.buffers)
+
+
+@pytest.mark.parametrize("limit", [None, 64])
+def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int | None) -> None:
+    """Batches of 1,024: of digits' 1,437 training images one whole and one shorter batch, of 64 only one."""
+    of = problem("resnet8, batch norm", "precision=fp64")
+    [item] = wanted(of, 1)
+    assert item.snapshot is not None
+    inputs = of.data.train_set[0][:limit]
+    found = []
+    for batch in inputs.split(1024):
+        module = own_module(of, item.snapshot, item.buffers).train()
+        for norm in module.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                norm.momentum = 1.0  # keeps this batch's statistics alone
+        module(batch)
+        found.append(statistics(module).detach())
+    assert len(found) == (2 if limit is None else 1)
+    assert_close(of.recalibrated(item.snapshot, limit), torch.stack(found).mean(dim=0))
+    momenta = {norm.momentum for norm in of.module.modules() if isinstance(norm, nn.BatchNorm2d)}
+    assert momenta == {0.1}
+
+
+def test_models_without_batch_norm_have_no_statistics_to_recalibrate() -> None:
+    for model in ("mlp", "resnet8, group norm"):
+        of = problem(model)
+        assert of.recalibrated(of.start, None).numel() == 0
+
+
+def test_integer_buffers_are_nobodys_parameters() -> None:
+    """Batch norm counts its batches in an integer buffer, which is neither averaged nor sent."""
+    of = problem("resnet8, batch norm")
+    norms = [module for module in of.module.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert of.start_buffers.numel() == sum(2 * norm.num_features for norm in norms)
+    assert of.dimension == sum(p.numel() for p in of.module.parameters())
+
+
+def test_building_a_problem_leaves_the_global_random_stream_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = build_problem(experiment(*MODELS["mlp"], "seed=1"))
+    second = build_problem(experiment(*MODELS["mlp"], "seed=1"))
+    other = build_problem(experiment(*MODELS["mlp"], "seed=2"))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(first.start, second.start)
+    assert not torch.equal(first.start, other.start)

@@ -1,0 +1,310 @@
+"""The six algorithms once more, as plain NumPy loops on the quadratic: nothing in common with the package but the data.
+
+Lock-step algorithms are matrices X [nodes, dim] and return their path [steps + 1, nodes, dim]. The others are generators that
+yield the seconds they wait, and return what every worker and the centre hold at the end of the common budget.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dsgd.data.quadratic import Quadratic
+
+Array = np.ndarray
+Process = Generator[float, None, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What both the simulator and these loops are told, apart from the algorithm's own options.
+
+    gradient_s: of each worker, empty: 1 s each. latency_s: of a message, which costs nothing else. start [nodes, dim] and
+    centre [dim]: None is the origin.
+    """
+
+    nodes: int = 4
+    steps: int = 12  # of each worker on average: the budget is steps x nodes samples
+    lr: float = 0.1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    halve_at: float | None = None  # epoch from which the rate is half
+    data: Quadratic = field(default_factory=lambda: Quadratic(dim=5))
+    seed: int = 3
+    gradient_s: tuple[float, ...] = ()
+    latency_s: float = 0.0
+    start: Array | None = None
+    centre: Array | None = None
+
+    @property
+    def samples(self) -> int:
+        return self.steps * self.nodes
+
+    def times(self) -> tuple[float, ...]:
+        return self.gradient_s or (1.0,) * self.nodes
+
+    def xs(self) -> Array:
+        """A copy of the workers' first vectors."""
+        return np.zeros((self.nodes, self.data.dim)) if self.start is None else self.start.copy()
+
+    def c(self) -> Array:
+        """A copy of the centre's first vector."""
+        return np.zeros(self.data.dim) if self.centre is None else self.centre.copy()
+
+    def rate(self, samples: int) -> float:
+        """The learning rate when so many samples have been processed; an epoch is one sample of each worker."""
+        late = self.halve_at is not None and samples / self.nodes >= self.halve_at
+        return self.lr * (0.5 if late else 1.0)
+
+    @property
+    def h(self) -> Array:
+        return self.data.curvature()
+
+    @property
+    def target(self) -> Array:
+        return self.data.targets(self.nodes, self.seed)[0]
+
+    @property
+    def minima(self) -> Array:
+        return self.data.targets(self.nodes, self.seed)[1]
+
+    def noise(self, step: int) -> Array:
+        """The gradient noise of all workers at this step of their own, [nodes, dim]."""
+        return np.array([self.data.gradient_noise(self.seed, rank, step) for rank in range(self.nodes)])
+
+    def gradient(self, rank: int, step: int, x: Array) -> Array:
+        noise = self.data.gradient_noise(self.seed, rank, step)
+        return self.h * (x - self.minima[rank]) + noise + self.weight_decay * x
+
+    def gradients(self, step: int, xs: Array) -> Array:
+        return np.array([self.gradient(rank, step, x) for rank, x in enumerate(xs)])
+
+
+class Direction:
+    """What SGD with momentum multiplies by the rate: v = mu v + g, with Nesterov g + mu v."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.mu = setting.momentum
+        self.nesterov = setting.nesterov
+        self.v: Array | float = 0.0
+
+    def __call__(self, g: Array) -> Array:
+        self.v = self.mu * self.v + g
+        return g + self.mu * self.v if self.nesterov else self.v
+
+
+# In lock-step
+
+
+def sync(s: Setting) -> Array:
+    x, direction = s.xs()[0], Direction(s)
+    path = [np.tile(x, (s.nodes, 1))]
+    for k in range(s.steps):
+        x = x - s.rate(k * s.nodes) * direction(s.gradients(k, path[-1]).mean(axis=0))
+        path.append(np.tile(x, (s.nodes, 1)))
+    return np.array(path)
+
+
+def dpsgd(s: Setting, mixing: Callable[[int], Array], after: bool = False) -> Array:
+    """mixing: W [nodes, nodes] of a step. after: the gradient at the mixture."""
+    X, direction = s.xs(), Direction(s)
+    path = [X]
+    for k in range(s.steps):
+        mixture = mixing(k) @ X
+        X = mixture - s.rate(k * s.nodes) * direction(s.gradients(k, mixture if after else X))
+        path.append(X)
+    return np.array(path)
+
+
+def delayfree(s: Setting, tau: int) -> Array:
+    X, direction = s.xs(), Direction(s)
+    start = X
+    path = [X]
+    for k in range(s.steps):
+        X = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
+        if (k + 1) % (tau // 2) == 0 or k + 1 == s.steps:
+            X = start.mean(axis=0) + (X - start)
+            start = X
+        path.append(X)
+    return np.array(path)
+
+
+# In their own time
+
+
+class Clock:
+    """Resumes generators when the seconds they yielded have passed, those of one moment in the order in which they asked."""
+
+    def __init__(self, s: Setting) -> None:
+        self.now = 0.0
+        self.samples = 0
+        self.budget = s.samples
+        self._queue: list[tuple[float, int, Process]] = []
+        self._order = itertools.count()
+
+    @property
+    def over(self) -> bool:
+        return self.samples >= self.budget
+
+    def start(self, process: Process) -> None:
+        for delay in process:
+            heapq.heappush(self._queue, (self.now + delay, next(self._order), process))
+            return
+
+    def play(self, processes: Iterable[Process]) -> None:
+        for process in processes:
+            self.start(process)
+        while not self.over:
+            self.now, _, process = heapq.heappop(self._queue)
+            self.start(process)
+
+
+def easgd(s: Setting, tau: int, alpha: Callable[[float], float], delta: float | None = None) -> tuple[Array, Array]:
+    """alpha: the moving rate as a function of the learning rate. delta: the momentum of EAMSGD."""
+    xs, c, clock = s.xs(), s.c(), Clock(s)
+
+    def worker(i: int) -> Process:
+        x, v, direction = xs[i], np.zeros(s.data.dim), Direction(s)
+        for t in itertools.count():
+            snapshot = x.copy()
+            if t % tau == 0:
+                moving_rate = alpha(s.rate(clock.samples))
+                yield s.latency_s
+                e = moving_rate * (snapshot - c)
+                c[:] += e
+                yield s.latency_s
+                x -= e
+            g = s.gradient(i, t, snapshot if delta is None else snapshot + delta * v)
+            yield s.times()[i]
+            if delta is None:
+                x -= s.rate(clock.samples) * direction(g)
+            else:
+                v = delta * v - s.rate(clock.samples) * g
+                x += v
+            clock.samples += 1
+            if clock.over:
+                return
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs, c
+
+
+Rule = Callable[[Array], Array]
+
+
+def server_sgd() -> Rule:
+    return lambda acc: acc
+
+
+def server_momentum(m: float, nesterov: bool) -> Rule:
+    u: Array | float = 0.0
+
+    def rule(acc: Array) -> Array:
+        nonlocal u
+        u = m * u + acc
+        return acc + m * u if nesterov else u
+
+    return rule
+
+
+def server_adagrad(eps: float) -> Rule:
+    total: Array | float = 0.0
+
+    def rule(acc: Array) -> Array:
+        nonlocal total
+        total = total + acc * acc
+        return acc / np.sqrt(total + eps)
+
+    return rule
+
+
+def downpour(s: Setting, n_push: int, n_fetch: int, rule: Rule) -> tuple[Array, Array]:
+    xs, c, clock = s.xs(), s.c(), Clock(s)
+
+    def worker(i: int) -> Process:
+        w, acc, direction = xs[i], np.zeros(s.data.dim), Direction(s)
+        for t in itertools.count():
+            if t % n_fetch == 0:
+                yield s.latency_s
+                fetched = c.copy()
+                yield s.latency_s
+                w[:] = fetched
+            g = s.gradient(i, t, w)
+            yield s.times()[i]
+            acc = acc + g
+            if (t + 1) % n_push == 0:
+                rate = s.rate(clock.samples)
+                yield s.latency_s
+                c[:] -= rate * rule(acc)
+                acc = np.zeros(s.data.dim)
+                yield s.latency_s
+            w -= s.rate(clock.samples) * direction(g)
+            clock.samples += 1
+            if clock.over:
+                return
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs, c
+
+
+def gossip_pull(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
+    """peer: draws the next peer of a worker."""
+    xs, clock = s.xs(), Clock(s)
+    published = s.xs()
+
+    def worker(i: int) -> Process:
+        x, direction = xs[i], Direction(s)
+        for t in itertools.count():
+            if t % tau == 0:
+                j = peer(i)
+                yield s.latency_s
+                pulled = published[j].copy()
+                yield s.latency_s
+                x[:] = (x + pulled) / 2
+            published[i] = x
+            g = s.gradient(i, t, x)
+            yield s.times()[i]
+            x -= s.rate(clock.samples) * direction(g)
+            published[i] = x
+            clock.samples += 1
+            if clock.over:
+                return
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs
+
+
+def gossip_push(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
+    xs, clock = s.xs(), Clock(s)
+    inbox: list[list[Array]] = [[] for _ in range(s.nodes)]
+
+    def message(to: int, y: Array) -> Process:
+        yield s.latency_s
+        inbox[to].append(y)
+
+    def worker(i: int) -> Process:
+        x, direction, arrival = xs[i], Direction(s), 0.0
+        for t in itertools.count():
+            if t % tau == 0:
+                j = peer(i)
+                if clock.now < arrival:
+                    yield arrival - clock.now
+                clock.start(message(j, x.copy()))
+                arrival = clock.now + s.latency_s
+            for y in inbox[i]:
+                x[:] = (x + y) / 2
+            inbox[i].clear()
+            g = s.gradient(i, t, x)
+            yield s.times()[i]
+            x -= s.rate(clock.samples) * direction(g)
+            clock.samples += 1
+            if clock.over:
+                return
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs

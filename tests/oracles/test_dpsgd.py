@@ -1,0 +1,226 @@
+"""D-PSGD: what mixing with neighbours keeps, costs and allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import cos, pi
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.delayfree import DelayFree
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.topology import (
+    Complete,
+    Exponential,
+    Hypercube,
+    OnePeerExponential,
+    RandomRegular,
+    Ring,
+    Star,
+    TopologyConfig,
+    Torus,
+)
+from tests.oracles import reference
+from tests.oracles.reference import Array, Setting
+from tests.oracles.simulated import Path, assert_close, cluster_of, run
+
+Mixing = Callable[[int], Array]
+SPREAD = np.random.default_rng(8).standard_normal((8, 5))
+JITTER = Cluster(1.0, 1e4, 0.2, slow_nodes={1: 3.0}, jitter=0.3)
+
+
+def from_the_left(p: int, *distances: int) -> Array:
+    """Every node takes the mean of itself and the nodes so many places before it."""
+    return sum((np.roll(np.eye(p), k, axis=0) for k in distances), np.eye(p)) / (1 + len(distances))
+
+
+def metropolis_star(p: int) -> Array:
+    W = np.diag([1 / p] + [1 - 1 / p] * (p - 1))
+    W[0, 1:] = W[1:, 0] = 1 / p
+    return W
+
+
+def cube(p: int) -> Array:
+    neighbours = [[i ^ j == 0 or (i ^ j).bit_count() == 1 for j in range(p)] for i in range(p)]
+    return np.array(neighbours) / p.bit_length()
+
+
+def torus(rows: int, columns: int) -> Array:
+    return sum(
+        np.kron(np.roll(np.eye(rows), down, axis=0), np.roll(np.eye(columns), right, axis=0))
+        for down, right in [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
+    ) / np.float64(5)
+
+
+# The graph, its nodes, and its mixing matrix of each step by hand.
+GRAPHS: list[tuple[TopologyConfig, int, Mixing]] = [
+    (Ring(), 5, lambda k: from_the_left(5, 1, -1)),
+    (Ring(), 2, lambda k: np.full((2, 2), 0.5)),
+    (Complete(), 4, lambda k: np.full((4, 4), 0.25)),
+    (Star(), 4, lambda k: metropolis_star(4)),
+    (Torus(), 9, lambda k: torus(3, 3)),
+    (Hypercube(), 8, lambda k: cube(8)),
+    (Exponential(), 6, lambda k: from_the_left(6, 1, 2, 4)),
+    (OnePeerExponential(), 6, lambda k: from_the_left(6, 2 ** (k % 3))),
+    (RandomRegular(), 8, RandomRegular().build(8, 3).matrix),
+]
+
+
+def decentralised(graph: TopologyConfig, s: Setting, gradient: str = "before", cluster: Cluster | None = None) -> Path:
+    return run(s, DPSGD(graph.build(s.nodes, s.seed), gradient), cluster)
+
+
+@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize(("graph", "nodes", "mixing"), GRAPHS)
+def test_agrees_with_a_numpy_loop(graph: TopologyConfig, nodes: int, mixing: Mixing, gradient: str):
+    """X = W X - lr D(G), rows of W by hand: a directed, changing W must take in its sources, not its targets."""
+    s = Setting(nodes, momentum=0.7, weight_decay=0.05)
+    assert_close(decentralised(graph, s, gradient).xs, reference.dpsgd(s, mixing, gradient == "after"))
+
+
+@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(),
+        Setting(nodes=1, momentum=0.5),
+        Setting(momentum=0.8, nesterov=True),
+        Setting(halve_at=4, start=SPREAD[:4]),
+    ],
+)
+def test_optimiser_and_stragglers_agree_with_a_numpy_loop(setting: Setting, gradient: str):
+    """Momentum stays local, and a slow node, jitter and queues change when a step happens but not what it is."""
+    uneven = JITTER if setting.nodes > 1 else cluster_of(setting)
+    graph = OnePeerExponential()
+    path = run(setting, DPSGD(graph.build(setting.nodes, 0), gradient), uneven)
+    mixing = (lambda k: from_the_left(4, 2 ** (k % 2))) if setting.nodes > 1 else (lambda k: np.eye(1))
+    assert_close(path.xs[-1], reference.dpsgd(setting, mixing, gradient == "after")[-1])
+
+
+@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize("graph", [Ring(), Complete(), OnePeerExponential(), Hypercube()])
+def test_one_worker_is_sgd_bit_for_bit(graph: TopologyConfig, gradient: str):
+    """W = 1."""
+    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
+    assert (decentralised(graph, s, gradient).xs == run(s, Sync()).xs).all()
+
+
+@pytest.mark.parametrize("graph", [Ring(), Star(), Exponential(), OnePeerExponential(), Torus(rows=2)])
+def test_mean_moves_by_the_mean_gradient(graph: TopologyConfig):
+    """mean' = mean - lr mean_i g_i(x_i), for every doubly stochastic W. The curvature being the same everywhere, that is the
+    path of synchronous SGD."""
+    s = Setting(nodes=6, lr=0.2)
+    path = decentralised(graph, s)
+    for k in range(s.steps):
+        moved = s.lr * s.gradients(k, path.xs[k]).mean(axis=0)
+        assert_close(path.mean[k + 1], path.mean[k] - moved)
+    assert_close(path.mean, run(s, Sync()).xs[:, 0])
+    assert np.abs(path.xs[-1] - path.mean[-1]).max() > 0.01
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_complete_graph_is_delay_free_averaging_every_step(momentum: float):
+    """x_i = mean - lr g_i(x_i) is a cycle of one step: the same as delayfree with tau = 2."""
+    s = Setting(momentum=momentum, start=SPREAD[:4])
+    assert_close(decentralised(Complete(), s).xs, run(s, DelayFree(tau=2)).xs)
+
+
+def test_complete_graph_with_the_gradient_at_the_mixture():
+    """The mean is synchronous SGD, and workers differ by lr (g_i - g_j), taken at the common mixture."""
+    s = Setting()
+    path = decentralised(Complete(), s, "after")
+    assert_close(path.mean, run(s, Sync()).xs[:, 0])
+    for k in range(s.steps):
+        g = s.gradients(k, np.tile(path.mean[k], (s.nodes, 1)))
+        assert_close(path.xs[k + 1] - path.xs[k + 1, 0], -s.lr * (g - g[0]), 1e-11)
+
+
+@pytest.mark.parametrize(("graph", "nodes", "mixing"), [case for case in GRAPHS if not isinstance(case[0], OnePeerExponential)])
+def test_fixed_point_on_exact_quadratics(graph: TopologyConfig, nodes: int, mixing: Mixing):
+    """(I - W + lr h) x = lr h c_i in every coordinate; its mean is the common minimum."""
+    s = Setting(nodes, 90, lr=0.3, data=Quadratic(dim=4, condition=1.2, noise=0))
+    end = decentralised(graph, s).xs[-1]
+    for j, h in enumerate(s.h):
+        expected = np.linalg.solve(np.eye(nodes) - mixing(0) + s.lr * h * np.eye(nodes), s.lr * h * s.minima[:, j])
+        assert_close(end[:, j], expected, 1e-9)
+    assert_close(end.mean(axis=0), s.target, 1e-9)
+
+
+STABILITY = [(Ring(), 4, 2 / 3), (Complete(), 4, 1.0), (Torus(), 16, 2 / 5), (Hypercube(), 8, 1 / 2), (Ring(), 3, 1.0)]
+
+
+@pytest.mark.parametrize(("graph", "nodes", "bound"), STABILITY)
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_published_order_is_stable_up_to_1_plus_the_smallest_eigenvalue(
+    graph: TopologyConfig, nodes: int, bound: float, shrinks: bool
+):
+    """Modes have factors lambda_k - lr h: lr h < 1 + lambda_min(W), which is 2/3 on an even ring, 1 on a complete graph,
+    2/5 on a 4 x 4 torus and 2 / (q + 1) on a hypercube."""
+    start = np.random.default_rng(nodes).standard_normal((nodes, 2))
+    s = Setting(nodes, 100, (0.97 if shrinks else 1.03) * bound, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
+    xs = decentralised(graph, s).xs
+    spread = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+    assert (spread[100] < spread[50]) == shrinks
+
+
+@pytest.mark.parametrize(("graph", "nodes"), [(Ring(), 4), (Torus(), 16), (Hypercube(), 8)])
+def test_gradient_at_the_mixture_is_stable_up_to_the_bound_of_sgd(graph: TopologyConfig, nodes: int):
+    """Modes have factors lambda_k (1 - lr h): no rate is lost, lr h = 1.9 is fine."""
+    start = np.random.default_rng(nodes).standard_normal((nodes, 2))
+    s = Setting(nodes, 60, 1.9, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
+    xs = decentralised(graph, s, "after").xs
+    assert np.abs(xs[-1] - s.target).max() < 0.01 * np.abs(start - s.target).max()
+
+
+def ring_eigenvalues(p: int) -> Array:
+    return np.array([(1 + 2 * cos(2 * pi * k / p)) / 3 for k in range(p)])
+
+
+def test_stationary_spread_and_variance():
+    """With noise sigma, in every coordinate: (1/p) sum_i (x_i - mean)^2 = (lr^2 sigma^2 / p) sum over k >= 2 of
+    1 / (1 - (lambda_k - lr h)^2), and the mean has the variance of synchronous SGD, lr sigma^2 / (p h (2 - lr h))."""
+    s = Setting(8, 350, lr=0.1, data=Quadratic(dim=1000, condition=2, spread=0, noise=0.6), seed=0)
+    s = replace(s, start=np.tile(s.target, (s.nodes, 1)))
+    path = decentralised(Ring(), s)
+    sigma2 = s.data.noise**2
+    modes = ring_eigenvalues(8)[1:, None] - s.lr * s.h
+    consensus = ((path.xs - path.mean[:, None]) ** 2).mean(axis=1)[100:]
+    expected = s.lr**2 * sigma2 / s.nodes * (1 / (1 - modes**2)).sum(axis=0)
+    assert np.mean(consensus / expected) == pytest.approx(1, abs=0.02)
+    variance = sigma2 * s.lr / (s.nodes * s.h * (2 - s.lr * s.h))
+    assert np.mean((path.mean - s.target)[100:] ** 2 / variance) == pytest.approx(1, abs=0.05)
+    recorded = np.array([mark["consensus_distance"] for mark in path.marks[100:]])
+    assert_close(recorded**2, consensus.sum(axis=1), 1e-10)
+
+
+@pytest.mark.parametrize("graph", [Ring(), Star(), Hypercube(), Exponential(), Complete()])
+def test_without_gradients_the_spread_shrinks_by_the_gap_and_the_mean_stays(graph: TopologyConfig):
+    """lr = 0: V' <= (1 - gap)^2 V in every step."""
+    s = Setting(8, lr=0.0, start=SPREAD)
+    path = decentralised(graph, s)
+    V = ((path.xs - path.mean[:, None]) ** 2).sum(axis=(1, 2))
+    gap = graph.build(8, 0).spectral_gap
+    assert (V[1:] <= (1 - gap) ** 2 * V[:-1] * (1 + 1e-9) + 1e-25).all()
+    assert_close(path.mean, np.tile(path.mean[0], (s.steps + 1, 1)))
+
+
+def test_slowest_mode_of_a_ring_shrinks_by_its_eigenvalue():
+    """x_i = cos(2 pi i / p) is an eigenvector: without gradients it is multiplied by (1 + 2 cos(2 pi / p)) / 3."""
+    wave = np.cos(2 * pi * np.arange(8) / 8)[:, None] * np.ones(5)
+    s = Setting(8, lr=0.0, start=wave)
+    factors = ring_eigenvalues(8)[1] ** np.arange(s.steps + 1)
+    assert_close(decentralised(Ring(), s).xs, factors[:, None, None] * wave)
+
+
+@pytest.mark.parametrize(("nodes", "exact"), [(8, True), (6, False)])
+def test_one_peer_graph_averages_exactly_in_log2_p_steps(nodes: int, exact: bool):
+    """Without gradients, ceil(log2 p) steps give the exact mean if p is a power of two, and only then."""
+    s = Setting(nodes, steps=3, lr=0.0, start=SPREAD[:nodes])
+    path = decentralised(OnePeerExponential(), s)
+    off = np.abs(path.xs[3] - SPREAD[:nodes].mean(axis=0)).max()
+    assert (off < 1e-14) == exact

@@ -1,0 +1,164 @@
+"""Gossip: how fast random peers agree, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.gossip import Gossip
+from dsgd.algorithms.sync import Sync
+from dsgd.data import Quadratic
+from dsgd.sim.simulation import Simulation
+from dsgd.streams import stream
+from dsgd.topology import Ring, Star, Torus
+from tests.oracles import reference
+from tests.oracles.reference import Array, Setting
+from tests.oracles.simulated import Path, assert_close, cluster_of, run, workers
+
+UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
+SPREAD = np.random.default_rng(8).standard_normal((4, 5))
+ANYONE = Ring().build(4, 0)  # peers=uniform never asks it
+
+
+def uniform_peers(s: Setting) -> Callable[[int], int]:
+    """Any other worker, from the workers' own streams."""
+    streams = [stream("algorithm", s.seed, rank) for rank in range(s.nodes)]
+    others = [[j for j in range(s.nodes) if j != rank] for rank in range(s.nodes)]
+    return lambda rank: others[rank][int(streams[rank].integers(s.nodes - 1))]
+
+
+def peers_among(s: Setting, neighbours: list[list[int]]) -> Callable[[int], int]:
+    streams = [stream("algorithm", s.seed, rank) for rank in range(s.nodes)]
+    return lambda rank: neighbours[rank][int(streams[rank].integers(len(neighbours[rank])))]
+
+
+NUMPY = {"pull": reference.gossip_pull, "push": reference.gossip_push}
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize("mode", ["pull", "push"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(gradient_s=UNEVEN, steps=20),
+        Setting(gradient_s=UNEVEN, latency_s=0.1357, momentum=0.7, weight_decay=0.05),
+        Setting(gradient_s=UNEVEN, latency_s=2.1357, momentum=0.7, nesterov=True, halve_at=5),
+        Setting(start=SPREAD),
+        Setting(lr=0.0, start=SPREAD, gradient_s=UNEVEN, latency_s=0.3579),
+        Setting(nodes=2, steps=15),
+    ],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, mode: str, tau: int):
+    """Pull: the mean with what a random peer last published. Push: the mean with each vector that has come. Then a step."""
+    path = run(setting, Gossip(Ring().build(setting.nodes, 0), tau, mode))
+    assert_close(path.xs[-1], NUMPY[mode](setting, tau, uniform_peers(setting)))
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+@pytest.mark.parametrize(
+    ("topology", "neighbours"),
+    [
+        (Ring().build(4, 0), [[1, 3], [0, 2], [1, 3], [0, 2]]),
+        (Star().build(4, 0), [[1, 2, 3], [0], [0], [0]]),
+        (Torus(rows=2).build(6, 0), [[1, 2, 3], [0, 2, 4], [0, 1, 5], [0, 4, 5], [1, 3, 5], [2, 3, 4]]),
+    ],
+)
+def test_peers_of_a_graph_agree_with_a_numpy_loop(topology, neighbours: list[list[int]], mode: str):
+    """peers=topology: one of the graph's neighbours, each with the same probability."""
+    times = (*UNEVEN, 1.1919, 0.8383)[: len(neighbours)]
+    s = Setting(len(neighbours), gradient_s=times, steps=20)
+    path = run(s, Gossip(topology, mode=mode, peers="topology"))
+    assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, neighbours)))
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_one_worker_is_sgd_bit_for_bit(mode: str):
+    """Without peers there is nothing to average with."""
+    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
+    assert (run(s, Gossip(ANYONE, mode=mode)).xs == run(s, Sync()).xs).all()
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_workers_with_the_same_data_are_sgd_bit_for_bit(mode: str):
+    """Equal workers on equal data without noise have equal vectors, and the mean of two of them changes nothing.
+
+    Pushes arrive after the step that follows them began, so a worker would mix the past in: it is one that never pushes."""
+    data = Quadratic(dim=5, spread=0, noise=0)
+    s = Setting(momentum=0.9, data=data)
+    tau = 1 if mode == "pull" else s.steps + 1
+    path = run(s, Gossip(ANYONE, tau, mode))
+    alone = run(replace(s, nodes=1), Sync())
+    # of the same seed, the minimum of one worker is the common minimum of several
+    assert (alone.simulation.experiment.data.targets(1, s.seed)[0] == s.target).all()
+    assert (path.xs == alone.xs).all()
+
+
+def test_two_workers_agree_after_one_pull_on_their_exact_mean():
+    """p = 2: each pulls the only other one, both take the old values."""
+    s = Setting(nodes=2, lr=0.0, start=SPREAD[:2])
+    path = run(s, Gossip(ANYONE))
+    assert_close(path.xs[1], np.tile(SPREAD[:2].mean(axis=0), (2, 1)))
+
+
+def spread_of(xs: Array) -> Array:
+    """V = sum_i |x_i - mean|^2 along the last two axes."""
+    return ((xs - xs.mean(axis=-2, keepdims=True)) ** 2).sum(axis=(-2, -1))
+
+
+def without_gradients(p: int, seed: int, steps: int) -> Setting:
+    start = np.random.default_rng(1000 + seed).standard_normal((p, 3))
+    return Setting(p, steps, lr=0.0, seed=seed, data=Quadratic(dim=3), start=start)
+
+
+@pytest.mark.parametrize("p", [4, 6])
+def test_rounds_of_pulls_shrink_the_spread_as_computed(p: int):
+    """All at once, old values: E[V'] / V = (p - 2)(2 p - 3) / (4 (p - 1)^2), and the mean takes a random step of
+    E|mean' - mean|^2 = V (p - 2) / (4 p (p - 1)^2). Equal workers without network pull at the same moments."""
+    shrinkage, steps = [], []
+    for seed in range(80):
+        path = run(without_gradients(p, seed, 16), Gossip(ANYONE))
+        # the first round is at the start and the second one before the first mark; none follows the last step
+        xs = path.xs[1:-1]
+        V = spread_of(xs)
+        shrinkage += list(V[1:] / V[:-1])
+        steps += list((np.diff(xs.mean(axis=1), axis=0) ** 2).sum(axis=1) / V[:-1])
+    assert np.mean(shrinkage) == pytest.approx((p - 2) * (2 * p - 3) / (4 * (p - 1) ** 2), rel=0.04)
+    assert np.mean(steps) == pytest.approx((p - 2) / (4 * p * (p - 1) ** 2), rel=0.08)
+
+
+def test_a_single_pull_shrinks_the_spread_as_computed():
+    """One asynchronous pull: E[V'] / V = 1 - (p + 1) / (2 p (p - 1)). Exponential gradient times make the puller random."""
+    p = 6
+    shrinkage = []
+    for seed in range(40):
+        s = without_gradients(p, seed, 16)
+        path = run(s, Gossip(ANYONE), replace(cluster_of(s), jitter=1.0), mark_samples=1)
+        V = spread_of(path.xs[1:-1])
+        shrinkage += list(V[1:] / V[:-1])
+    assert np.mean(shrinkage) == pytest.approx(1 - (p + 1) / (2 * p * (p - 1)), abs=0.006)
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_the_mean_is_kept_in_expectation_only(mode: str):
+    """Workers agree on their first mean plus an error that has mean zero, of about std / sqrt(p) in one run."""
+    p, runs = 6, 150
+    s = Setting(p, 16, lr=0.0, data=Quadratic(dim=p), start=np.eye(p))
+    ends = []
+    for seed in range(runs):
+        path = run(replace(s, seed=seed), Gossip(ANYONE, mode=mode), replace(cluster_of(s), jitter=1.0), mark_samples=999)
+        ends.append(path.xs[-1].mean(axis=0))
+    errors = np.array(ends) - 1 / p
+    error = np.sqrt((errors**2).mean())
+    assert np.abs(errors.mean(axis=0)).max() < 4 * error / np.sqrt(runs)
+    assert 0.4 < error / (np.eye(p)[0].std() / np.sqrt(p)) < 1.5
+
+
+def test_output_model_is_the_mean_of_the_workers():
+    """test_loss is 0.5 sum_j h_j (mean_j - target_j)^2, at every mark."""
+    s = Setting(gradient_s=UNEVEN)
+    path = run(s, Gossip(ANYONE))
+    losses = np.array([mark["test_loss"] for mark in path.marks])
+    assert_close(losses, 0.5 * (s.h * (path.mean - s.target) ** 2).sum(axis=1))
