@@ -21,12 +21,13 @@ from rich.console import Console
 
 from dsgd.cli.plot import main
 from dsgd.report.curves import curves_figure, mean_curve, time_label, wants_log, x_axis
-from dsgd.report.figures import convergence_figure, draw, figures, idle_figure, overview
+from dsgd.report.figures import draw, figures, idle_figure, overview
 from dsgd.report.labels import label, run_labels, series
 from dsgd.report.runs import Run, find_runs
 from dsgd.report.scaling import scalings, speed_up_figure
 from dsgd.report.style import NoData, curve_style, drawing
 from dsgd.report.table import print_table, rows, shown, write_csv, write_markdown
+from dsgd.report.verdict import verdict
 
 # seconds per step, idle share (mean, most idle), vectors sent per node and step, discrepancy, own options
 ALGORITHMS: dict[str, tuple[float, float, float, float, float, dict[str, Any]]] = {
@@ -469,7 +470,7 @@ def test_panels_and_figures_without_data_are_not_drawn(tmp_path: Path):
     """A timing-only run has idle shares alone; a quadratic has losses, and no accuracy."""
     timing = find_runs([write_record(tmp_path / "timing", timing_only=True, target=None)])
     written, missing = draw(timing, tmp_path)
-    assert [path.name for path in written] == ["idle.png"]
+    assert [path.name for path in written] == ["overview.png", "idle.png"]
     assert missing["loss_time"] == "no run has train_loss or test_loss against time_s"
     assert missing["speed_up"] == "no run has a target accuracy"
     assert len(overview(timing).axes) == 1
@@ -535,7 +536,8 @@ def test_every_figure_says_whose_time_it_shows(tmp_path: Path):
     runs = find_runs([tmp_path])
     expected = f"time of {model}; gradients of mlp on digits"
     for figure in [*(make(runs) for make in figures(("time", "epochs", "bytes")).values()), overview(runs)]:
-        assert " ".join(figure.get_supxlabel().split()).startswith(expected)
+        legends = [legend.get_title().get_text() for legend in figure.legends]
+        assert any(" ".join(text.split()).startswith(expected) for text in [figure.get_supxlabel(), *legends])
     runs += find_runs([write_record(tmp_path / "own", "sync")])
     assert idle_figure(runs).get_supxlabel().replace("\n", " ").startswith(f"some runs: {expected}")
 
@@ -544,10 +546,11 @@ def test_every_figure_says_whose_time_it_shows(tmp_path: Path):
 def test_redrawing_gives_the_same_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """No date, no random element id, and nothing of the caller's matplotlib settings."""
     write_all(tmp_path / "runs", marks=6)
-    first = convergence_figure(find_runs([tmp_path / "runs"]), tmp_path / f"first.{kind}").read_bytes()
+    runs = find_runs([tmp_path / "runs"])
+    first = b"".join(path.read_bytes() for path in draw(runs, tmp_path, [kind])[0])
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     with matplotlib.rc_context({"font.size": 20, "axes.grid": False}):
-        second = convergence_figure(find_runs([tmp_path / "runs"]), tmp_path / f"second.{kind}").read_bytes()
+        second = b"".join(path.read_bytes() for path in draw(runs, tmp_path, [kind])[0])
     assert first == second
     assert len(first) > 5000
 
@@ -560,7 +563,7 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
     write_record(tmp_path / "runs" / "b", "gossip", status="running", marks=9)
     out = tmp_path / "new" / "figures"
     assert main([str(tmp_path / "runs"), "--out", str(out), "--format", "png,svg", "--x", "epochs"]) == 0
-    stems = {"loss_epochs", "accuracy_epochs", "idle", "discrepancy"}
+    stems = {"overview", "loss_epochs", "accuracy_epochs", "idle", "discrepancy"}
     expected = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} | {"summary.csv", "summary.md"}
     assert {path.name for path in out.iterdir()} == expected
     text = capsys.readouterr().out
@@ -611,3 +614,20 @@ def test_neither_reading_nor_drawing_imports_torch_and_help_no_matplotlib(tmp_pa
             check=True,
         )
         assert done.stdout.splitlines()[-1] == loaded
+
+
+def test_the_verdict_names_the_first_and_the_most_idle(tmp_path: Path):
+    """Medians over seeds; who misses the target in some seed is not ranked."""
+    write_record(tmp_path / "a", "sync")
+    write_record(tmp_path / "b", "gossip")
+    write_record(tmp_path / "c", "easgd", target=0.9, marks=2)
+    runs = find_runs([tmp_path])
+    times = {run.algorithm: run.time_to_target_s for run in runs}
+    assert times["sync"]
+    assert times["gossip"]
+    first, *_ = sorted((seconds, algo) for algo, seconds in times.items() if seconds)
+    sentences = verdict(runs)
+    assert sentences[0].startswith(f"{first[1]} reaches a test accuracy of 0.9 first, after {first[0]:.3g} s")
+    idle = {run.algorithm: run.final("idle_fraction_mean") for run in runs}
+    assert sentences[-1].startswith(f"{max(idle, key=lambda algo: idle[algo])} waits most")
+    assert verdict(runs[:1]) == []

@@ -1,4 +1,4 @@
-"""Every figure of `dsgd-plot`, and the overview that `make demo` shows; drawn from run records alone."""
+"""Every figure of `dsgd-plot`, drawn from run records alone."""
 
 from __future__ import annotations
 
@@ -59,18 +59,10 @@ def draw(
     return written, missing
 
 
-def convergence_figure(runs: Sequence[Run], path: str | Path) -> Path:
-    """The overview: accuracy against time, loss against time, idle share; legend shared. Returns the path.
-
-    Panels without data are left out. Raises NoData (a ValueError) if there is none, OSError if it cannot be written.
-    """
-    with drawing():
-        save(overview(runs), Path(path))
-    return Path(path)
-
-
 def overview(runs: Sequence[Run]) -> Figure:
-    """The figure of convergence_figure, not saved."""
+    """Accuracy against time, loss against time, idle share, with one legend. Panels without data are left out.
+
+    Raises NoData (a ValueError) if there is none."""
     gathered = series(runs)
     axis = x_axis("time", runs)
     fields = [field for field in ("test_accuracy", "train_loss") if has_data(runs, axis.field, field)]
@@ -78,7 +70,7 @@ def overview(runs: Sequence[Run]) -> Figure:
     if not fields and not idle:
         raise NoData("no run has test_accuracy, train_loss or idle_fraction_mean")
     figure, axes = panels(len(fields) + idle)
-    handles = {}
+    handles, legend = {}, None
     for panel, field in zip(axes, fields, strict=False):
         for name, line in draw_curves(panel, gathered, axis, field).items():
             handles.setdefault(name, line)
@@ -88,10 +80,10 @@ def overview(runs: Sequence[Run]) -> Figure:
         entry_inches = 0.9 + 0.075 * max(len(line) for name in handles for line in wrapped(name).split("\n"))
         columns = min(len(handles), max(1, int(figure.get_figwidth() / entry_inches)))
         figure.set_figheight(figure.get_figheight() + 0.3 + 0.23 * -(-len(handles) // columns))
-        figure.legend(
+        legend = figure.legend(
             list(handles.values()), [wrapped(name) for name in handles], loc="outside lower center", ncols=columns
         )
-    return annotate(figure, runs, seeds_notes(gathered))
+    return annotate(figure, runs, seeds_notes(gathered), legend)
 
 
 def idle_figure(runs: Sequence[Run]) -> Figure:

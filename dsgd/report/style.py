@@ -12,7 +12,9 @@ import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.legend import Legend
 
 from dsgd.report.labels import time_notes
 from dsgd.report.runs import Run
@@ -93,14 +95,22 @@ def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], n
     return annotate(figure, runs, notes)
 
 
-def annotate(figure: Figure, runs: Sequence[Run], notes: Sequence[str] = ()) -> Figure:
-    """Write what the runs have in common above the panels and the notes, those on time models first, below."""
+def annotate(figure: Figure, runs: Sequence[Run], notes: Sequence[str] = (), legend: Legend | None = None) -> Figure:
+    """Write what the runs have in common above the panels and the notes, those on time models first, below; a legend
+    that has that place gets the notes as its heading."""
     figure.suptitle(textwrap.fill(common(runs), 60 * len(figure.axes)), fontsize=10, x=0.01, ha="left")
-    columns = int(figure.get_figwidth() * 15)
-    lines = [line for note in (*time_notes(runs), *notes) for line in textwrap.wrap(note, columns)]
-    if lines:
-        figure.supxlabel("\n".join(lines), fontsize=8, color="#333333")
+    text = footnotes(figure, runs, notes)
+    if text and legend is not None:
+        legend.set_title(text, prop=FontProperties(size=8))
+    elif text:
+        figure.supxlabel(text, fontsize=8, color="#333333")
     return figure
+
+
+def footnotes(figure: Figure, runs: Sequence[Run], notes: Sequence[str]) -> str:
+    """The notes, those on time models first, in lines as wide as the figure."""
+    columns = int(figure.get_figwidth() * 15)
+    return "\n".join(line for note in (*time_notes(runs), *notes) for line in textwrap.wrap(note, columns))
 
 
 def common(runs: Sequence[Run]) -> str:

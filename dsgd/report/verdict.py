@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from statistics import median
 
-from dsgd.report.labels import run_labels
+from dsgd.report.labels import Series, series, status_note
 from dsgd.report.runs import Run, number
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Sentences on who reached the target first, who never did, who diverged and who waited most; none for a single
-    run."""
-    if len(runs) < 2:
+    """Sentences on who reached the target first and who never did, who ended badly and who waited most; the median
+    where there are several seeds. None where there is nothing to compare."""
+    compared = series(runs)
+    if len(compared) < 2:
         return []
-    named = list(zip(run_labels(runs), runs, strict=True))
-    sentences = [*_first_to_target(named), *_ended_badly(named), *_most_idle(named)]
-    return sentences
+    return [*_first_to_target(compared), *_ended_badly(compared), *_most_idle(compared)]
 
 
-def _first_to_target(named: list[tuple[str, Run]]) -> list[str]:
-    aiming = [(name, run) for name, run in named if run.target is not None]
-    if len({run.target for _, run in aiming}) != 1:
+def _first_to_target(compared: Sequence[Series]) -> list[str]:
+    targets = {run.target for one in compared for run in one.runs}
+    if len(targets) != 1 or None in targets:
         return []
-    reached = sorted((run.time_to_target_s, name) for name, run in aiming if run.time_to_target_s is not None)
-    goal = f"a test accuracy of {aiming[0][1].target:g}"
-    never = [name for name, run in aiming if run.time_to_target_s is None and run.status == "completed"]
-    sentences = [f"{goal} is never reached by {' or '.join(never)} within the budget"] if never else []
+    goal = f"a test accuracy of {targets.pop():g}"
+    reached: list[tuple[float, str]] = []
+    missed: list[str] = []
+    for one in compared:
+        times = [run.time_to_target_s for run in one.runs]
+        known = [seconds for seconds in times if seconds is not None]
+        if len(known) == len(times):
+            reached.append((median(known), one.label))
+        elif all(run.status == "completed" for run in one.runs):
+            missed.append(one.label if not known else f"{one.label} ({len(times) - len(known)} of {len(times)} seeds)")
+    sentences = []
     if reached:
-        best, first = reached[0]
-        behind = [f"{name} {_times(seconds, best)}" for seconds, name in reached[1:]]
+        best, first = min(reached)
+        behind = [f"{label} {seconds / best:.2f}" for seconds, label in sorted(reached)[1:] if best > 0]
         text = f"{first} reaches {goal} first, after {best:.3g} s"
-        sentences.insert(0, text + (f"; times as long: {', '.join(behind)}" if behind else ""))
+        sentences.append(text + (f"; times as long: {', '.join(behind)}" if behind else ""))
+    if missed:
+        sentences.append(f"{goal} is not reached within the budget by {', '.join(missed)}")
     return sentences
 
 
-def _times(seconds: float, best: float) -> str:
-    return f"{seconds / best:.2f}" if best > 0 else "longer"
+def _ended_badly(compared: Sequence[Series]) -> list[str]:
+    notes = [(one.label, status_note(one.runs)) for one in compared]
+    return [f"did not complete: {label}{note}" for label, note in notes if note]
 
 
-def _ended_badly(named: list[tuple[str, Run]]) -> list[str]:
-    return [f"{name} {run.status}" for name, run in named if run.status in ("diverged", "failed", "interrupted")]
-
-
-def _most_idle(named: list[tuple[str, Run]]) -> list[str]:
-    idle = [(number(run.final("idle_fraction_mean")), name) for name, run in named]
-    idle = sorted(pair for pair in idle if not math.isnan(pair[0]))
-    if len(idle) < 2:
+def _most_idle(compared: Sequence[Series]) -> list[str]:
+    idle: list[tuple[float, str]] = []
+    for one in compared:
+        shares = [number(run.final("idle_fraction_mean")) for run in one.runs]
+        if all(share == share for share in shares):  # not NaN
+            idle.append((median(shares), one.label))
+    if len(idle) < 2 or min(idle)[0] == max(idle)[0]:
         return []
-    (least, patient), (most, waiting) = idle[0], idle[-1]
+    (least, patient), (most, waiting) = min(idle), max(idle)
     return [f"{waiting} waits most, its workers are idle {most:.0%} of the time; {patient} least, {least:.0%}"]
