@@ -1,7 +1,7 @@
 """Downpour SGD: workers fetch parameters from a server and push it their gradients; nobody waits for anybody.
 
 Reference: Dean et al. 2012, "Large scale distributed deep networks", NIPS, Algorithm 1. Also known as asynchronous SGD
-with a parameter server. The gradients are stale: with p equal workers by p - 1 updates on average.
+with a parameter server. The gradients are stale: with p equal workers that take turns, by p - 1 updates.
 
     each step t of worker i:                               w     the worker's copy of the parameters, [d]
         every n_fetch steps:  w = fetch()                  c     the server's parameters, in shards, [d]

@@ -1,7 +1,7 @@
 """The six algorithms once more, as plain NumPy loops on the quadratic: nothing in common with the package but the data.
 
-Lock-step algorithms are matrices X [nodes, dim] and return their path [steps + 1, nodes, dim]. The others are generators that
-yield the seconds they wait, and return what every worker and the centre hold at the end of the common budget.
+Lock-step algorithms are matrices X [nodes, dim] and return their path [steps + 1, nodes, dim]. In the others a worker
+is a generator that yields the seconds it waits; they return what workers and centre hold at the end of the budget.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Process = Generator[float, None, None]
 class Setting:
     """What both the simulator and these loops are told, apart from the algorithm's own options.
 
-    gradient_s: of each worker, empty: 1 s each. latency_s: of a message, which costs nothing else. start [nodes, dim] and
-    centre [dim]: None is the origin.
+    gradient_s: of each worker, empty: 1 s each. latency_s: of a message, which costs nothing else.
+    start [nodes, dim], centre [dim]: None is the origin.
     """
 
     nodes: int = 4
@@ -138,7 +138,7 @@ def delayfree(s: Setting, tau: int) -> Array:
 
 
 class Clock:
-    """Resumes generators when the seconds they yielded have passed, those of one moment in the order in which they asked."""
+    """Resumes generators when the seconds they yielded have passed, at equal times in the order in which they asked."""
 
     def __init__(self, s: Setting) -> None:
         self.now = 0.0

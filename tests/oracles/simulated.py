@@ -48,7 +48,9 @@ def cluster_of(s: Setting) -> Cluster:
     return Cluster(1.0, math.inf, s.latency_s, slow_nodes=dict(enumerate(s.times())))
 
 
-def experiment_of(s: Setting, algo: Algorithm, cluster: Cluster | None = None, mark_samples: int | None = None) -> Experiment:
+def experiment_of(
+    s: Setting, algo: Algorithm, cluster: Cluster | None = None, mark_samples: int | None = None
+) -> Experiment:
     """cluster: None is the setting's own. mark_samples: None marks every step of all workers."""
     return Experiment(
         nodes=s.nodes,

@@ -52,7 +52,7 @@ def test_one_worker_is_sgd_bit_for_bit(tau: int):
 
 @pytest.mark.parametrize("tau", [2, 6])
 def test_mean_moves_by_the_mean_gradient(tau: int):
-    """mean' = mean - lr mean_i g_i(x_i) at every step, the merges included; of equal curvature, the path of synchronous SGD."""
+    """mean' = mean - lr mean_i g_i(x_i) at every step, merges included: with equal curvature, the path of sync."""
     s = Setting(lr=0.2)
     path = run(s, DelayFree(tau))
     for k in range(s.steps):
@@ -66,7 +66,7 @@ def test_after_a_merge_workers_differ_by_their_displacements(tau: int):
     s = Setting(start=SPREAD)
     path, beta = run(s, DelayFree(tau)), tau // 2
     for end in range(beta, s.steps + 1, beta):
-        delta = -s.lr * sum(s.gradients(k, path.xs[k]) for k in range(end - beta, end))
+        delta = -s.lr * np.sum([s.gradients(k, path.xs[k]) for k in range(end - beta, end)], axis=0)
         assert_close(path.xs[end] - path.mean[end], delta - delta.mean(axis=0), 1e-11)
 
 
@@ -116,8 +116,10 @@ def test_stationary_variance_of_the_mean_is_that_of_synchronous_sgd():
     assert np.mean(errors**2 / expected) == pytest.approx(1, abs=0.05)
 
 
-def test_free_network_costs_no_time():
+def test_an_all_reduce_shorter_than_its_cycle_costs_no_time():
     """The all-reduce runs during the cycle: as long as it is the shorter one, a step costs its gradient and no more."""
-    s = Setting(steps=12, latency_s=0.4)  # of the three collectives, 4 nodes and no bytes: 4 messages one after the other
+    s = Setting(
+        steps=12, latency_s=0.4
+    )  # of the three collectives, 4 nodes and no bytes: 4 messages one after the other
     path = run(s, DelayFree(tau=4), cluster_of(s))
     assert path.marks[-1]["time_s"] == pytest.approx(12.0, rel=1e-12)

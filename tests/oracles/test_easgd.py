@@ -33,10 +33,18 @@ ELSEWHERE = RNG.standard_normal(5)
         (Setting(gradient_s=UNEVEN, latency_s=0.1357), EASGD(tau=1, alpha=0.3), lambda lr: 0.3),
         (Setting(gradient_s=UNEVEN, latency_s=1.1357), EASGD(tau=1, beta=1.3), lambda lr: 1.3 / 4),
         (Setting(gradient_s=UNEVEN, halve_at=4, steps=25), EASGD(tau=3, rho=2.5), lambda lr: 2.5 * lr),
-        (Setting(gradient_s=UNEVEN, latency_s=0.2468, momentum=0.8), EASGD(tau=2, alpha=0.2, servers=3), lambda lr: 0.2),
+        (
+            Setting(gradient_s=UNEVEN, latency_s=0.2468, momentum=0.8),
+            EASGD(tau=2, alpha=0.2, servers=3),
+            lambda lr: 0.2,
+        ),
         (Setting(momentum=0.8, nesterov=True, weight_decay=0.05), EASGD(tau=2, alpha=0.2), lambda lr: 0.2),
         (Setting(nodes=1, steps=30), EASGD(tau=4, alpha=0.6), lambda lr: 0.6),
-        (Setting(gradient_s=UNEVEN, start=SPREAD, centre=ELSEWHERE), EASGD(tau=1, alpha=1.0, servers=2), lambda lr: 1.0),
+        (
+            Setting(gradient_s=UNEVEN, start=SPREAD, centre=ELSEWHERE),
+            EASGD(tau=1, alpha=1.0, servers=2),
+            lambda lr: 1.0,
+        ),
         (Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE), EASGD(tau=1, alpha=0.4), lambda lr: 0.4),
     ],
 )
@@ -200,7 +208,7 @@ def round_robin(p: int, alpha: float, lr_h: float) -> Array:
 
 
 def in_turn(p: int, alpha: float, lr_h: float, steps: int) -> tuple[Path, Array]:
-    """Equal workers make their exchanges of one moment in order of rank. Returns the run and its first state (x_1..x_p, c)."""
+    """Equal workers exchange in order of rank. Returns the run and its first state (x_1 .. x_p, c) less the minimum."""
     z = np.random.default_rng(p).standard_normal((p + 1, 1))
     s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0))
     s = replace(s, start=z[:p] + s.target, centre=z[p] + s.target)
@@ -216,11 +224,11 @@ def test_equal_workers_are_the_round_robin_of_the_paper(p: int):
     assert_close(state, np.linalg.matrix_power(round_robin(p, 0.3, 0.5), 12) @ z, 1e-11)
 
 
-@pytest.mark.parametrize("lr_h", [0.3, 1.0, 1.5])
+@pytest.mark.parametrize("lr_h", [0.3, 1.5])
 @pytest.mark.parametrize("p", [3, 4, 8, 16])
 def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float):
-    """alpha <= (4 - 2 lr h) / (4 - lr h), whatever p: the maps that the run follows have a spectral radius below 1 at 0.99 of
-    it and above 1 at 1.05 of it.
+    """alpha <= (4 - 2 lr h) / (4 - lr h), whatever p: at 0.99 of it the run follows maps of a spectral radius below
+    1, at 1.05 of it above 1.
 
     Zhang et al. 2015, section 4; exact for odd p, a little too strict for small even p."""
     bound = (4 - 2 * lr_h) / (4 - lr_h)

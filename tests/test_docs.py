@@ -1,0 +1,70 @@
+"""What the documents say is true: their commands are valid, their links lead somewhere, their figures are the benchmarks'."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.build import ConfigError, build_experiment
+from dsgd.cli.compose import ConfigTree
+from tests.simulate import simulate
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def commands(program: str) -> list[list[str]]:
+    """The arguments of every command line of `program` in an indented block, continuation lines joined, comments cut."""
+    found = []
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text().replace("\\\n", " ")
+        found += re.findall(rf"^    (?:\$ )?{program} (.+)$", text, flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in found]
+
+
+@pytest.mark.parametrize("arguments", commands("dsgd-run"), ids=" ".join)
+def test_every_documented_command_is_a_valid_configuration(arguments: list[str]):
+    """Except the one that shows an error, and those that need a run of the reader's own."""
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    if {"--help", "--config-dir"} & set(arguments) or any(text.startswith("resume=") for text in overrides):
+        return
+    jobs = ConfigTree().jobs(overrides, multirun="-m" in arguments)
+    if "algo.tau=0" in overrides:
+        with pytest.raises(ConfigError, match=r"^algo\.tau must be >= 1, got 0$"):
+            build_experiment(jobs[0].values)
+        return
+    for job in jobs:
+        build_experiment(job.values)
+
+
+def test_the_documents_show_commands():
+    """Guards the extraction above: an empty list would test nothing."""
+    assert len(commands("dsgd-run")) >= 8
+    assert len(commands("dsgd-plot")) >= 1
+
+
+def test_the_headline_command_trains():
+    """dsgd-run algo=gossip nodes=32, as the README begins, shortened."""
+    outcome = simulate("algo=gossip", "nodes=32", "budget.epochs=8")
+    losses = outcome.values("train_loss")
+    assert outcome.simulation.status == "completed"
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_within_the_project_lead_somewhere(document: str):
+    """Relative links and figures exist."""
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
+    missing = [target for target in targets if "://" not in target and not (ROOT / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_named_in_the_documents_exist(document: str):
+    """`dsgd/...`, `tests/...` in backquotes are there."""
+    names = re.findall(r"`((?:dsgd|tests|benchmarks|results)/[\w./]+)`", (ROOT / document).read_text())
+    missing = [name for name in names if not (ROOT / name).exists() and "mine" not in name]
+    assert not missing
