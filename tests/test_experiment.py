@@ -56,19 +56,21 @@ def test_no_sample_of_the_budget_is_exceeded_or_left_that_a_step_could_use(sampl
 
 
 def test_a_budget_below_one_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="^budget must allow one step of 64 samples, got 63 samples$"):
+    with pytest.raises(ValueError, match=r"^budget must allow one step of 64 samples, got 63 samples$"):
         changed("sync", budget=Budget(samples=63))
     assert changed("gossip", budget=Budget(samples=63)).total_samples == 48
 
 
 def test_a_budget_must_be_given() -> None:
-    with pytest.raises(ValueError, match="^budget must give at least one of epochs, samples, steps, time_s, got none$"):
+    with pytest.raises(
+        ValueError, match=r"^budget must give at least one of epochs, samples, steps, time_s, got none$"
+    ):
         changed(budget=Budget())
 
 
 @pytest.mark.parametrize("field", ["epochs", "samples", "steps", "time_s"])
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
-def test_no_part_of_a_budget_is_zero_or_infinite(field: str, value: float) -> None:
+def test_no_part_of_a_budget_is_zero_or_infinite(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{field} must be > 0 or null, got "):
         Budget(**{field: value})
 
@@ -171,7 +173,7 @@ def test_steps_count_epochs_from_the_start_of_the_warm_up() -> None:
 @pytest.mark.parametrize("warmup", [0.0, 1.0])
 @pytest.mark.parametrize("final", [0.0, 0.25])
 def test_the_cosine_goes_from_the_peak_to_its_final_fraction(warmup: float, final: float) -> None:
-    """lr (final + (1 - final) (1 + cos(pi u)) / 2), u from 0 at the end of the warm-up to 1 at the end of the budget."""
+    """lr (final + (1 - final) (1 + cos(pi u)) / 2), u from 0 at the warm-up's end to 1 at the budget's."""
     schedule = Schedule(kind="cosine", warmup_epochs=warmup, final=final)
     run = changed(schedule=schedule, optimizer=SGD(lr=0.2), budget=Budget(samples=89 * 64))
     start, end = warmup * EPOCH, 89 * 64
@@ -183,7 +185,11 @@ def test_the_cosine_goes_from_the_peak_to_its_final_fraction(warmup: float, fina
 
 
 @given(
-    st.sampled_from(["constant", "step", "cosine"]), st.floats(0, 3), st.booleans(), st.integers(1, 512), st.integers(0, 9000)
+    st.sampled_from(["constant", "step", "cosine"]),
+    st.floats(0, 3),
+    st.booleans(),
+    st.integers(1, 512),
+    st.integers(0, 9000),
 )
 def test_the_rate_stays_between_zero_and_the_peak(
     kind: str, warmup: float, scaling: bool, reference: int, samples: int

@@ -15,7 +15,18 @@ PACKAGE = Path(dsgd.__file__).parent
 # Higher may import lower, never the other way round, and never its own level's neighbour.
 LEVELS = {"cli": 4, "report": 3, "record": 3, "sim": 2, "algorithms": 1, "worker": 0}
 # Beside the tower: these know no engine and no algorithm; of the tower they may see the waist alone.
-BESIDE = {"gradients", "models", "data", "topology", "streams", "cluster", "optimizer", "schedule", "experiment", "conf"}
+BESIDE = {
+    "gradients",
+    "models",
+    "data",
+    "topology",
+    "streams",
+    "cluster",
+    "optimizer",
+    "schedule",
+    "experiment",
+    "conf",
+}
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {"dsgd.worker", "dsgd.topology", "torch"}
 
@@ -107,7 +118,7 @@ def test_configurations_are_composed_and_checked_without_torch() -> None:
 import sys
 import dsgd.cli.build, dsgd.cli.compose, dsgd.cli.run
 from importlib.resources import files
-names = [path.name.removesuffix(".yaml") for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith("yaml")]
+names = [path.name[:-5] for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")]
 assert names
 for name in names:
     dsgd.cli.build.build_experiment(dsgd.cli.compose.composed([f"algo={name}", "experiment=quadratic"])[0])

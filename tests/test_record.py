@@ -83,7 +83,7 @@ def test_a_checkpoint_with_one_wrong_byte_is_refused(tmp_path: Path) -> None:
 def test_other_files_are_no_checkpoints(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "something"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="^resume must be a checkpoint of dsgd"):
+    with pytest.raises(CheckpointError, match=r"^resume must be a checkpoint of dsgd"):
         read_header(path)
 
 
@@ -179,7 +179,7 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_resumed_record_keeps_the_lines_that_the_checkpoint_knows(tmp_path: Path, elsewhere: bool) -> None:
-    """Marks made after the checkpoint, and a line cut off by a crash, will be made again: they go. Host time goes on."""
+    """Marks made after the checkpoint, and a line cut off by a crash, will be made again and go. Host time goes on."""
     old = tmp_path / "old"
     record = Record(old, {"nodes": 2})
     kept = [json.dumps(record.mark({"samples": samples})) for samples in (0, 10, 20)][:2]

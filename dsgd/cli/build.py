@@ -18,10 +18,9 @@ from dsgd.schedule import Schedule
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 GRADIENTS = ("loop", "vmap", "none")
 PRECISIONS = ("fp32", "fp64")
-KEYS = (
-    *("nodes", "batch_size", "seed", "precision", "algo", "model", "data", "optimizer", "schedule", "cluster", "topology"),
-    *("engine", "budget", "eval", "target", "trace", "resume", "wandb"),
-)
+KEYS = ("nodes", "batch_size", "seed", "precision", "trace", "resume")
+KEYS += ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
+KEYS += ("budget", "eval", "target", "wandb")
 
 
 class ConfigError(ValueError):

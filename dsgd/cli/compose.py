@@ -43,7 +43,7 @@ class Job:
 
 
 class ConfigTree:
-    """The configuration files: the package's own, and a folder of the user's besides, as `hydra.main` would find them."""
+    """The configuration files as `hydra.main` finds them: the package's own, and a folder of the user's besides."""
 
     def __init__(self, config_dir: str | None = None, config_name: str = CONFIG_NAME) -> None:
         """Raises ConfigError if there is no such folder."""
@@ -74,13 +74,14 @@ class ConfigTree:
                 if override.is_sweep_override():
                     key, value = override.get_key_element(), override.get_value_string()
                     raise ConfigError(f"{key} must be one value without -m (multirun), got {value}")
-            return [_job(self.load(overrides), None)]
+            return [_job(master, None)]
         swept = [f"{key}={value}" for key, value in (master.hydra.sweeper.get("params") or {}).items()]
         task = self._parse([*swept, *master.hydra.overrides.task])
-        try:
-            points = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
-        except HydraException as error:
-            raise ConfigError(one_line(error)) from error
+        for override in task:
+            if override.is_sweep_override() and not override.is_discrete_sweep():
+                key, value = override.get_key_element(), override.get_value_string()
+                raise ConfigError(f"{key} must be a list of values to sweep over, got {value}")
+        points = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
         own = list(master.hydra.overrides.hydra)
         return [_job(self.load([*own, *point]), number) for number, point in enumerate(points)]
 
@@ -93,10 +94,16 @@ class ConfigTree:
             parsed = OverridesParser.create(config_loader=self._loader).parse_overrides(list(overrides))
         except OverrideParseException as error:
             reason = one_line(error).split(" See https:")[0]
-            raise ConfigError(f"an override must be key=value, got {error.override} ({reason})") from error
+            rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
+            raise ConfigError(f"{rule}, got {error.override} ({reason})") from error
         for override in parsed:
-            if not override.key_or_group:
+            key = override.key_or_group
+            if not key:
                 raise ConfigError(f"an override must be key=value, got {override.input_line}")
+            several = key == "experiment" and isinstance(override.value(), list)
+            named = several or override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
+            if key in GROUPS and not named:
+                raise ConfigError(f"{key} must be the name of one choice, got {override.get_value_string()}")
         return parsed
 
     def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
@@ -105,17 +112,16 @@ class ConfigTree:
             group, _, choice = error.missing_cfg_file.rpartition("/")
             known = error.options
             return f"{group} must be one of {', '.join(known)}, got {choice!r}{suggestion(choice, known)}"
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file == self._config_name:
+            return f"--config-name must be a configuration there is, got {self._config_name}"
         if isinstance(error.__cause__, OmegaConfBaseException) and not str(error):
             error = error.__cause__  # Hydra's wrapping of it says nothing
         text = one_line(error)
         found = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
         if not found:
-            # OmegaConf names the key at the end: "…not found full_key: nodes object_type=dict"
-            message, _, rest = text.partition(" full_key: ")
-            return f"{rest.split()[0]}: {message}" if rest.strip() else message
-        key = found.group(1)
-        chosen = [item.input_line for item in self._parse(overrides) if item.key_or_group in GROUPS]
-        return unknown_key(key, self._load(chosen, RunMode.MULTIRUN))
+            return key_first(text)
+        choices = [item for item in self._parse(overrides) if item.key_or_group in GROUPS and item.package is None]
+        return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], DictConfig]:
@@ -137,7 +143,7 @@ def _job(config: DictConfig, number: int | None) -> Job:
             hydra.job.num = number
             key, path = "hydra.sweep.dir", hydra.sweep.dir and f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
     except OmegaConfBaseException as error:
-        raise ConfigError(f"hydra: {one_line(error)}") from error
+        raise ConfigError(key_first(one_line(error))) from error
     if not path:
         raise ConfigError(f"{key} must be a folder, got {path!r}")
     return Job(values, list(hydra.overrides.task), Path(path), key)
@@ -145,14 +151,14 @@ def _job(config: DictConfig, number: int | None) -> Job:
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """Plain values of everything but Hydra's own part, each group with the name of its choice. Raises ConfigError."""
-    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-    for key in sorted(OmegaConf.missing_keys(own)):
-        raise ConfigError(f"{key} must be given, got nothing")
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
+        missing = sorted(OmegaConf.missing_keys(own))
         values = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
-        message, _, rest = one_line(error).partition(" full_key: ")
-        raise ConfigError(f"{rest.partition(' ')[0]}: {message}") from error
+        raise ConfigError(key_first(one_line(error))) from error
+    if missing:
+        raise ConfigError(f"{missing[0]} must be given, got nothing")
     assert isinstance(values, dict)
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
@@ -169,8 +175,11 @@ def unknown_key(key: str, config: DictConfig) -> str:
     if near or not siblings:
         keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]
         same_leaf = [name for name in keys if name.rpartition(".")[2] == leaf]
-        return f"{key} is not a key of the configuration{did_you_mean(near or same_leaf or difflib.get_close_matches(key, keys))}"
-    return f"{key} is not a key of the configuration; {parent} has {', '.join(siblings)}"
+        near = near or same_leaf or difflib.get_close_matches(key, keys)
+        return f"{key} is not a key of the configuration{did_you_mean(near)}"
+    choice = config.hydra.runtime.choices.get(parent)
+    group = f"{parent}={choice}" if choice else parent
+    return f"{key} is not a key of the configuration; {group} has {', '.join(siblings)}"
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
@@ -184,8 +193,14 @@ def did_you_mean(near: Sequence[str]) -> str:
 def _flat_keys(values: Any, prefix: str = "") -> list[str]:
     if not isinstance(values, Mapping):
         return []
-    keys = [[f"{prefix}{key}", *_flat_keys(value, f"{prefix}{key}.")] for key, value in values.items() if key != "_target_"]
+    keys = [[prefix + key, *_flat_keys(value, f"{prefix}{key}.")] for key, value in values.items() if key != "_target_"]
     return list(itertools.chain(*keys))
+
+
+def key_first(text: str) -> str:
+    """OmegaConf names the key at the end, "... not found full_key: nodes object_type=dict": bring it to the front."""
+    message, _, rest = text.partition(" full_key: ")
+    return f"{rest.split()[0]}: {message}" if rest else message
 
 
 def one_line(error: BaseException) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,32 +18,33 @@ FREE_TO_CHANGE = ("resume", "wandb")
 
 
 def checkpoint_of(path: str) -> Path:
-    """The checkpoint in a run folder, or at a path itself; whole, and with the record it belongs to. Raises ConfigError."""
+    """The checkpoint in a run folder, or at a path itself; whole, and with its record beside it. Raises ConfigError."""
     try:
         checkpoint = find_checkpoint(path)
-        header = read_header(checkpoint)
     except CheckpointError as error:
         raise ConfigError(ended(path) or str(error)) from error
-    metrics = checkpoint.with_name(METRICS)
+    try:
+        header = read_header(checkpoint)
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
+    metrics, wanted = checkpoint.with_name(METRICS), header["lines"]
     lines = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
-    if lines < header["lines"]:
-        raise ConfigError(f"resume must have its {METRICS} of >= {header['lines']} lines beside it, got {lines} in {metrics}")
+    if lines < wanted:
+        raise ConfigError(f"resume must have {METRICS} of >= {wanted} lines beside it, got {lines} in {metrics}")
     return checkpoint
 
 
 def ended(path: str) -> str | None:
-    """What to say of a run that has come to its end, where there is nothing to go on with."""
+    """What to say of a run without checkpoint, if it has come to an end."""
     summary = Path(path) / SUMMARY
     if not summary.is_file():
         return None
-    status = json.loads(summary.read_text()).get("status")
-    return f"resume must be an interrupted run, got {path}, which is {status}" if status in ("completed", "diverged") else None
+    return f"resume must be an interrupted run, got {path}, which is {json.loads(summary.read_text()).get('status')}"
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], path: Path) -> dict[str, Any]:
-    """The configuration to go on with: the checkpoint's own. Whoever gives more than resume=PATH must give the same one.
-
-    Raises ConfigError at the first difference."""
+    """The configuration to go on with: the checkpoint's own. Who gives more than resume=PATH must give the same one;
+    raises ConfigError at the first difference."""
     stored: dict[str, Any] = with_numbers(read_header(path)["config"])
     if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.")) for text in overrides):
         for key in dict.fromkeys([*stored, *values]):
@@ -63,4 +66,16 @@ def compare(stored: Any, given: Any, key: str) -> None:
         for inner in dict.fromkeys([*stored, *given]):
             compare(stored.get(inner), given.get(inner), f"{key}.{inner}")
     elif stored != given:
+        key = key.removesuffix(".name")  # of a choice
         raise ConfigError(f"{key} must be {stored!r}, as in the checkpoint to resume from, got {given!r}")
+
+
+def command(folder: Path) -> str:
+    """What to type to go on with the run in a folder."""
+    plain = re.fullmatch(r"[A-Za-z0-9_./-]+", str(folder))
+    return f"dsgd-run resume={folder}" if plain else f"dsgd-run {shlex.quote(f'resume={quoted(folder)}')}"
+
+
+def quoted(path: Path) -> str:
+    """A path as Hydra's grammar takes it, whatever is in it."""
+    return "'" + str(path).replace("'", "\\'") + "'"

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser  # the parser of hydra.main itself: what it takes, we must take
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
-from dsgd.cli.resume import checkpoint_of, resumed
+from dsgd.cli.resume import checkpoint_of, quoted, resumed
 from dsgd.record.writer import METRICS
 
 EXIT_CONFIG, EXIT_INTERRUPTED = 2, 130
@@ -75,7 +76,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> list[str]:
-    """Check every job before the first one starts, and leave nothing behind. Returns overrides to add. Raises ConfigError."""
+    """Check every job before the first one starts, leave nothing behind. Returns overrides to add."""
     jobs = tree.jobs(overrides, multirun)
     folders: dict[Path, str] = {}
     added: list[str] = []
@@ -104,21 +105,17 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> li
     return added
 
 
-def quoted(path: Path) -> str:
-    """A value that Hydra's grammar takes as it is."""
-    return "'" + str(path).replace("'", "\\'") + "'"
-
-
 def choose_engine(engine: Mapping[str, Any]) -> str:
     """One line on which engine runs and why. Raises ConfigError inside a launcher that started several processes."""
     for variable in ("WORLD_SIZE", "SLURM_NTASKS"):
         if engine["name"] == "auto" and int(os.environ.get(variable, "1") or 1) > 1:
             raise ConfigError(
-                f"engine must be sim with {variable}={os.environ[variable]}: this version has no engine of real processes, "
-                "and would run the same simulation that many times, got auto"
+                f"engine must be sim with {variable}={os.environ[variable]}, got auto: this version has no engine of "
+                "real processes, and would run the same simulation that many times"
             )
     reason = "as configured" if engine["name"] == "sim" else "this version has no other engine"
-    return f"engine: sim, {reason}; time is virtual, gradients are {'left out' if engine['gradients'] == 'none' else 'real'}"
+    gradients = "left out" if engine["gradients"] == "none" else "real"
+    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
 def execute(config: DictConfig) -> str:
@@ -133,7 +130,7 @@ def execute(config: DictConfig) -> str:
         values = resumed(values, hydra_config.overrides.task, checkpoint)
     print(choose_engine(values["engine"]), file=sys.stderr)
     status = run_and_record(values, Path(hydra_config.runtime.output_dir), checkpoint)
-    if status == "interrupted" and hydra_config.mode.name == "MULTIRUN":
+    if status == "interrupted" and hydra_config.mode is RunMode.MULTIRUN:
         raise KeyboardInterrupt  # ends the sweep as well
     return status
 

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dsgd.cli.build import build_experiment
+from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.progress import ProgressLine
+from dsgd.cli.resume import command
 from dsgd.experiment import Experiment
-from dsgd.record.checkpoint import read_header, read_state, write_checkpoint
+from dsgd.record.checkpoint import NAME, read_header, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import Record
 from dsgd.report.runs import find_runs
 from dsgd.report.table import print_table
-from dsgd.sim.checkpoint import restore, snapshot
+from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.sim.trace import write_trace
 
@@ -29,13 +30,16 @@ from dsgd.sim.trace import write_trace
 def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | None) -> str:
     """Run the configuration `values`, or go on from `checkpoint`; print the table. Returns the status."""
     torch.set_num_threads(values["engine"]["threads"])
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     experiment = build_experiment(values)
     simulation = Simulation(experiment)
     before, lines, wall_s = None, 0, 0.0
     if checkpoint is not None:
         header = read_header(checkpoint)
-        restore(simulation, read_state(checkpoint))
+        try:
+            restore(simulation, read_state(checkpoint))
+        except OtherRun as error:
+            raise ConfigError(f"resume must be a checkpoint of this version, got {checkpoint}: {error}") from error
         before, lines, wall_s = checkpoint.parent, header["lines"], header["wall_s"]
     record = Record(folder, values, before, lines, wall_s)
     session = Session(values, simulation, record)
@@ -46,7 +50,7 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | N
     print_table(find_runs([folder]), console)
     console.print(f"record: {folder}", soft_wrap=True, highlight=False)
     if summary["status"] == "interrupted":
-        console.print(f"interrupted; go on with: dsgd-run resume={folder}", soft_wrap=True, highlight=False)
+        console.print(f"interrupted; go on with: {command(folder)}", soft_wrap=True, highlight=False)
     return summary["status"]
 
 
@@ -70,16 +74,22 @@ class Session:
         try:
             with self._signals(), self._progress:
                 for mark in self.simulation.run(interrupt=self._between_events):
-                    mirror.log(self.record.mark(mark))
+                    self.record.mark(mark)
+                    mirror.wake()
                     self._progress.measured(mark)
             status = self.simulation.status
             if status == "interrupted":
                 self.save()
+            else:
+                (self.record.folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
+        except KeyboardInterrupt:  # a second Ctrl-C
+            status = "interrupted"
+            raise
         finally:
             summary = self.record.finish(
                 describe(self.values, self.simulation.experiment) | self.simulation.summary() | {"status": status}
             )
-            mirror.finish(summary)
+            mirror.finish()
         return summary
 
     def save(self) -> None:

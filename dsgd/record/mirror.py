@@ -1,14 +1,26 @@
-"""A copy of the record in Weights & Biases. The record on disk is the truth; a mirror that breaks is left behind."""
+"""A copy of the record in Weights & Biases, made from its files by a process of its own, `python -m dsgd.record.mirror`.
+
+The record on disk is the truth. Whatever wandb does there, be it absent, without network, broken or stuck, it neither
+stops nor delays the run: it is told that there is something new, and at the end waited for, for a limited time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-INIT_TIMEOUT_S = 30.0
+import yaml
+
+from dsgd.record.writer import CONFIG, METRICS, SUMMARY
+
+INIT_TIMEOUT_S, FINISH_TIMEOUT_S = 30.0, 60.0
 MODES = ("disabled", "offline", "online")
 
 
@@ -27,49 +39,81 @@ class MirrorOptions:
 
 
 class Mirror:
-    """wandb.mode: disabled | offline (files in the run folder, for `wandb sync`) | online."""
+    """The run's end of it; does nothing with wandb.mode=disabled."""
 
-    def __init__(self, config: Mapping[str, Any], folder: Path) -> None:
-        options = config["wandb"]
-        self._run: Any = None
-        if options["mode"] == "disabled":
+    def __init__(self, config: Mapping[str, Any], folder: Path, finish_timeout_s: float = FINISH_TIMEOUT_S) -> None:
+        """folder: of a record that has begun."""
+        self._timeout_s = finish_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        if config["wandb"]["mode"] != "disabled":
+            command = [sys.executable, "-P", "-m", "dsgd.record.mirror", str(folder)]
+            # in a session of its own, where a Ctrl-C at the terminal does not reach it
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+            os.set_blocking(self._pipe.fileno(), False)
+
+    @property
+    def _pipe(self) -> Any:
+        assert self._process is not None
+        return self._process.stdin
+
+    def wake(self) -> None:
+        """The record has grown."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):  # full or broken: it does not read, and will look at the end, if ever
+                self._pipe.write(b"\n")
+
+    def finish(self) -> None:
+        """The summary is written: wait until it has been copied, or for so long."""
+        if self._process is None:
             return
-
-        def begin() -> None:
-            import wandb
-
-            self._run = wandb.init(
-                mode=options["mode"],
-                project=options["project"],
-                group=options["group"],
-                name=options["name"] or f"{config['algo']['name']}-{config['nodes']}",
-                dir=str(folder),
-                config=dict(config),
-                settings=wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
-            )
-            self._run.define_metric("*", step_metric="time_s")
-
-        self._attempt(begin)
-
-    def log(self, line: Mapping[str, Any]) -> None:
-        """Mirror one line of metrics.jsonl."""
-        if self._run is not None:
-            self._attempt(lambda: self._run.log({key: value for key, value in line.items() if value is not None}))
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mirror the summary and end."""
-        if self._run is None:
-            return
-
-        def end() -> None:
-            self._run.summary.update(dict(summary))
-            self._run.finish(exit_code=0 if summary["status"] != "failed" else 1)
-
-        self._attempt(end)
-
-    def _attempt(self, action: Any) -> None:
+        self._pipe.close()
         try:
-            action()
-        except Exception as error:  # whatever a mirror may raise, training goes on
-            print(f"wandb: {type(error).__name__}: {error}; going on without it", file=sys.stderr)
-            self._run = None
+            self._process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            print(f"wandb: not done {self._timeout_s:g} s after the run; going on without it", file=sys.stderr)
+        finally:  # of a Ctrl-C, too
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+
+
+def main(folder: Path) -> None:
+    """Copy the record in a folder while it grows, until standard input ends."""
+    import wandb
+
+    config = yaml.safe_load((folder / CONFIG).read_text())
+    options = config["wandb"]
+    run = wandb.init(
+        mode=options["mode"],
+        project=options["project"],
+        group=options["group"],
+        name=options["name"] or f"{config['algo']['name']}-{config['nodes']}",
+        dir=str(folder),
+        config=config,
+        settings=wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
+    )
+    run.define_metric("*", step_metric="time_s")
+    for line in new_lines(folder / METRICS, sys.stdin):
+        run.log({key: value for key, value in json.loads(line).items() if value is not None})
+    summary = json.loads((folder / SUMMARY).read_text()) if (folder / SUMMARY).exists() else {"status": "killed"}
+    run.summary.update(summary)
+    run.finish(exit_code=1 if summary["status"] in ("failed", "killed") else 0)
+
+
+def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
+    """Whole lines of a file as it grows; whatever comes in `wakes` says when to look, its end when for the last time."""
+    rest = b""
+    with path.open("rb") as file:
+        ended = False
+        while not ended:
+            ended = not os.read(wakes.fileno(), 4096)
+            *whole, rest = (rest + file.read()).split(b"\n")
+            yield from whole
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except Exception as error:  # whatever wandb may raise, in one line
+        print(f"wandb: {type(error).__name__}: {' '.join(str(error).split())}; going on without it", file=sys.stderr)
+        sys.exit(1)

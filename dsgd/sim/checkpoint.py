@@ -13,8 +13,9 @@ import gc
 import hashlib
 import json
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
-from types import CoroutineType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import AsyncGeneratorType, CellType, CoroutineType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,14 @@ def _parts(item: Any) -> list[Any]:
         return list(item.values())
     if isinstance(item, (list, tuple, deque)):
         return list(item)
-    if isinstance(item, (CoroutineType, GeneratorType)):
-        # its local variables and whatever it holds in the midst of an expression
+    if isinstance(item, (CoroutineType, AsyncGeneratorType, Iterator, CellType)):
+        # its local variables, whatever it holds in the midst of an expression, and what a loop has still to come
         return gc.get_referents(item)
+    if isinstance(item, FunctionType):
+        return list(item.__closure__ or ())
     if isinstance(item, MethodType):
         return [item.__self__]
-    if isinstance(item, (type, FunctionType, ModuleType)):
+    if isinstance(item, (type, ModuleType)):
         return []
     slots = [name for kind in type(item).__mro__ for name in getattr(kind, "__slots__", ())]
     return [getattr(item, name) for name in slots if hasattr(item, name)] + list(getattr(item, "__dict__", {}).values())

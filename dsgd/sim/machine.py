@@ -82,7 +82,7 @@ class Machine:
 
     @property
     def over(self) -> bool:
-        """All workers have ended; or the common budget of free-running workers is used up, which drops gradients under way."""
+        """All workers have ended; or free-running ones have used up the budget, which drops gradients under way."""
         if self.training == 0:
             return True
         return self.total_samples is not None and self.samples >= self.total_samples and not self.lockstep

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -144,7 +145,7 @@ def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, 
     together = wanted(of, count)
     shuffled = [together[index] for index in order]
     bounds = [0, *cuts, count]
-    fulfilled(evaluator, of, [shuffled[a:b] for a, b in zip(bounds, bounds[1:], strict=False)])
+    fulfilled(evaluator, of, [shuffled[a:b] for a, b in pairwise(bounds)])
     for one, other in zip(alone, together, strict=True):
         assert one.value is not None
         assert other.value is not None

@@ -1,0 +1,94 @@
+"""The installed commands, as users type them, in processes of their own; and in this one, where many runs are wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsgd.cli.run import main
+
+SCRIPTS = Path(sys.executable).parent
+PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
+
+
+def typed(line: str) -> list[str]:
+    """A command line as the shell splits it, its command taken from the environment of this Python."""
+    name, *arguments = shlex.split(line)
+    return [str(SCRIPTS / name), *arguments]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Of a child process: this one's without what would tell it about a checkout, a terminal or wandb."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith(("WANDB", "COLUMNS"))}
+    return kept | changes
+
+
+def shell(line: str, folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Type a line in a folder."""
+    return subprocess.run(
+        typed(line), cwd=folder, env=environment(**changes), capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+
+def start(line: str, folder: Path, **changes: str) -> subprocess.Popen[str]:
+    """Type a line in a folder and do not wait for its end."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(typed(line), cwd=folder, env=environment(**changes), stdout=pipe, stderr=pipe, text=True)
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Return as soon as the condition holds. Raises AssertionError if the process ends before, or all patience is gone."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None, f"it ended too early: {process.communicate()}"
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int | str | None
+    out: str
+    err: str
+
+
+def call(*arguments: str) -> Result:
+    """dsgd-run in this process, in its present folder. status: as the process would have ended with."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status: int | str | None = main(arguments)
+        except SystemExit as end:
+            status = end.code
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+def lines(folder: Path) -> int:
+    """Whole lines of metrics.jsonl so far."""
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def marks(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without host time."""
+    return [_virtual(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The summary without host time."""
+    return _virtual(json.loads((folder / "summary.json").read_text()))
+
+
+def _virtual(values: dict[str, Any]) -> dict[str, Any]:
+    assert values["wall_s"] >= 0
+    return {key: value for key, value in values.items() if key != "wall_s"}

@@ -1,0 +1,228 @@
+"""Bad input ends before anything starts: exit status 2, one line with key, expectation and value, nothing left on disk."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import call, environment, shell
+
+# what is typed; what the line must contain
+CASES = [
+    # names
+    ("algo=gosip", "algo must be one of", "sync", "got 'gosip'", "did you mean gossip?"),
+    ("model=resnet", "model must be one of", "got 'resnet'", "did you mean resnet8 or"),
+    ("data=digit", "data must be one of", "got 'digit'", "did you mean digits?"),
+    ("topology=hyper", "topology must be one of", "got 'hyper'", "did you mean hypercube?"),
+    ("cluster=gigabyte", "cluster must be one of", "got 'gigabyte'", "gigabit"),
+    ("experiment=quadratc", "experiment must be one of", "got 'quadratc'", "did you mean quadratic?"),
+    ("optimizer=adam", "optimizer must be one of sgd", "got 'adam'"),
+    ("algo=", "algo must be one of", "got ''"),
+    ("algo=3", "algo must be the name of one choice, got 3"),
+    ("algo=null", "algo must be the name of one choice, got null"),
+    ("algo=[sync,gossip]", "algo must be the name of one choice, got [sync,gossip]"),
+    # keys
+    ("node=4", "node is not a key of the configuration; did you mean nodes"),
+    ("foo=1", "foo is not a key of the configuration"),
+    ("+foo=1", "foo is not a key of the configuration; it has nodes, batch_size"),
+    ("algo=gossip algo.taus=3", "algo.taus is not a key of the configuration; did you mean algo.tau?"),
+    ("algo.tau=3", "algo.tau is not a key of the configuration; algo=sync has overlap"),
+    ("+algo.tau=3", "algo.tau is not a key of Sync; it has overlap"),
+    ("optimiser.lr=1", "optimiser.lr is not a key of the configuration; did you mean optimizer.lr?"),
+    ("budget.epoch=3", "budget.epoch is not a key of the configuration; did you mean budget.epochs?"),
+    ("topo=ring", "topo is not a key of the configuration; did you mean topology?"),
+    ("algo@foo=gossip", "algo@foo is not a key"),
+    ("~seed", "seed must be given, got nothing"),
+    ("~nodes", "'nodes' not found"),
+    ("~algo", "algo' not found"),
+    ("~cluster.bandwidth", "cluster.bandwidth must be given, got nothing"),
+    ("topology=file", "topology.path must be given, got nothing"),
+    # types
+    ("nodes=two", "nodes must be an integer, got 'two'"),
+    ("nodes=2.5", "nodes must be an integer, got 2.5"),
+    ("nodes=true", "nodes must be an integer, got True"),
+    ("nodes=null", "nodes must be an integer, got None"),
+    ("nodes=", "nodes must be an integer, got ''"),
+    ("nodes=[2,4]", "nodes must be an integer, got [2, 4]"),
+    ("algo=gossip algo.tau=", "algo.tau must be an integer, got ''"),
+    ("optimizer.lr=[1]", "optimizer.lr must be a number, got [1]"),
+    ("trace=maybe", "trace must be true or false, got 'maybe'"),
+    ("budget=null", "budget must be a group of keys, got None"),
+    ("wandb=null", "wandb must be a group of keys, got None"),
+    ("wandb.project=null", "wandb.project must be a word, got None"),
+    ("model.hidden=3", "model.hidden must be a list, got 3"),
+    ("cluster.slow_nodes=[3]", "cluster.slow_nodes must be a mapping like {3: 2.0}, got [3]"),
+    ("cluster.slow_nodes={a:2}", "cluster.slow_nodes: every key must be an integer, got 'a'"),
+    ("algo._target_=os.path", "algo._target_ must be the import path of a dataclass, got 'os.path'"),
+    ("algo._target_=no.such", "algo._target_ must be the import path of a dataclass, got 'no.such'"),
+    # ranges
+    ("algo=gossip algo.tau=0", "algo.tau must be >= 1, got 0"),
+    ("algo=easgd algo.tau=-1", "algo.tau must be >= 1, got -1"),
+    ("algo=easgd algo.alpha=1.5", "algo.alpha must be in [0, 1], got 1.5"),
+    ("algo=easgd algo.alpha=-0.1", "algo.alpha must be in [0, 1], got -0.1"),
+    ("algo=easgd algo.servers=0", "algo.servers must be >= 1, got 0"),
+    ("algo=downpour algo.n_push=0", "algo.n_push must be >= 1, got 0"),
+    ("algo=delayfree algo.tau=3", "algo.tau must be even", "got 3"),
+    ("algo=gossip algo.mode=pool", "algo.mode must be pull or push, got 'pool'"),
+    ("nodes=0", "nodes must be >= 1, got 0"),
+    ("nodes=4 nodes=0", "nodes must be >= 1, got 0"),
+    ("batch_size=0", "batch_size must be >= 1, got 0"),
+    ("batch_size=200", "batch_size must be <= 179 (a worker's share: 1437 samples / 8 nodes), got 200"),
+    ("nodes=1000000000", "nodes must be <= 1437 (the training samples), got 1000000000"),
+    ("seed=-1", "seed must be >= 0, got -1"),
+    ("seed=99999999999999999999", "seed must be < 2^63, got 99999999999999999999"),
+    ("precision=fp16", "precision must be one of fp32, fp64, got 'fp16'"),
+    ("optimizer.lr=-1", "optimizer.lr must be finite and >= 0, got -1"),
+    ("optimizer.lr=nan", "optimizer.lr must be finite and >= 0, got nan"),
+    ("optimizer.momentum=1", "optimizer.momentum must be in [0, 1), got 1"),
+    ("optimizer.nesterov=true", "optimizer.nesterov must be false", "got true"),
+    ("cluster.bandwidth=0", "cluster.bandwidth must be > 0, got 0"),
+    ("cluster.latency_s=nan", "cluster.latency_s must be finite and >= 0, got nan"),
+    ("cluster.slow_nodes={8: 2.0}", "cluster.slow_nodes must name nodes in 0..7 (nodes=8), got 8"),
+    ("cluster.slow_nodes={3: -1}", "cluster.slow_nodes must give a factor > 0", "got -1.0 for node 3"),
+    ("cluster.stalls=[{node: 1}]", "cluster.stalls must be {node, start_s, duration_s}", "got {'node': 1}"),
+    ("cluster.stalls=[{node: 9, start_s: 1, duration_s: 1}]", "cluster.stalls must name nodes in 0..7", "got 9"),
+    ("engine.gradients=all", "engine.gradients must be one of loop, vmap, none, got 'all'"),
+    ("engine.threads=0", "engine.threads must be >= 1, got 0"),
+    ("engine.checkpoint_every_s=0", "engine.checkpoint_every_s must be > 0 or null, got 0"),
+    ("wandb.mode=nonsense", "wandb.mode must be one of disabled, offline, online, got 'nonsense'"),
+    ("target.accuracy=1.5", "target.accuracy must be in (0, 1] or null, got 1.5"),
+    ("eval.every_steps=0", "eval.every_steps must be > 0 or null, got 0"),
+    ("schedule=step schedule.milestones=[3,1]", "schedule.milestones must be increasing", "got [3.0, 1.0]"),
+    # what does not fit together
+    ("topology=hypercube nodes=6", "topology=hypercube needs nodes to be a power of two, got nodes=6"),
+    ("budget.epochs=null", "budget must give at least one of epochs, samples, steps, time_s, got none"),
+    ("budget.samples=5", "budget must allow one step of 128 samples, got 5"),
+    ("schedule=cosine budget.epochs=null budget.time_s=3", "schedule=cosine needs budget.epochs", "got budget.time_s"),
+    ("experiment=quadratic target.accuracy=0.5", "target.accuracy must be null for data without classes, got 0.5"),
+    ("target.stop=true", "target.stop must be false without target.accuracy, got true"),
+    ("model=vector", "model=vector needs data=quadratic"),
+    ("algo=easgd algo.alpha=0.1 algo.rho=1", "algo.alpha", "rho", "at most one of"),
+    # files and folders
+    ("topology=file topology.path=nope.txt", "topology.path must be a readable file, got nope.txt"),
+    ("data=cifar10 data.root=nope", "data.root must be a folder with cifar-10-batches-py", "torchvision"),
+    (f"hydra.run.dir={__file__}/below", "hydra.run.dir must be a folder that can be written, got", "/below"),
+    ("hydra.run.dir=", "hydra.run.dir must be a folder, got ''"),
+    ("resume=nope", "resume must be a checkpoint or a folder with checkpoint.pt, got nope"),
+    (f"resume={__file__}", "resume must be a checkpoint of dsgd", "something else or corrupt"),
+    # the grammar and the flags
+    ("nodes", "an override must be key=value", "got nodes"),
+    ("algo=gossip algo.tau", "an override must be key=value", "got algo.tau"),
+    ("=3", "an override must be key=value, got =3"),
+    ("cluster.slow_nodes={3:2", "an override must be key=value", "got cluster.slow_nodes={3:2"),
+    ("nodes=${oc.env:NOPE}", "nodes", "'NOPE' not found"),
+    ("nodes=2,4", "nodes must be one value without -m (multirun), got 2,4"),
+    ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip"),
+    ("--foo", "--foo"),
+    ("--cfg jobs", "--cfg", "'jobs'"),
+    ("--cfg job -m", "Only one of"),
+    ("--cfg job algo=gosip", "algo must be one of", "got 'gosip'", "did you mean gossip?"),
+    ("--config-dir nope", "--config-dir must be a folder, got nope"),
+    ("--config-name nope", "--config-name must be a configuration there is, got nope"),
+    ("--config-path nope", "--config-path must not be given", "got nope"),
+    # one bad point and nothing of a sweep starts
+    ("-m algo=sync,gossip,gosip", "algo must be one of", "got 'gosip'"),
+    ("-m algo=gossip algo.tau=1,0", "algo.tau must be >= 1, got 0"),
+    ("-m nodes=2,4,8 batch_size=200,1000", "batch_size must be <= 718", "got 1000"),
+    ("-m optimizer.lr=interval(0,1)", "optimizer.lr must be a list of values to sweep over, got interval(0,1)"),
+    ("-m nodes=2,4 hydra.sweep.subdir=x", "hydra.sweep.subdir must give every job a folder of its own, got x twice"),
+    (f"-m nodes=2,4 hydra.sweep.dir={__file__}/below", "hydra.sweep.dir must be a folder that can be written, got"),
+    ("-m nodes=2,4 resume=nope", "resume must be used without a sweep, got nope"),
+]
+
+
+@pytest.mark.parametrize(("line", "parts"), [(case[0], case[1:]) for case in CASES], ids=[case[0] for case in CASES])
+def test_bad_input_is_one_line_and_leaves_nothing(
+    line: str, parts: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.argv)
+    result = call(*split(line))
+    assert result.status == 2
+    assert result.out == ""
+    assert result.err.endswith("\n")
+    assert len(result.err.splitlines()) == 1
+    assert [part for part in parts if part not in result.err] == []
+    assert list(tmp_path.iterdir()) == []
+    assert sys.argv == before
+
+
+def split(line: str) -> list[str]:
+    """On single spaces, but not inside {...}, which shells would need quotes for."""
+    return shlex.split(line.replace(": ", ":").replace(", ", ","))
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("0 1\n2 3\n", "topology.path must give a connected graph of nodes=4, got node 2 cut off"),
+        ("0 1\n1 0\n1 2\n2 3\n3 2\n", "topology.path must be symmetric, got edge 1 2 without 2 1"),
+        ("0 1 0 0\n0 0 1 0\n0 1 0 1\n0 0 1 0\n", "topology.path must be symmetric, got 0 in row 1 column 0"),
+        ("0 1\n1 2\n2 7\n", "topology.path must name nodes 0 to 3 (nodes=4), got edge 2 7"),
+        ("zero one\n", "topology.path must hold whole numbers"),
+        ("", "topology.path must give a connected graph"),
+    ],
+)
+def test_bad_graph_files(content: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.txt").write_text(content)
+    result = call("algo=dpsgd", "topology=file", "topology.path=graph.txt", "nodes=4")
+    assert result.status == 2
+    assert rule in result.err
+    assert len(result.err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "SLURM_NTASKS"])
+def test_a_launcher_of_many_processes_is_refused(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This version simulates in one process; under torchrun or srun it would do the same work many times."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, "4")
+    result = call("nodes=4")
+    assert result.status == 2
+    assert f"engine must be sim with {variable}=4, got auto" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installed_command_ends_the_same_way(tmp_path: Path) -> None:
+    for line, rule in [
+        ("dsgd-run algo=gosip", "did you mean gossip?"),
+        ("dsgd-run algo=gossip algo.tau=0", "algo.tau must be >= 1, got 0"),
+        ("dsgd-run --nodes 4", "--nodes"),
+        ("dsgd-plot nope", "nope"),
+    ]:
+        result = shell(line, tmp_path)
+        assert result.returncode == 2
+        assert result.stdout == ""
+        assert len(result.stderr.splitlines()) == 1
+        assert rule in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+QUICK = """
+import sys
+from tests.cli.command import call
+for line in ("--help", "--cfg job", "--info", "nodes=0", "algo=gosip", "-m nodes=2,0", "data=cifar10", "resume=nope"):
+    print(call(*line.split()).status, end=" ")
+print(sorted({"torch", "sklearn", "matplotlib", "wandb"} & set(sys.modules)))
+"""
+
+
+def test_help_and_errors_import_nothing_heavy(tmp_path: Path) -> None:
+    """Importing torch alone takes longer than a user should wait to be told of a typing error."""
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", QUICK],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(root)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "0 0 0 2 2 2 2 2 []\n"

@@ -1,0 +1,63 @@
+"""Every configuration file of the package composes, builds what it says, and the committed experiments run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.build import ConfigError, build_experiment
+from dsgd.cli.compose import GROUPS, composed
+from tests.cli.command import call, lines, summary
+
+CONF = Path(__file__).parents[2] / "dsgd" / "conf"
+FILES = sorted(CONF.glob("*/*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+# what else must be chosen for a choice to make sense
+WITH = {
+    "model=vector": ["data=quadratic", "batch_size=1"],
+    "data=quadratic": ["model=vector", "batch_size=1"],
+    "topology=file": ["topology.path=graph.txt"],
+}
+
+
+def test_every_folder_is_a_group() -> None:
+    assert {path.parent.name for path in FILES} == set(GROUPS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
+    choice = f"{path.parent.name}={path.stem}"
+    values, _ = composed([choice, *WITH.get(choice, [])])
+    if choice.startswith("data=cifar"):
+        with pytest.raises(ConfigError, match=r"^data\.root must be a folder with cifar-10"):
+            build_experiment(values)
+        return
+    experiment = build_experiment(values)
+    if path.parent.name != "experiment":
+        assert values[path.parent.name]["name"] == path.stem
+    assert experiment.nodes == values["nodes"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+def test_every_file_says_what_it_is(path: Path) -> None:
+    """The first lines are a comment; an experiment gives the command that runs it."""
+    opening = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+    assert opening[0].startswith("# ")
+    if path.parent.name == "experiment":
+        (command,) = re.findall(r"^# Run: dsgd-run (.*)$", path.read_text(), re.MULTILINE)
+        assert f"experiment={path.stem}" in shlex.split(command)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(f"experiment={name}", "nodes=4", "budget.steps=2", "hydra.run.dir=short")
+    assert result.status == 0, result.err
+    assert summary(tmp_path / "short")["status"] == "completed"
+    assert lines(tmp_path / "short") >= 2

@@ -1,0 +1,186 @@
+"""A run that is stopped, however it is stopped, goes on as if it never had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import PATIENCE_S, call, lines, marks, start, summary, wait_until
+
+# messages in flight, random gradient times, a mapping with numbers as keys
+RUN = [
+    *("algo=gossip", "algo.mode=push", "nodes=4", "cluster=lian2017_10mbit", "cluster.slow_nodes={1: 2.0}"),
+    *("cluster.jitter=0.2", "optimizer.momentum=0.5", "budget.epochs=40"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that is never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert call(*RUN, f"hydra.run.dir={folder}").status == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The run after Ctrl-C, and what it printed."""
+    return stopped(tmp_path_factory.mktemp("interrupted"), signal.SIGINT, "a b/run")
+
+
+def stopped(folder: Path, number: signal.Signals, name: str) -> tuple[Path, str]:
+    """Start the run, and send it a signal in its midst."""
+    process = start(f"dsgd-run {shlex.join(RUN)} 'hydra.run.dir={name}'", folder)
+    wait_until(lambda: lines(folder / name) >= 3, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    return folder / name, out
+
+
+def assert_same(folder: Path, whole: Path) -> None:
+    assert marks(folder) == marks(whole)
+    assert summary(folder) == summary(whole)
+    config = [line for line in (folder / "config.yaml").read_text().splitlines() if not line.startswith("resume:")]
+    assert config == [line for line in (whole / "config.yaml").read_text().splitlines() if line != "resume: null"]
+    assert not (folder / "checkpoint.pt").exists()
+
+
+def test_ctrl_c_leaves_a_valid_record(interrupted: tuple[Path, str], whole: Path) -> None:
+    folder, out = interrupted
+    so_far = marks(folder)
+    assert 3 <= len(so_far) < len(marks(whole))
+    assert so_far == marks(whole)[: len(so_far)]
+    last = summary(folder)
+    assert last["status"] == "interrupted"
+    assert last.keys() == summary(whole).keys()
+    assert last["samples"] < summary(whole)["samples"]
+    assert (folder / "checkpoint.pt").exists()
+    assert out.splitlines()[-2] == f"record: {folder}"
+
+
+def test_what_it_prints_goes_on_in_the_same_folder(
+    interrupted: tuple[Path, str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = tmp_path / "it's größer"
+    shutil.copytree(interrupted[0], moved)
+    monkeypatch.chdir(tmp_path)
+    introduction = "interrupted; go on with: dsgd-run "
+    (printed,) = [line for line in interrupted[1].splitlines() if line.startswith(introduction)]
+    (override,) = shlex.split(printed.removeprefix(introduction))
+    assert override == f"resume='{interrupted[0]}'"
+    result = call("""resume='it\\'s größer'""")
+    assert result.status == 0, result.err
+    assert_same(moved, whole)
+
+
+def test_the_same_line_goes_on_in_another_folder(interrupted: tuple[Path, str], whole: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in interrupted[0].iterdir()}
+    result = call(*RUN, f"resume='{interrupted[0]}'", f"hydra.run.dir={tmp_path}/other")
+    assert result.status == 0, result.err
+    assert_same(tmp_path / "other", whole)
+    assert {path.name: path.read_bytes() for path in interrupted[0].iterdir()} == before
+
+
+def test_sigterm_is_ctrl_c(tmp_path: Path, whole: Path) -> None:
+    folder, _ = stopped(tmp_path, signal.SIGTERM, "run")
+    assert summary(folder)["status"] == "interrupted"
+    assert call(f"resume={folder}/checkpoint.pt").status == 0
+    assert_same(folder, whole)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Path) -> None:
+    """What it wrote since is written again, also a line that was torn."""
+    process = start(f"dsgd-run {shlex.join(RUN)} engine.checkpoint_every_s=0.2 hydra.run.dir=run", tmp_path)
+    folder = tmp_path / "run"
+    wait_until(lambda: (folder / "checkpoint.pt").exists() and lines(folder) > lines_kept(folder) > 1, process)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    assert not (folder / "summary.json").exists()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"wall_s": 12.3, "time_')
+    result = call(f"resume={folder}")
+    assert result.status == 0, result.err
+    assert marks(folder) == marks(whole)
+    assert summary(folder) == summary(whole)
+
+
+def lines_kept(folder: Path) -> int:
+    """Lines of metrics.jsonl that the checkpoint knows of."""
+    return json.loads((folder / "checkpoint.pt").read_bytes().partition(b"\n")[0])["lines"]
+
+
+def test_a_completed_run_has_nothing_to_go_on_with(whole: Path) -> None:
+    result = call(f"resume={whole}")
+    assert result.status == 2
+    assert result.err == f"resume must be an interrupted run, got {whole}, which is completed\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ("seed=1", "seed must be 0, as in the checkpoint to resume from, got 1"),
+        ("nodes=5", "nodes must be 4, as in the checkpoint to resume from, got 5"),
+        ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
+        ("cluster.slow_nodes={1: 3.0}", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint"),
+        ("topology=complete", "topology must be 'ring', as in the checkpoint to resume from, got 'complete'"),
+        ("engine.gradients=vmap", "engine.gradients must be 'loop', as in the checkpoint to resume from, got 'vmap'"),
+    ],
+)
+def test_another_configuration_is_refused(override: str, rule: str, interrupted: tuple[Path, str]) -> None:
+    before = sorted(interrupted[0].iterdir())
+    result = call(*RUN, override, f"resume='{interrupted[0]}'")
+    assert result.status == 2
+    assert rule in result.err
+    assert len(result.err.splitlines()) == 1
+    assert sorted(interrupted[0].iterdir()) == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no header", "other format"])
+def test_a_damaged_checkpoint_is_refused(
+    damage: str, interrupted: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(interrupted[0], tmp_path / "run")
+    file = tmp_path / "run" / "checkpoint.pt"
+    content = bytearray(file.read_bytes())
+    if damage == "truncated":
+        del content[len(content) // 2 :]
+    elif damage == "flipped":
+        content[-1000] ^= 1
+    elif damage == "empty":
+        content.clear()
+    elif damage == "no header":
+        del content[: content.index(b"\n") + 1]
+    else:
+        content[:22] = content[:22].replace(b"1", b"7")
+    file.write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    result = call("resume=run")
+    assert result.status == 2
+    assert result.err.startswith("resume must be a")
+    assert "run/checkpoint.pt" in result.err
+    assert len(result.err.splitlines()) == 1
+    assert summary(tmp_path / "run")["status"] == "interrupted"
+
+
+def test_a_checkpoint_needs_the_record_it_belongs_to(interrupted: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copy(interrupted[0] / "checkpoint.pt", tmp_path)
+    result = call(f"resume={tmp_path}")
+    assert result.status == 2
+    assert result.err.startswith("resume must have metrics.jsonl of >= ")
+    assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_going_on_does_not_overwrite_another_record(interrupted: tuple[Path, str], whole: Path) -> None:
+    before = (whole / "metrics.jsonl").read_bytes()
+    result = call(f"resume='{interrupted[0]}'", f"hydra.run.dir={whole}")
+    assert result.status == 2
+    assert "hydra.run.dir must not hold another run's record" in result.err
+    assert (whole / "metrics.jsonl").read_bytes() == before

@@ -1,0 +1,162 @@
+"""One run: what it writes, what it prints, where."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.command import PATIENCE_S, call, environment, lines, shell, summary, typed
+
+MARK = {
+    *("time_s", "clock", "wall_s", "samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy"),
+    *("worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max", "consensus_distance"),
+    *("staleness_mean", "staleness_max", "bytes_sent", "idle_fraction_mean", "idle_fraction_max"),
+}
+SUMMARY = {
+    *("algo", "nodes", "engine", "clock", "status", "time_s", "wall_s", "samples", "epochs"),
+    *("train_loss", "test_loss", "test_accuracy", "worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max"),
+    *("time_to_target_s", "bytes_sent_total", "bytes_sent_max_node", "idle_fraction_mean", "idle_fraction_max"),
+    *("staleness_mean", "staleness_max", "consensus_distance"),
+}
+LINE = "dsgd-run algo=gossip nodes=4 budget.steps=40 eval.every_steps=20 trace=true hydra.run.dir='my runs/first'"
+
+
+@pytest.fixture(scope="module")
+def typed_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A run as typed, and the folder it was typed in."""
+    folder = tmp_path_factory.mktemp("run")
+    result = shell(LINE, folder)
+    assert result.returncode == 0, result.stderr
+    return result, folder
+
+
+def test_the_record_has_its_fields(typed_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    folder = typed_run[1] / "my runs" / "first"
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json")
+    }
+    written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [mark["samples"] for mark in written] == [0, 20 * 64, 40 * 64]
+    for mark in written:
+        assert mark.keys() >= MARK
+        assert mark["clock"] == "virtual"
+    last = json.loads((folder / "summary.json").read_text())
+    assert last.keys() >= SUMMARY
+    assert (last["algo"], last["nodes"], last["engine"], last["status"]) == ("gossip", 4, "sim", "completed")
+    assert last["samples"] == 40 * 64
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["algo"]["name"] == "gossip"
+    assert "hydra" not in config
+    env = json.loads((folder / "env.json").read_text())
+    assert env.keys() >= {"dsgd", "commit", "python", "torch", "numpy", "host", "device"}
+    assert json.loads((folder / "trace.json").read_text())["traceEvents"]
+
+
+def test_it_prints_the_table_and_the_path(typed_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    result, folder = typed_run
+    *_, path = result.stdout.splitlines()
+    assert path == f"record: {folder / 'my runs' / 'first'}"
+    assert "gossip  completed" in result.stdout
+    assert "test accuracy" in result.stdout
+
+
+def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    assert typed_run[0].stderr == "engine: sim, this version has no other engine; time is virtual, gradients are real\n"
+    assert "\x1b" not in typed_run[0].stdout
+
+
+def test_a_record_is_never_overwritten(
+    typed_run: tuple[subprocess.CompletedProcess[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = typed_run[1]
+    monkeypatch.chdir(folder)
+    before = (folder / "my runs" / "first" / "metrics.jsonl").read_bytes()
+    result = call("nodes=2", "hydra.run.dir=my runs/first")
+    assert result.status == 2
+    assert "hydra.run.dir must not hold another run's record, got my runs/first" in result.err
+    assert (folder / "my runs" / "first" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_terminal_shows_progress(tmp_path: Path) -> None:
+    """Virtual and host time, samples, loss and accuracy, on one line that is gone at the end."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        typed("dsgd-run nodes=2 budget.epochs=2 hydra.run.dir=shown"),
+        cwd=tmp_path,
+        env=environment(TERM="xterm", COLUMNS="150"),
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            part = os.read(screen, 4096)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(screen)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    text = shown.decode()
+    for part in ("s virtual", "s host", "samples", "loss", "accuracy"):
+        assert part in text
+    assert text.endswith("\x1b[2K")  # erased
+
+
+def test_a_failed_run_leaves_a_valid_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error inside an algorithm is not hidden: its traceback, exit status 1, and status `failed` in the record."""
+    write_algorithm(tmp_path, "raise RuntimeError('it broke')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = call("--config-dir", "conf", "algo=own", "nodes=2", "hydra.run.dir=failed")
+    assert result.status == 1
+    assert "RuntimeError: it broke" in result.err
+    assert summary(tmp_path / "failed")["status"] == "failed"
+    assert lines(tmp_path / "failed") == 1
+
+
+def test_an_algorithm_of_the_users_own(tmp_path: Path) -> None:
+    """One Python file and one YAML beside it, outside the package; two plain lines of SGD."""
+    write_algorithm(tmp_path, "worker.step(await worker.gradient())")
+    line = "dsgd-run --config-dir conf algo=own algo.tau=3 nodes=2 budget.steps=5 hydra.run.dir=run"
+    result = shell(line, tmp_path, PYTHONPATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    last = summary(tmp_path / "run")
+    assert (last["algo"], last["status"], last["bytes_sent_total"]) == ("own", "completed", 0)
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["algo"]["tau"] == 3
+
+
+def test_errors_about_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_algorithm(tmp_path, "pass")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "own, sync, got 'owm'; did you mean own?" in call("--config-dir", "conf", "algo=owm").err
+    assert call("--config-dir", "conf", "algo=own", "algo.tau=0").err == "algo.tau must be >= 1, got 0\n"
+    assert call("--config-dir", "conf", "algo=own", "algo.tau=x").err == "algo.tau must be an integer, got 'x'\n"
+    assert not (tmp_path / "outputs").exists()
+
+
+def write_algorithm(folder: Path, body: str) -> None:
+    (folder / "conf" / "algo").mkdir(parents=True)
+    (folder / "conf" / "algo" / "own.yaml").write_text("# Mine.\n_target_: own.Own\ntau: 1\n")
+    (folder / "own.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from dsgd.worker import Algorithm, Worker\n\n"
+        "@dataclass(frozen=True)\n"
+        "class Own(Algorithm):\n"
+        "    tau: int = 1\n\n"
+        "    def __post_init__(self) -> None:\n"
+        "        if self.tau < 1:\n"
+        "            raise ValueError(f'tau must be >= 1, got {self.tau}')\n\n"
+        "    async def train(self, worker: Worker) -> None:\n"
+        f"        while not worker.done:\n            {body}\n"
+    )

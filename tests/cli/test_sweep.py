@@ -1,0 +1,83 @@
+"""A sweep: each job in a folder of its own, and the figures of all."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
+
+NAME = "größe 2, oder 4"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep, with a space, a comma and letters beyond ASCII in its name."""
+    folder = tmp_path_factory.mktemp("sweep")
+    line = "dsgd-run -m algo=sync,gossip nodes=2,4 budget.steps=6 eval.every_steps=2 target.accuracy=0.2"
+    result = shell(f"""{line} "hydra.sweep.dir='{NAME}'" """, folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("record: ") == 4
+    return folder / NAME
+
+
+def test_each_job_has_its_own_folder(swept: Path) -> None:
+    folders = [path for path in sorted(swept.iterdir()) if path.is_dir()]
+    assert [path.name for path in folders] == ["0_sync_2", "1_sync_4", "2_gossip_2", "3_gossip_4"]
+    for path in folders:
+        _, algo, nodes = path.name.split("_")
+        last = summary(path)
+        assert (last["algo"], last["nodes"], last["status"]) == (algo, int(nodes), "completed")
+        assert lines(path) == 4
+
+
+def test_a_sweep_does_not_overwrite_records(swept: Path) -> None:
+    result = call("-m", "nodes=2,4", f"hydra.sweep.dir='{swept}'")
+    assert result.status == 2
+    assert "hydra.sweep.dir must not hold another run's record" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_the_figures_of_a_sweep(swept: Path, tmp_path: Path) -> None:
+    result = shell(f"dsgd-plot '{swept}' --out 'Bilder für uns' --format png,svg", tmp_path)
+    assert result.returncode == 0, result.stderr
+    out = tmp_path / "Bilder für uns"
+    with (out / "summary.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + 4
+    assert "| " in (out / "summary.md").read_text()
+    drawn = sorted(path.name for path in out.iterdir() if path.suffix in (".png", ".svg"))
+    assert len(drawn) >= 10
+    assert {Path(name).stem for name in drawn if name.endswith(".png")} == {
+        Path(name).stem for name in drawn if name.endswith(".svg")
+    }
+    for name in drawn:
+        content = (out / name).read_bytes()
+        assert content.startswith(b"\x89PNG" if name.endswith(".png") else b"<?xml")
+        assert f"Bilder für uns/{name}" in result.stdout
+    for algo in ("sync", "gossip"):
+        assert algo in result.stdout
+
+
+def test_ctrl_c_ends_a_sweep(tmp_path: Path) -> None:
+    """The job that runs keeps a valid record, those after it do not start."""
+    process = start("dsgd-run -m nodes=2,3 budget.epochs=1000 hydra.sweep.dir=swept", tmp_path)
+    first, second = tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_3"
+    wait_until(lambda: lines(first) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert summary(first)["status"] == "interrupted"
+    assert (first / "checkpoint.pt").exists()
+    assert not second.exists()
+
+
+def test_every_choice_of_a_group_can_be_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("-m", "algo=glob(*)", "nodes=2", "experiment=quadratic", "budget.steps=4", "hydra.sweep.dir=all")
+    assert result.status == 0, result.err
+    found = {path.name.split("_")[1] for path in (tmp_path / "all").iterdir() if path.is_dir()}
+    assert found == {"delayfree", "downpour", "dpsgd", "easgd", "gossip", "sync"}

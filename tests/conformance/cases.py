@@ -1,0 +1,56 @@
+"""Which algorithms and options every rule is tried on: all that conf/algo/ holds, collected anew each time."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from dsgd.cli.build import build_experiment
+from dsgd.cli.compose import GROUPS, composed
+from dsgd.experiment import Experiment
+
+torch.set_num_threads(1)
+
+ALGORITHMS = sorted(
+    path.name.removesuffix(".yaml") for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")
+)
+
+# Options with which an algorithm keeps further state or waits for something else.
+VARIANTS: list[tuple[str, ...]] = [
+    ("sync", "algo.overlap=false"),
+    ("easgd", "algo.tau=3", "algo.servers=2", "algo.momentum=0.9"),
+    ("downpour", "algo.server_optimizer=momentum", "algo.servers=3", "algo.n_push=2", "algo.n_fetch=3"),
+    ("downpour", "algo.server_optimizer=adagrad"),
+    ("gossip", "algo.mode=push", "algo.tau=2"),
+    ("gossip", "algo.peers=topology"),
+    ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
+    ("delayfree", "algo.tau=4"),
+]
+
+CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [
+    variant for variant in VARIANTS if variant[0] in ALGORITHMS
+]
+
+
+def described(case: tuple[str, ...]) -> str:
+    return " ".join(text.removeprefix("algo.") for text in case)
+
+
+@cache
+def prepared(*overrides: str) -> Experiment:
+    """The experiment of a command line. It is frozen, so any number of simulations can share it.
+
+    Composing takes longer than most of the runs, so it is done once for the same choice of groups."""
+    choices = tuple(text for text in overrides if text.split("=")[0] in GROUPS)
+    values = OmegaConf.from_dotlist([text for text in overrides if text not in choices])
+    whole = OmegaConf.to_container(OmegaConf.merge(chosen(*choices), values))
+    assert isinstance(whole, dict)
+    return build_experiment({str(key): value for key, value in whole.items()})
+
+
+@cache
+def chosen(*choices: str) -> DictConfig:
+    return OmegaConf.create(composed(list(choices))[0])

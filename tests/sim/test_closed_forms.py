@@ -1,0 +1,290 @@
+"""Virtual time against the cost models: latency a, B bytes/s a port and way, N bytes, gradient time t, p nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from math import ceil, log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.algorithms.delayfree import DelayFree
+from dsgd.algorithms.downpour import Downpour
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.easgd import EASGD
+from dsgd.algorithms.gossip import Gossip
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.topology import (
+    Complete,
+    Exponential,
+    Hypercube,
+    OnePeerExponential,
+    RandomRegular,
+    Ring,
+    Star,
+    Topology,
+    TopologyConfig,
+    Torus,
+)
+from tests.sim.conftest import Close
+from tests.sim.timing import step_times, timed
+
+few = settings(max_examples=25, deadline=None)
+several_nodes = st.integers(2, 20)
+step_counts = st.integers(1, 6)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """From microseconds to minutes, so that each of t, a and N / B is at times the one that matters."""
+    return Cluster(
+        gradient_s=draw(st.floats(1e-3, 1.0)),
+        bandwidth=draw(st.floats(1e6, 1e10)),
+        latency_s=draw(st.one_of(st.just(0.0), st.floats(1e-6, 0.1))),
+        message_bytes=draw(st.floats(1e2, 1e8)),
+    )
+
+
+def parameters(cluster: Cluster) -> tuple[float, float, float]:
+    """t, a and N / B, in seconds."""
+    assert cluster.message_bytes is not None
+    return cluster.gradient_s, cluster.latency_s, cluster.message_bytes * 8 / cluster.bandwidth
+
+
+def all_reduce(collective: str, p: int, a: float, n: float) -> float:
+    """n: N / B."""
+    rounds = ceil(log2(p))
+    times = {
+        "ring": 2 * (p - 1) * (a + n / p),
+        "halving_doubling": 2 * rounds * a + 2 * (p - 1) / p * n,
+        "tree": 2 * rounds * (a + n),
+    }
+    return min(times.values()) if collective == "best" else times[collective]
+
+
+def cycle(nodes: int) -> Topology:
+    """Everybody has one neighbour, the next node, and is the neighbour of one."""
+    return Topology("cycle", nodes, (tuple({i: 0.5, (i + 1) % nodes: 0.5} for i in range(nodes)),))
+
+
+@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "tree", "best"])
+@few
+@given(cluster=clusters(), p=several_nodes, steps=step_counts)
+def test_sync_without_overlap_takes_gradient_plus_all_reduce(
+    close: Close, collective: str, cluster: Cluster, p: int, steps: int
+) -> None:
+    t, a, n = parameters(cluster)
+    cluster = dataclasses.replace(cluster, collective=collective)
+    close(timed(Sync(overlap=False), cluster, p, steps).time_s, steps * (t + all_reduce(collective, p, a, n)))
+
+
+@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "tree", "best"])
+@few
+@given(cluster=clusters(), p=several_nodes, steps=step_counts)
+def test_sync_with_overlap_hides_the_all_reduce_behind_the_backward_pass(
+    close: Close, collective: str, cluster: Cluster, p: int, steps: int
+) -> None:
+    """max(t, t / 3 + T): the backward pass is the last two thirds of a gradient."""
+    t, a, n = parameters(cluster)
+    cluster = dataclasses.replace(cluster, collective=collective)
+    expected = steps * max(t, t / 3 + all_reduce(collective, p, a, n))
+    close(timed(Sync(overlap=True), cluster, p, steps).time_s, expected)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@few
+@given(cluster=clusters(), factors=st.lists(st.floats(0.5, 8), min_size=2, max_size=9))
+def test_sync_waits_for_the_slowest(close: Close, overlap: bool, cluster: Cluster, factors: list[float]) -> None:
+    """max_i t_i takes the place of t."""
+    t, a, n = parameters(cluster)
+    p, slowest = len(factors), t * max(factors)
+    cluster = dataclasses.replace(cluster, slow_nodes=dict(enumerate(factors)))
+    reduce = all_reduce("best", p, a, n)
+    expected = max(slowest, slowest / 3 + reduce) if overlap else slowest + reduce
+    close(timed(Sync(overlap=overlap), cluster, p, 4).time_s, 4 * expected)
+
+
+def test_an_all_reduce_runs_at_the_pace_of_the_slowest_port(close: Close) -> None:
+    cluster = Cluster(0.01, 1e9, 1e-4, message_bytes=1e6, node_bandwidth={2: 1e8}, collective="ring")
+    close(timed(Sync(overlap=False), cluster, 4, 5).time_s, 5 * (0.01 + all_reduce("ring", 4, 1e-4, 0.08)))
+
+
+DEGREES: list[tuple[TopologyConfig, int, int]] = [
+    (Ring(), 2, 1),
+    (Ring(), 8, 2),
+    (Ring(), 17, 2),
+    (Complete(), 5, 4),
+    (Complete(), 12, 11),
+    (Torus(), 9, 4),
+    (Torus(), 16, 4),
+    (Torus(rows=2), 8, 3),
+    (Hypercube(), 8, 3),
+    (Hypercube(), 16, 4),
+    (Star(), 6, 5),
+    (Exponential(), 8, 3),
+    (Exponential(), 11, 4),
+    (OnePeerExponential(), 8, 1),
+    (OnePeerExponential(), 6, 1),
+    (RandomRegular(degree=3), 10, 3),
+]
+
+
+@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize(("graph", "p", "degree"), DEGREES)
+@settings(max_examples=8, deadline=None)
+@given(cluster=clusters(), steps=step_counts)
+def test_dpsgd_exchanges_with_k_neighbours_in_a_plus_k_n_over_b(
+    close: Close, graph: TopologyConfig, p: int, degree: int, gradient: str, cluster: Cluster, steps: int
+) -> None:
+    """A step takes max(t, a + k N / B), and t + a + k N / B where the gradient follows the mixing. k is the largest
+    degree: around a star everybody waits for the hub."""
+    t, a, n = parameters(cluster)
+    topology = graph.build(p, 0)
+    exchange = a + degree * n
+    expected = steps * (max(t, exchange) if gradient == "before" else t + exchange)
+    close(timed(DPSGD(topology, gradient), cluster, p, steps, topology).time_s, expected)
+
+
+def test_a_slow_port_delays_the_ring_by_its_own_exchange(close: Close) -> None:
+    cluster = Cluster(0.01, 1e9, 1e-3, message_bytes=1e6, node_bandwidth={2: 1e8})
+    topology = Ring().build(6, 0)
+    close(timed(DPSGD(topology), cluster, 6, 10, topology).time_s, 10 * (1e-3 + 2 * 0.08))
+
+
+@few
+@given(cluster=clusters(), p=st.integers(2, 9), factor=st.floats(1, 6), steps=st.integers(1, 8))
+def test_a_delay_travels_one_hop_a_step(close: Close, cluster: Cluster, p: int, factor: float, steps: int) -> None:
+    """T_k(i) = max over j in N(i) and i of T_k-1(j), plus the exchange, against T_k-1(i) + t_i: dpsgd on a ring where
+    one node is slow."""
+    t, a, _ = parameters(cluster)
+    # one message a port at a time, or a late neighbour's would find the port free and shorten the exchange
+    cluster = dataclasses.replace(cluster, slow_nodes={0: factor}, bandwidth=float("inf"))
+    topology = Ring().build(p, 0)
+    expected = [0.0] * p
+    times = step_times(DPSGD(topology), cluster, p, steps, topology=topology)
+    for step in range(steps):
+        begun = list(expected)
+        for i in range(p):
+            arrived = max(begun[j] + a for j in topology.sources(i))
+            expected[i] = max(begun[i] + t * (factor if i == 0 else 1), arrived)
+        for i in range(p):
+            close(times[i][step], expected[i])
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 3), rounds=step_counts)
+def test_a_gossip_pull_takes_two_latencies_and_a_message(
+    close: Close, cluster: Cluster, p: int, tau: int, rounds: int
+) -> None:
+    """tau t + 2 a + N / B for tau steps, while everybody pulls from somebody else."""
+    t, a, n = parameters(cluster)
+    topology = cycle(p)
+    found = timed(Gossip(topology, tau=tau, mode="pull", peers="topology"), cluster, p, rounds * tau, topology)
+    close(found.time_s, rounds * (tau * t + 2 * a + n))
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 3), rounds=step_counts)
+def test_a_gossip_push_waits_only_for_the_push_before_it(
+    close: Close, cluster: Cluster, p: int, tau: int, rounds: int
+) -> None:
+    """max(tau t, a + N / B) from one push to the next; the last one is not waited for."""
+    t, a, n = parameters(cluster)
+    topology = cycle(p)
+    found = timed(Gossip(topology, tau=tau, mode="push", peers="topology"), cluster, p, rounds * tau, topology)
+    close(found.time_s, (rounds - 1) * max(tau * t, a + n) + tau * t)
+
+
+@few
+@given(cluster=clusters(), p=st.integers(1, 20), k=st.integers(1, 6))
+def test_p_clients_of_k_servers_are_served_one_after_the_other(close: Close, cluster: Cluster, p: int, k: int) -> None:
+    """The q-th of p simultaneous calls, send N and get N, is done at 2 a + 2 N / B + (q - 1) N / (k B).
+
+    With one server that is 2 a + (q + 1) N / B. The first call takes what one undisturbed call takes whatever k is,
+    because the client's own port carries all of N; each further one waits for one shard of its predecessor."""
+    t, a, n = parameters(cluster)
+    times = step_times(EASGD(tau=1, servers=k), cluster, p, 1 if p == 1 else 2)
+    for q, found in enumerate(sorted(worker[0] for worker in times if worker), start=1):
+        close(found, 2 * a + 2 * n + (q - 1) * n / k + t)
+
+
+@few
+@given(cluster=clusters(), p=st.integers(1, 20), slower=st.floats(0.05, 1))
+def test_a_server_with_a_slow_port_sets_the_pace(close: Close, cluster: Cluster, p: int, slower: float) -> None:
+    """2 a + (q + 1) N / B_server."""
+    t, a, n = parameters(cluster)
+    cluster = dataclasses.replace(cluster, server_bandwidth=cluster.bandwidth * slower)
+    times = step_times(EASGD(tau=1), cluster, p, 1 if p == 1 else 2)
+    for q, found in enumerate(sorted(worker[0] for worker in times if worker), start=1):
+        close(found, 2 * a + (q + 1) * n / slower + t)
+
+
+@few
+@given(cluster=clusters(), k=st.integers(1, 6), tau=st.integers(1, 4), rounds=step_counts)
+def test_an_unloaded_exchange_with_the_centre(close: Close, cluster: Cluster, k: int, tau: int, rounds: int) -> None:
+    """tau t + 2 a + 2 N / B for tau steps of one worker, on any number of shards."""
+    t, a, n = parameters(cluster)
+    found = timed(EASGD(tau=tau, servers=k), cluster, 1, rounds * tau)
+    close(found.time_s, rounds * (tau * t + 2 * a + 2 * n))
+
+
+@few
+@given(cluster=clusters(), k=st.integers(1, 6), n_push=st.integers(1, 3), n_fetch=st.integers(1, 3))
+def test_an_unloaded_fetch_and_push(close: Close, cluster: Cluster, k: int, n_push: int, n_fetch: int) -> None:
+    """A fetch is a request of no size and N back: 2 a + N / B. A push is N and an acknowledgement: the same."""
+    t, a, n = parameters(cluster)
+    steps = 6
+    found = timed(Downpour(n_push=n_push, n_fetch=n_fetch, servers=k), cluster, 1, steps)
+    close(found.time_s, steps * t + (ceil(steps / n_fetch) + steps // n_push) * (2 * a + n))
+
+
+@few
+@given(cluster=clusters(), p=st.integers(1, 20))
+def test_p_simultaneous_fetches_and_the_pushes_behind_them(close: Close, cluster: Cluster, p: int) -> None:
+    """The q-th fetch arrives at 2 a + q N / B. A gradient later its push follows the one before it without a gap."""
+    t, a, n = parameters(cluster)
+    times = step_times(Downpour(), cluster, p, 1 if p == 1 else 2)
+    first = sorted(worker[0] for worker in times if worker)
+    for q, found in enumerate(first, start=1):
+        close(found, 4 * a + (q + 1) * n + t)
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, beta=st.integers(1, 6), cycles=step_counts)
+def test_a_cycle_without_delay_hides_the_all_reduce(
+    close: Close, cluster: Cluster, p: int, beta: int, cycles: int
+) -> None:
+    """max(beta t, T), and the share max(0, T - beta t) / max(beta t, T) of it is idle."""
+    t, a, n = parameters(cluster)
+    reduce = all_reduce("best", p, a, n)
+    found = timed(DelayFree(tau=2 * beta), cluster, p, cycles * beta)
+    close(found.time_s, cycles * max(beta * t, reduce))
+    idle = max(0.0, reduce - beta * t) / max(beta * t, reduce)
+    summary = found.summary()
+    assert summary["idle_fraction_mean"] == pytest.approx(idle, abs=1e-9)
+    assert summary["idle_fraction_max"] == pytest.approx(idle, abs=1e-9)
+
+
+@few
+@given(cluster=clusters(), p=several_nodes)
+def test_who_waits_is_idle(cluster: Cluster, p: int) -> None:
+    """Idle is all but the gradients: T / (t + T) for sync without overlap, more for who waits for a slow one."""
+    t, a, n = parameters(cluster)
+    slow = dataclasses.replace(cluster, slow_nodes={0: 3.0})
+    step = 3 * t + all_reduce("best", p, a, n)
+    summary = timed(Sync(overlap=False), slow, p, 3).summary()
+    assert summary["idle_fraction_max"] == pytest.approx(1 - t / step, abs=1e-9)
+    mean = ((1 - 3 * t / step) + (p - 1) * (1 - t / step)) / p
+    assert summary["idle_fraction_mean"] == pytest.approx(mean, abs=1e-9)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 8])
+def test_an_ideal_network_leaves_the_gradients_alone(close: Close, p: int) -> None:
+    cluster = Cluster(0.01, float("inf"), 0.0, message_bytes=1e6)
+    topology = Ring().build(p, 0)
+    for algo in (Sync(), Sync(overlap=False), DPSGD(topology), Gossip(topology), EASGD(), Downpour(), DelayFree()):
+        found = timed(algo, cluster, p, 9, topology)
+        close(found.time_s, 0.09)
+        assert found.summary()["idle_fraction_max"] == pytest.approx(0, abs=1e-12)
