@@ -1,11 +1,10 @@
 """Memory of a simulation, in vectors of d parameters per node.
 
-    python benchmarks/memory.py [--nodes 8 16 32] [--model resnet20]
+    python benchmarks/memory.py [--nodes 8 32] [--model resnet8]
 
-A node needs its vector, its momentum, one gradient (or the snapshot it will be taken at), the algorithm's own vectors and the
-messages in flight, which are shared and not copied for each receiver. The table gives the growth of the peak of tensor memory
-per node, over the bytes of one vector, between the smallest and the largest number of nodes, and the number of module objects.
-Each figure is taken in a process of its own.
+A node needs its vector, its momentum, one gradient (or the snapshot it will be taken at), the algorithm's own vectors
+and the messages in flight, which are shared and not copied for each receiver. The table gives the peak of tensor memory
+over nodes times the bytes of one vector, and the number of module objects, each taken in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 
 
 def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None:
-    """Run a few steps and report the largest sum of bytes of all live tensors seen between two events, d, and modules."""
+    """Run a few steps; report the largest sum of bytes of all live vectors between two events, d, and module
+    objects."""
     import torch
 
     from dsgd.cli.build import build_experiment
@@ -36,7 +36,7 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
     def look() -> bool:
         nonlocal largest, asked
         asked += 1
-        if asked % max(1, nodes // 2) == 0:
+        if asked % max(1, nodes // 8) == 0:
             storages = {vector.untyped_storage().data_ptr(): vector for vector in live_vectors(simulation)}
             largest = max(largest, sum(vector.untyped_storage().nbytes() for vector in storages.values()))
         return False
@@ -49,7 +49,7 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--model", default="resnet8")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     print(f"{options.model}: peak of live vectors per node over d (4 bytes each)")

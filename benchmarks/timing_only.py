@@ -2,8 +2,8 @@
 
     python benchmarks/timing_only.py [--algo dpsgd] [--nodes 8 64 512 1024] [--steps 100] [--repeats 5]
 
-Per-event cost should not depend on the number of nodes: the last column is the time per message over that of the smallest
-cluster, within one run. CPU time of this process, medians.
+The cost of a message should not depend on the number of nodes: the last column is the time per message over that of the
+smallest cluster, within one run. CPU time of this process, medians.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
 from dsgd.sim.simulation import Simulation
 
+WIDTHS = (6, 10, 10, 8, 11, 11, 6)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -25,7 +27,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print(f"{options.algo}, {options.steps} steps, engine.gradients=none, median of {options.repeats}")
-    print(f"{'nodes':>6} {'messages':>10} {'events':>10} {'CPU s':>8} {'messages/s':>11} {'us/message':>11} {'ratio':>6}")
+    headings = zip(("nodes", "messages", "events", "CPU s", "messages/s", "us/message", "ratio"), WIDTHS, strict=True)
+    print(" ".join(f"{heading:>{width}}" for heading, width in headings))
     first = None
     for nodes in options.nodes:
         seconds, messages, events = [], 0, 0
@@ -40,10 +43,9 @@ def main() -> None:
         median = statistics.median(seconds)
         each = median / messages
         first = first or each
-        print(
-            f"{nodes:>6} {messages:>10,} {events:>10,} {median:>8.3f} {messages / median:>11,.0f} {each * 1e6:>11.2f} "
-            f"{each / first:>6.2f}"
-        )
+        cells = (f"{nodes}", f"{messages:,}", f"{events:,}", f"{median:.3f}", f"{messages / median:,.0f}")
+        cells += (f"{each * 1e6:.2f}", f"{each / first:.2f}")
+        print(" ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the documents say is true: their commands are valid, their links lead somewhere, their figures are the benchmarks'."""
+"""What the documents say is true: their commands are valid, their links and files exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def commands(program: str) -> list[list[str]]:
-    """The arguments of every command line of `program` in an indented block, continuation lines joined, comments cut."""
+    """The arguments of every command of `program` in an indented block, continued lines joined, comments cut."""
     found = []
     for document in DOCUMENTS:
         text = (ROOT / document).read_text().replace("\\\n", " ")

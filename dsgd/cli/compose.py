@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import os
@@ -82,8 +83,14 @@ class ConfigTree:
                 key, value = override.get_key_element(), override.get_value_string()
                 raise ConfigError(f"{key} must be a list of values to sweep over, got {value}")
         points = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
-        own = list(master.hydra.overrides.hydra)
-        return [_job(self.load([*own, *point]), number) for number, point in enumerate(points)]
+        with contextlib.suppress(OmegaConfBaseException):  # every job reports it again
+            OmegaConf.select(master, "hydra.sweep.dir")  # fixes the time of ${now:...}, which all jobs share
+        jobs = []
+        for number, point in enumerate(points):
+            config = self.load([*master.hydra.overrides.hydra, *point])
+            OmegaConf.copy_cache(from_config=master, to_config=config)
+            jobs.append(_job(config, number))
+        return jobs
 
     def _load(self, overrides: Sequence[str], mode: RunMode) -> DictConfig:
         self._parse(overrides)
@@ -134,8 +141,7 @@ def composed(overrides: Sequence[str], config_dir: str | None = None) -> tuple[d
 
 def _job(config: DictConfig, number: int | None) -> Job:
     """number: of a job in a sweep, None for a single run."""
-    hydra = config.hydra
-    values = plain(config)
+    values, hydra = plain(config), config.hydra
     try:
         if number is None:
             key, path = "hydra.run.dir", hydra.run.dir

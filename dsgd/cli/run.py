@@ -44,18 +44,24 @@ def _main() -> int:
     parser = get_args_parser()
     parser.error = _refuse  # in one line, like every other error, without the usage
     arguments = parser.parse_args(sys.argv[1:])
-    outcome: list[str] = []
+    outcome: dict[Path, str] = {}  # the status of each run by its folder
 
     def task(config: DictConfig) -> None:
         try:
-            outcome.append(execute(config))
+            execute(config, outcome)
         except ConfigError as error:  # Hydra would print where it was raised
             print(one_line(error), file=sys.stderr)
             sys.exit(EXIT_CONFIG)
 
     check(arguments)
-    hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
-    return EXIT_INTERRUPTED if "interrupted" in outcome else 0
+    try:
+        hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
+    finally:
+        if outcome:
+            from dsgd.cli.session import show
+
+            show(outcome)
+    return EXIT_INTERRUPTED if "interrupted" in outcome.values() else 0
 
 
 def _refuse(message: str) -> NoReturn:
@@ -118,8 +124,8 @@ def choose_engine(engine: Mapping[str, Any]) -> str:
     return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
-def execute(config: DictConfig) -> str:
-    """One job of Hydra's: returns the status of its run."""
+def execute(config: DictConfig, outcome: dict[Path, str]) -> None:
+    """One job of Hydra's: puts the status of its run into `outcome`."""
     from dsgd.cli.session import run_and_record  # imports torch
 
     hydra_config = HydraConfig.get()
@@ -129,10 +135,10 @@ def execute(config: DictConfig) -> str:
         checkpoint = checkpoint_of(str(values["resume"]))
         values = resumed(values, hydra_config.overrides.task, checkpoint)
     print(choose_engine(values["engine"]), file=sys.stderr)
-    status = run_and_record(values, Path(hydra_config.runtime.output_dir), checkpoint)
-    if status == "interrupted" and hydra_config.mode is RunMode.MULTIRUN:
+    folder = Path(hydra_config.runtime.output_dir)
+    outcome[folder] = run_and_record(values, folder, checkpoint)
+    if outcome[folder] == "interrupted" and hydra_config.mode is RunMode.MULTIRUN:
         raise KeyboardInterrupt  # ends the sweep as well
-    return status
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from dsgd.sim.trace import write_trace
 
 
 def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | None) -> str:
-    """Run the configuration `values`, or go on from `checkpoint`; print the table. Returns the status."""
+    """Run the configuration `values`, or go on from `checkpoint`, with its record in `folder`. Returns the status."""
     torch.set_num_threads(values["engine"]["threads"])
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     experiment = build_experiment(values)
@@ -46,12 +46,16 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | N
     summary = session.run()
     if experiment.trace:
         write_trace(simulation.machine, folder / "trace.json")
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    print_table(find_runs([folder]), console)
-    console.print(f"record: {folder}", soft_wrap=True, highlight=False)
-    if summary["status"] == "interrupted":
-        console.print(f"interrupted; go on with: {command(folder)}", soft_wrap=True, highlight=False)
     return summary["status"]
+
+
+def show(outcome: Mapping[Path, str]) -> None:
+    """Print the table of the runs in these folders, where their records are, and how to go on with interrupted ones."""
+    print_table(find_runs(list(outcome)), Console(width=None if sys.stdout.isatty() else 160))
+    for folder, status in outcome.items():
+        print(f"record: {folder}")
+        if status == "interrupted":
+            print(f"interrupted; go on with: {command(folder)}")
 
 
 class Session:
@@ -94,6 +98,7 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint of this moment."""
+        self.record.sync()
         header = {
             "config": dict(self.values) | {"resume": None},
             "lines": self.simulation.progress.marks,

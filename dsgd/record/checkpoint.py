@@ -26,8 +26,9 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
-    first = {"dsgd_checkpoint": FORMAT, "sha256": hashlib.sha256(payload).hexdigest(), **header}
-    write_atomically(folder / NAME, json.dumps(first).encode() + b"\n" + payload)
+    first = {"dsgd_checkpoint": FORMAT, **header}
+    signed = {**first, "sha256": _digest(first, payload)}
+    write_atomically(folder / NAME, json.dumps(signed).encode() + b"\n" + payload)
 
 
 def find_checkpoint(path: str) -> Path:
@@ -39,19 +40,22 @@ def find_checkpoint(path: str) -> Path:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The header of a checkpoint whose contents are whole. Raises CheckpointError."""
+    """The header of a checkpoint that is whole. Raises CheckpointError."""
     first, _, payload = path.read_bytes().partition(b"\n")
     try:
         header = json.loads(first)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt"
-        ) from error
+        problem = f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt"
+        raise CheckpointError(problem) from error
     if not isinstance(header, dict) or header.get("dsgd_checkpoint") != FORMAT:
         raise CheckpointError(f"resume must be a checkpoint of dsgd in format {FORMAT}, got {path}")
-    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+    if header.pop("sha256", None) != _digest(header, payload):
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}, which is truncated or corrupt")
     return header
+
+
+def _digest(header: dict[str, Any], payload: bytes) -> str:
+    return hashlib.sha256(json.dumps(header).encode() + payload).hexdigest()
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A copy of the record in Weights & Biases, made from its files by a process of its own, `python -m dsgd.record.mirror`.
+"""A copy of the record in Weights & Biases, made from its files by a process of its own.
 
 The record on disk is the truth. Whatever wandb does there, be it absent, without network, broken or stuck, it neither
 stops nor delays the run: it is told that there is something new, and at the end waited for, for a limited time.
@@ -101,7 +101,7 @@ def main(folder: Path) -> None:
 
 
 def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
-    """Whole lines of a file as it grows; whatever comes in `wakes` says when to look, its end when for the last time."""
+    """Whole lines of a file as it grows; anything in `wakes` says when to look, its end when for the last time."""
     rest = b""
     with path.open("rb") as file:
         ended = False

@@ -52,6 +52,10 @@ class Record:
         self._metrics.flush()
         return line
 
+    def sync(self) -> None:
+        """Have what was appended on the disk: a checkpoint that counts these lines is about to be written."""
+        os.fsync(self._metrics.fileno())
+
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write the summary, atomically, and close the record."""
         self._metrics.close()

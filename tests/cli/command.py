@@ -1,4 +1,4 @@
-"""The installed commands, as users type them, in processes of their own; and in this one, where many runs are wanted."""
+"""The installed commands, as users type them, in processes of their own; or in this one, where many are wanted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def start(line: str, folder: Path, **changes: str) -> subprocess.Popen[str]:
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Return as soon as the condition holds. Raises AssertionError if the process ends before, or all patience is gone."""
+    """Return as soon as the condition holds. Fails if the process ends before, or all patience is gone."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert process.poll() is None, f"it ended too early: {process.communicate()}"

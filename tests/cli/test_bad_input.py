@@ -1,4 +1,4 @@
-"""Bad input ends before anything starts: exit status 2, one line with key, expectation and value, nothing left on disk."""
+"""Bad input ends before anything starts: exit status 2, one line with key, rule and value, nothing left on disk."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_failed_run_leaves_a_valid_record(tmp_path: Path, monkeypatch: pytest.
     write_algorithm(tmp_path, "raise RuntimeError('it broke')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    result = call("--config-dir", "conf", "algo=own", "nodes=2", "hydra.run.dir=failed")
+    result = call("--config-dir", "conf", "algo=own", "experiment=quadratic", "hydra.run.dir=failed")
     assert result.status == 1
     assert "RuntimeError: it broke" in result.err
     assert summary(tmp_path / "failed")["status"] == "failed"
@@ -127,7 +127,7 @@ def test_a_failed_run_leaves_a_valid_record(tmp_path: Path, monkeypatch: pytest.
 def test_an_algorithm_of_the_users_own(tmp_path: Path) -> None:
     """One Python file and one YAML beside it, outside the package; two plain lines of SGD."""
     write_algorithm(tmp_path, "worker.step(await worker.gradient())")
-    line = "dsgd-run --config-dir conf algo=own algo.tau=3 nodes=2 budget.steps=5 hydra.run.dir=run"
+    line = "dsgd-run --config-dir conf algo=own algo.tau=3 experiment=quadratic budget.steps=5 hydra.run.dir=run"
     result = shell(line, tmp_path, PYTHONPATH=str(tmp_path))
     assert result.returncode == 0, result.stderr
     last = summary(tmp_path / "run")

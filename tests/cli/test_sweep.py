@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgd.cli.compose import ConfigTree
 from tests.cli.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 
 NAME = "größe 2, oder 4"
@@ -63,7 +64,10 @@ def test_the_figures_of_a_sweep(swept: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_sweep(tmp_path: Path) -> None:
     """The job that runs keeps a valid record, those after it do not start."""
-    process = start("dsgd-run -m nodes=2,3 budget.epochs=1000 hydra.sweep.dir=swept", tmp_path)
+    process = start(
+        "dsgd-run -m experiment=quadratic nodes=2,3 budget.steps=10000000 eval.every_steps=50 hydra.sweep.dir=swept",
+        tmp_path,
+    )
     first, second = tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_3"
     wait_until(lambda: lines(first) >= 2, process)
     process.send_signal(signal.SIGINT)
@@ -73,6 +77,13 @@ def test_ctrl_c_ends_a_sweep(tmp_path: Path) -> None:
     assert summary(first)["status"] == "interrupted"
     assert (first / "checkpoint.pt").exists()
     assert not second.exists()
+
+
+def test_the_jobs_of_a_sweep_share_its_folder() -> None:
+    """However long it takes to check them: the time in the folder's name is that of the sweep."""
+    jobs = ConfigTree().jobs(["seed=range(12)", "hydra.sweep.dir=${now:%H-%M-%S-%f}"], multirun=True)
+    assert len({job.folder.parent for job in jobs}) == 1
+    assert len({job.folder for job in jobs}) == 12
 
 
 def test_every_choice_of_a_group_can_be_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

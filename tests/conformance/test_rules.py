@@ -208,6 +208,16 @@ def test_a_budget_of_time_ends_at_its_moment(algo: str) -> None:
 
 
 @each_algorithm
+def test_what_happens_at_the_last_moment_still_counts(algo: str) -> None:
+    """Steps of a quarter of a second on an ideal cluster, for 1.25 seconds: five of every worker."""
+    experiment = prepared("experiment=quadratic", f"nodes={NODES}", "cluster=ideal", "budget.steps=9", f"algo={algo}")
+    cluster = dataclasses.replace(experiment.cluster, gradient_s=0.25)
+    _, simulation = run(dataclasses.replace(experiment, cluster=cluster, budget=Budget(time_s=1.25)))
+    assert simulation.time_s == 1.25
+    assert steps(simulation) == [5] * NODES
+
+
+@each_algorithm
 def test_whichever_of_time_and_samples_comes_first_ends_the_run(algo: str) -> None:
     base = prepared(*DIGITS, f"algo={algo}")
     by_samples = run(dataclasses.replace(base, budget=Budget(samples=640)))[1]

@@ -28,6 +28,7 @@ from dsgd.topology import (
     TopologyConfig,
     Torus,
 )
+from dsgd.worker import Algorithm, Worker
 from tests.sim.conftest import Close
 from tests.sim.timing import step_times, timed
 
@@ -288,3 +289,23 @@ def test_an_ideal_network_leaves_the_gradients_alone(close: Close, p: int) -> No
         found = timed(algo, cluster, p, 9, topology)
         close(found.time_s, 0.09)
         assert found.summary()["idle_fraction_max"] == pytest.approx(0, abs=1e-12)
+
+
+class TwoAtOnce(Algorithm):
+    """Two all-reduces begun together."""
+
+    async def train(self, worker: Worker) -> None:
+        while not worker.done:
+            arriving = [worker.start(worker.all_reduce_mean(worker.x.clone())) for _ in range(2)]
+            worker.step(await worker.gradient())
+            for arrival in arriving:
+                await arrival
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, steps=step_counts)
+def test_all_reduces_follow_one_another(close: Close, cluster: Cluster, p: int, steps: int) -> None:
+    """They have the network to themselves: max(t, 2 T); the last gradient of a free-running method ends the run."""
+    t, a, n = parameters(cluster)
+    step = max(t, 2 * all_reduce("best", p, a, n))
+    close(timed(TwoAtOnce(), cluster, p, steps).time_s, (steps - 1) * step + t)
