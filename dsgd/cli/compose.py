@@ -77,7 +77,10 @@ class ConfigTree:
                     raise ConfigError(f"{key} must be one value without -m (multirun), got {value}")
             return [_job(master, None)]
         swept = [f"{key}={value}" for key, value in (master.hydra.sweeper.get("params") or {}).items()]
-        task = self._parse([*swept, *master.hydra.overrides.task])
+        # as typed: an interpolation in them is each job's to resolve
+        given = OmegaConf.to_container(master.hydra.overrides, resolve=False)
+        assert isinstance(given, dict)
+        task = self._parse([*swept, *given["task"]])
         for override in task:
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 key, value = override.get_key_element(), override.get_value_string()
@@ -87,7 +90,7 @@ class ConfigTree:
             OmegaConf.select(master, "hydra.sweep.dir")  # fixes the time of ${now:...}, which all jobs share
         jobs = []
         for number, point in enumerate(points):
-            config = self.load([*master.hydra.overrides.hydra, *point])
+            config = self.load([*given["hydra"], *point])
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, number))
         return jobs

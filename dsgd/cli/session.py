@@ -45,7 +45,7 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | N
     session = Session(values, simulation, record)
     summary = session.run()
     if experiment.trace:
-        write_trace(simulation.machine, folder / "trace.json")
+        write_trace(simulation.machine, simulation.time_s, folder / "trace.json")
     return summary["status"]
 
 

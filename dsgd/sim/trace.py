@@ -11,16 +11,16 @@ Span = tuple[float, float]
 COLOURS = {"compute": "thread_state_running", "communication": "rail_load", "waiting": "thread_state_iowait"}
 
 
-def write_trace(machine: Machine, path: Path) -> None:
+def write_trace(machine: Machine, end_s: float, path: Path) -> None:
     """A node computes, or else its port is busy (communication), or else it waits. Times in microseconds, as the
     format has it."""
     p = len(machine.nodes)
     compute: list[list[Span]] = [[] for _ in range(p + len(machine.shards))]
     ports: list[list[Span]] = [[] for _ in compute]
     for node, begin, end in machine.compute_spans or []:
-        compute[node].append((begin, min(end, machine.loop.now)))
+        compute[node].append((begin, min(end, end_s)))
     for node, begin, end in machine.network.spans or []:
-        ports[node].append((begin, min(end, machine.loop.now)))
+        ports[node].append((begin, min(end, end_s)))
     with path.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         separator = ""
@@ -30,7 +30,7 @@ def write_trace(machine: Machine, path: Path) -> None:
             events = [row]
             computing = sorted(span for span in compute[node] if span[1] > span[0])
             communicating = without(merged(ports[node]), computing)
-            waiting = without([(0.0, machine.loop.now)], merged(computing + communicating))
+            waiting = without([(0.0, end_s)], merged(computing + communicating))
             for kind, spans in zip(COLOURS, (computing, communicating, waiting), strict=True):
                 for begin, end in spans:
                     span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": node, "cname": COLOURS[kind]}

@@ -92,3 +92,11 @@ def test_every_choice_of_a_group_can_be_swept(tmp_path: Path, monkeypatch: pytes
     assert result.status == 0, result.err
     found = {path.name.split("_")[1] for path in (tmp_path / "all").iterdir() if path.is_dir()}
     assert found == {"delayfree", "downpour", "dpsgd", "easgd", "gossip", "sync"}
+
+
+def test_an_interpolation_is_resolved_by_each_job(tmp_path: Path) -> None:
+    """The folder of a job may be made from what is swept over."""
+    sweep = ["-m", "algo=sync,gossip", "nodes=2", "optimizer.lr=0.1,0.2"]
+    folder = "hydra.sweep.subdir=${hydra.runtime.choices.algo}-${optimizer.lr}"
+    jobs = ConfigTree().jobs([*sweep[1:], f"hydra.sweep.dir={tmp_path}", folder], multirun=True)
+    assert [job.folder.name for job in jobs] == ["sync-0.1", "sync-0.2", "gossip-0.1", "gossip-0.2"]
