@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
@@ -41,6 +42,9 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | N
         except OtherRun as error:
             raise ConfigError(f"resume must be a checkpoint of this version, got {checkpoint}: {error}") from error
         before, lines, wall_s = checkpoint.parent, header["lines"], header["wall_s"]
+    # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
     record = Record(folder, values, before, lines, wall_s)
     session = Session(values, simulation, record)
     summary = session.run()

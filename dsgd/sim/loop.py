@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from dsgd.worker import Request
@@ -25,7 +25,7 @@ class Loop:
         """Call action(*arguments) when the clock shows time_s. Raises ValueError for a time that has passed."""
         if not time_s >= self.now:
             raise ValueError(f"an event must not lie in the past, got {time_s} at {self.now}")
-        heapq.heappush(self.queue, (time_s, self._sequence, action, arguments))
+        heappush(self.queue, (time_s, self._sequence, action, arguments))
         self._sequence += 1
 
     @property
@@ -35,7 +35,7 @@ class Loop:
 
     def process_one(self) -> None:
         """Advance the clock to the next event and let it happen."""
-        self.now, _, action, arguments = heapq.heappop(self.queue)
+        self.now, _, action, arguments = heappop(self.queue)
         self.processed += 1
         action(*arguments)
 

@@ -57,6 +57,7 @@ class Machine:
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         self.tasks: list[Task[None]] = []
         self._wanted: list[Wanted] = []
+        self.has_buffers = problem.start_buffers.numel() > 0
         self._gatherings: dict[int, Gathering] = {}
         self._perform = {
             Gradient: self._gradient,
@@ -132,7 +133,8 @@ class Machine:
     # Gradients
 
     def _want(self, node: Node, at: Tensor) -> tuple[Wanted, float]:
-        wanted = Wanted(node.worker.rank, node.batches, at, node.buffers.clone())
+        buffers = node.buffers.clone() if self.has_buffers else node.buffers
+        wanted = Wanted(node.worker.rank, node.batches, at, buffers)
         node.batches += 1
         self._wanted.append(wanted)
         end = node.begin_gradient(self.loop.now)
