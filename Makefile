@@ -25,6 +25,7 @@ bench: $(READY)  ## speed and memory of the simulator
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
 
 figures: $(READY)  ## the committed comparison, made again: results/slow_network
+	rm -rf outputs/figures
 	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) seed=0,1,2 hydra.sweep.dir=outputs/figures
 	$(BIN)/dsgd-plot outputs/figures --out results/slow_network
 
