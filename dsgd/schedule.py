@@ -20,9 +20,7 @@ class Schedule:
     warmup_epochs: float = 0.0
     linear_scaling: bool = False  # multiply the rate by the global batch over reference_batch
     reference_batch: int | None = None  # null: batch_size, so that the factor is the number of workers
-    milestones: list[float] = field(
-        default_factory=list
-    )  # kind=step: epochs after which the rate is multiplied by gamma
+    milestones: list[float] = field(default_factory=list)  # kind=step: epochs after which gamma multiplies the rate
     gamma: float = 0.1
     final: float = 0.0  # kind=cosine: the last rate, as a fraction of the peak
 

@@ -4,8 +4,8 @@ Reference: Talyansky et al. 2018, "Asynchronous SGD without gradient delay for e
 Algorithm 2. The same recursion as CoCoD-SGD (Shen et al. 2019, arXiv 1906.12043).
 
     each cycle of worker i:                                x_i   parameters of worker i, [d]
-        s = x_i;  start all-reduce of s                    s     its value at the start of the cycle, x_init in the
-        paper beta times:  x_i = x_i - lr g(x_i)                 beta  steps of a cycle, tau / 2
+        s = x_i;  start all-reduce of s                    s     x_i at the start of the cycle, the paper's x_init
+        beta times:  x_i = x_i - lr g(x_i)                 beta  steps of a cycle, tau / 2
         P = the mean that arrives                          P     mean over all workers of their s
         x_i = P + (x_i - s)                                tau   staleness bound, even
 

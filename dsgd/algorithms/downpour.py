@@ -19,8 +19,8 @@ the local step is applied after the push, so that a counted sample is at the ser
 single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. step() may add local
 momentum, which only shows between two fetches.
 Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round
-trips. Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the
-server.
+trips.
+Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from dsgd.record.writer import METRICS, SUMMARY
 FREE_TO_CHANGE = ("resume", "wandb")
 
 
-def checkpoint_of(path: str) -> Path:
-    """The checkpoint in a run folder, or at a path itself; whole, and with its record beside it. Raises ConfigError."""
+def checkpoint_of(path: str) -> tuple[Path, dict[str, Any]]:
+    """The checkpoint in a run folder, or at a path itself, and its header; whole, and with its record beside it.
+    Raises ConfigError."""
     try:
         checkpoint = find_checkpoint(path)
     except CheckpointError as error:
@@ -31,7 +32,7 @@ def checkpoint_of(path: str) -> Path:
     lines = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
     if lines < wanted:
         raise ConfigError(f"resume must have {METRICS} of >= {wanted} lines beside it, got {lines} in {metrics}")
-    return checkpoint
+    return checkpoint, header
 
 
 def ended(path: str) -> str | None:
@@ -42,10 +43,10 @@ def ended(path: str) -> str | None:
     return f"resume must be an interrupted run, got {path}, which is {json.loads(summary.read_text()).get('status')}"
 
 
-def resumed(values: dict[str, Any], overrides: Sequence[str], path: Path) -> dict[str, Any]:
-    """The configuration to go on with: the checkpoint's own. Who gives more than resume=PATH must give the same one;
-    raises ConfigError at the first difference."""
-    stored: dict[str, Any] = with_numbers(read_header(path)["config"])
+def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
+    """The configuration to go on with: that in the checkpoint's header. Who gives more than resume=PATH must give the
+    same one; raises ConfigError at the first difference."""
+    stored: dict[str, Any] = with_numbers(header["config"])
     if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.")) for text in overrides):
         for key in dict.fromkeys([*stored, *values]):
             if key not in FREE_TO_CHANGE:

@@ -92,8 +92,8 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> li
         if values["resume"] is not None:
             if len(jobs) > 1:
                 raise ConfigError(f"resume must be used without a sweep, got {values['resume']}")
-            checkpoint = checkpoint_of(str(values["resume"]))
-            values = resumed(values, job.overrides, checkpoint)
+            checkpoint, header = checkpoint_of(str(values["resume"]))
+            values = resumed(values, job.overrides, header)
             before = checkpoint.parent.resolve()
             if not any(text.startswith(f"{job.folder_key}=") for text in overrides):
                 folder = before
@@ -133,7 +133,7 @@ def execute(config: DictConfig, outcome: dict[Path, str]) -> None:
     checkpoint = None
     if values["resume"] is not None:
         checkpoint = checkpoint_of(str(values["resume"]))
-        values = resumed(values, hydra_config.overrides.task, checkpoint)
+        values = resumed(values, hydra_config.overrides.task, checkpoint[1])
     print(choose_engine(values["engine"]), file=sys.stderr)
     folder = Path(hydra_config.runtime.output_dir)
     outcome[folder] = run_and_record(values, folder, checkpoint)

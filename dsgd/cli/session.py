@@ -18,7 +18,7 @@ from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.resume import command
 from dsgd.experiment import Experiment
-from dsgd.record.checkpoint import NAME, read_header, read_state, write_checkpoint
+from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import Record
 from dsgd.report.runs import find_runs
@@ -28,20 +28,21 @@ from dsgd.sim.simulation import Simulation
 from dsgd.sim.trace import write_trace
 
 
-def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: Path | None) -> str:
-    """Run the configuration `values`, or go on from `checkpoint`, with its record in `folder`. Returns the status."""
+def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Path, Mapping[str, Any]] | None) -> str:
+    """Run the configuration `values`, or go on from `checkpoint` (its path and header), with its record in `folder`.
+    Returns the status."""
     torch.set_num_threads(values["engine"]["threads"])
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     experiment = build_experiment(values)
     simulation = Simulation(experiment)
     before, lines, wall_s = None, 0, 0.0
     if checkpoint is not None:
-        header = read_header(checkpoint)
+        path, header = checkpoint
         try:
-            restore(simulation, read_state(checkpoint))
+            restore(simulation, read_state(path))
         except OtherRun as error:
-            raise ConfigError(f"resume must be a checkpoint of this version, got {checkpoint}: {error}") from error
-        before, lines, wall_s = checkpoint.parent, header["lines"], header["wall_s"]
+            raise ConfigError(f"resume must be a checkpoint of this version, got {path}: {error}") from error
+        before, lines, wall_s = path.parent, header["lines"], header["wall_s"]
     # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

@@ -28,8 +28,8 @@ def measure(
     """The `FIELDS` of a mark, from every worker's vector [d] and buffers [nb].
 
     centre: [d], the output model of methods that have one; None: the mean of the workers' vectors. The accuracy of a
-    worker is that of its own vector with its own batch-norm statistics. consensus_distance: sqrt(mean_i |x_i -
-    mean|^2).
+    worker is that of its own vector with its own batch-norm statistics.
+    consensus_distance: sqrt(mean_i |x_i - mean|^2).
     discrepancy: max_ij |x_i - x_j|.
     """
     output = mean(xs) if centre is None else centre

@@ -46,6 +46,7 @@ class Machine:
         self.network = Network(self.loop, rates, cluster.latency_s)
         self.network.spans = [] if experiment.trace else None
         self.all_reduce = all_reduce_s(cluster.collective, p, self.message_bytes, cluster.latency_s, min(rates[:p]))
+        self._all_reduce_bytes = [bytes_of_node(self.all_reduce[1], p, rank, self.message_bytes) for rank in range(p)]
         self._all_reduce_free_s = 0.0
 
         start = problem.start if experiment.gradients != "none" else problem.start[:0]
@@ -71,7 +72,6 @@ class Machine:
 
     def launch(self) -> None:
         """Start the algorithm on every worker."""
-        self.training = len(self.nodes)
         for node in self.nodes:
             task = Task(self._train(node.worker), node, self.perform)
             self.tasks.append(task)
@@ -179,12 +179,11 @@ class Machine:
 
     def _reduce(self, gathering: Gathering) -> None:
         """Everybody has entered: the collective runs, after the one before it."""
-        duration, name = self.all_reduce
+        duration, _ = self.all_reduce
         begin = max(gathering.begin_s, self._all_reduce_free_s)
         self._all_reduce_free_s = begin + duration
-        p = len(self.nodes)
-        for rank in range(p):
-            self.network.count(rank, bytes_of_node(name, p, rank, self.message_bytes), begin, begin + duration)
+        for rank, size in enumerate(self._all_reduce_bytes):
+            self.network.count(rank, size, begin, begin + duration)
         self.loop.at(max(gathering.end_s, begin + duration), self._reduced, gathering)
 
     def _reduced(self, gathering: Gathering) -> None:
