@@ -65,14 +65,15 @@ class Exchange(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pull(Request):
-    """The last vector that `peer` published, fetched without involving its training loop."""
+    """The last vector that `peer` published, fetched without involving its training loop; None if it cannot be
+    reached."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push(Request):
-    """Deliver `vector` to the inbox of `peer`; the answer comes when it has arrived there."""
+    """Deliver `vector` to the inbox of `peer`; the answer comes when it has arrived there, or cannot."""
 
     peer: int
     vector: Tensor
@@ -106,7 +107,7 @@ class Worker:
     steps: how many local optimiser steps it has applied.
     """
 
-    __slots__ = ("_engine", "nodes", "rank", "rng", "steps", "x")
+    __slots__ = ("_engine", "kept", "nodes", "rank", "rng", "steps", "x")
 
     def __init__(self, rank: int, nodes: int, x: Tensor, rng: np.random.Generator, engine: Engine) -> None:
         self.rank = rank
@@ -114,6 +115,7 @@ class Worker:
         self.x = x
         self.rng = rng
         self.steps = 0
+        self.kept: dict[str, Tensor] = {}
         self._engine = engine
 
     @property
@@ -121,6 +123,13 @@ class Worker:
         """True when the budget is used up: after the same step everywhere for a lock-step algorithm, otherwise when the
         samples of all workers together reach it."""
         return self._engine.done(self)
+
+    def keep(self, name: str) -> Tensor:
+        """A vector [d] of the algorithm's own that outlives a step, zeros at first: change it in place. It is part of a
+        checkpoint, local variables are not."""
+        if name not in self.kept:
+            self.kept[name] = self.x.new_zeros(self.x.shape)
+        return self.kept[name]
 
     @property
     def lr(self) -> float:
@@ -157,12 +166,13 @@ class Worker:
         """Make a copy of the present x what peers get from pull()."""
         self._engine.publish(self)
 
-    async def pull(self, peer: int) -> Tensor:
-        """The peer's last published vector [d]."""
+    async def pull(self, peer: int) -> Tensor | None:
+        """The peer's last published vector [d]; None if the peer is dead or silent, which happens to real ones."""
         return await Pull(peer)
 
     async def push(self, peer: int, v: Tensor) -> None:
-        """Deliver v [d] to the peer's inbox; returns when it is there."""
+        """Deliver v [d] to the peer's inbox; returns when it is there. To a dead peer, or one that takes nothing out of
+        a full inbox, it is lost."""
         await Push(peer, v)
 
     def inbox(self) -> list[Tensor]:
@@ -188,6 +198,12 @@ class Algorithm:
 
     lockstep: ClassVar[bool] = False
     servers: int = 0
+
+    @property
+    def cycle(self) -> int:
+        """After how many steps nothing is under way: there `train` can be entered anew with a worker of these steps, x
+        and kept vectors, and goes on as if it had never left. Checkpoints of real processes are taken there."""
+        return 1
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         """Raise ValueError, before any work, for options that do not fit the number of workers or the local optimiser.

@@ -36,12 +36,16 @@ class DelayFree(Algorithm):
         if self.tau < 2 or self.tau % 2:
             raise ValueError(f"tau must be even and >= 2 (a cycle is tau / 2 steps), got {self.tau}")
 
+    @property
+    def cycle(self) -> int:
+        return self.tau // 2
+
     async def train(self, worker: Worker) -> None:
         x = worker.x
         while not worker.done:
             start = x.clone()
             arriving = worker.start(worker.all_reduce_mean(start))
-            for _ in range(self.tau // 2):
+            for _ in range(self.cycle):
                 if worker.done:
                     break
                 worker.step(await worker.gradient())

@@ -59,15 +59,15 @@ class Downpour(Algorithm):
 
     async def train(self, worker: Worker) -> None:
         x = worker.x
-        accumulated = None
+        accumulated = worker.keep("accumulated")
         while not worker.done:
             if worker.steps % self.n_fetch == 0:
                 x.copy_(await worker.call("fetch"))
             g = await worker.gradient()
-            accumulated = g if accumulated is None else accumulated + g
+            accumulated.add_(g)
             if (worker.steps + 1) % self.n_push == 0:
-                await worker.call("push", accumulated, worker.lr)
-                accumulated = None
+                await worker.call("push", accumulated.clone(), worker.lr)
+                accumulated.zero_()
             worker.step(g)
 
     def server(self, x: Tensor) -> ParameterServer:

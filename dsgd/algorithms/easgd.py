@@ -73,7 +73,7 @@ class EASGD(Algorithm):
 
     async def train(self, worker: Worker) -> None:
         x, delta = worker.x, self.momentum
-        v = None if delta is None else x.new_zeros(x.shape)
+        v = None if delta is None else worker.keep("v")
         while not worker.done:
             snapshot = x.clone()
             if worker.steps % self.tau == 0:
@@ -85,7 +85,7 @@ class EASGD(Algorithm):
                 before = x.clone()
                 x.add_(v, alpha=delta)
                 worker.step(g)
-                v = x - before
+                v.copy_(x).sub_(before)
 
     def server(self, x: Tensor) -> Centre:
         return Centre(x)

@@ -57,7 +57,9 @@ class Gossip(Algorithm):
             if worker.nodes > 1 and worker.steps % self.tau == 0:
                 peer = self.random_peer(worker)
                 if self.mode == "pull":
-                    x.add_(await worker.pull(peer)).mul_(0.5)
+                    y = await worker.pull(peer)
+                    if y is not None:  # a dead peer has nothing to average with
+                        x.add_(y).mul_(0.5)
                 else:
                     if sending is not None:
                         await sending

@@ -25,7 +25,7 @@ from dsgd.report.runs import find_runs
 from dsgd.report.table import print_table
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
-from dsgd.sim.trace import write_trace
+from dsgd.trace import write_trace
 
 
 def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Path, Mapping[str, Any]] | None) -> str:
@@ -50,7 +50,7 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
     session = Session(values, simulation, record)
     summary = session.run()
     if experiment.trace:
-        write_trace(simulation.machine, simulation.time_s, folder / "trace.json")
+        write_trace(simulation.trace_rows(), simulation.time_s, folder / "trace.json")
     return summary["status"]
 
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dsgd.data import Data
+from dsgd.experiment import Experiment
 
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activations
 
 
@@ -116,6 +118,20 @@ class Problem:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         return buffers
+
+
+def build_problem(experiment: Experiment) -> Problem:
+    """Load the data and initialise the model. Raises ValueError for data that cannot be read."""
+    dtype = DTYPES[experiment.precision]
+    # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
+    nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
+    data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)
+    # modules initialise themselves from torch's global stream: seed it, and leave it as it was
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        module = experiment.model.build(data.input_shape, data.classes)
+    optimizer = experiment.optimizer
+    return Problem(module, data, dtype, optimizer.weight_decay, optimizer.decay_norm_and_bias)
 
 
 def _slots(module: nn.Module, kind: str, wanted: Callable[[Tensor], bool]) -> list[Slot]:

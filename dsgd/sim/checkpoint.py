@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dsgd.sim.simulation import Progress, Simulation
+from dsgd.marks import Progress
+from dsgd.sim.simulation import Simulation
 
 
 class OtherRun(ValueError):

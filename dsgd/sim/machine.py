@@ -14,10 +14,11 @@ from dsgd.gradients.evaluation import mean
 from dsgd.gradients.problem import Problem
 from dsgd.sim.collectives import all_reduce_s, bytes_of_node
 from dsgd.sim.compute import Processor
-from dsgd.sim.loop import Loop, Task
+from dsgd.sim.loop import Loop
 from dsgd.sim.network import Network
 from dsgd.sim.node import Gathering, Node, Shard
 from dsgd.streams import stream
+from dsgd.task import Task
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
 T = TypeVar("T")

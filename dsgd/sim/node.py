@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.sim.compute import Processor
-from dsgd.sim.loop import Task
+from dsgd.task import Task
 from dsgd.worker import Worker
 
 

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from dsgd.experiment import Experiment
 from dsgd.gradients import build_evaluator
 from dsgd.gradients.evaluation import FIELDS, measure
 from dsgd.gradients.nothing import Nothing
-from dsgd.gradients.problem import Problem
+from dsgd.gradients.problem import build_problem
+from dsgd.marks import Counters, Mark, Progress, summarised
 from dsgd.sim.machine import Machine
-
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
-Mark = dict[str, Any]
-
-
-def build_problem(experiment: Experiment) -> Problem:
-    """Load the data and initialise the model. Raises ValueError for data that cannot be read."""
-    dtype = DTYPES[experiment.precision]
-    # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
-    nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
-    data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)
-    # modules initialise themselves from torch's global stream: seed it, and leave it as it was
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(experiment.seed)
-        module = experiment.model.build(data.input_shape, data.classes)
-    optimizer = experiment.optimizer
-    return Problem(module, data, dtype, optimizer.weight_decay, optimizer.decay_norm_and_bias)
-
-
-@dataclass
-class Progress:
-    """What a run has found out so far that no replay of its timing could tell. Part of a checkpoint."""
-
-    marks: int = 0
-    last_mark: tuple[float, int] | None = None  # (time_s, samples)
-    next_samples: int = 1  # how many intervals of samples the next mark is at
-    next_time: int = 1
-    first_loss: float | None = None
-    time_to_target_s: float | None = None
-    last_values: Mark | None = None
+from dsgd.trace import Row
 
 
 class Simulation:
@@ -141,8 +107,9 @@ class Simulation:
         self.progress.last_mark = (time_s, self.machine.samples)
         if not self._replaying:
             values = self._measure(time_s)
-            self._judge(values)
-            self.progress.last_values = values
+            status = self.progress.judge(self.experiment, values)
+            if status is not None:
+                self.status, self.end_s = status, time_s
             yield values
 
     def _measure(self, time_s: float) -> Mark:
@@ -152,61 +119,41 @@ class Simulation:
             xs = [node.worker.x for node in machine.nodes]
             buffers = [node.buffers for node in machine.nodes]
             measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre())
-        return self.counters(time_s) | measured
+        return self.counters(time_s).fields(experiment) | measured
 
-    def counters(self, time_s: float) -> Mark:
-        """The fields of a mark that need no evaluation."""
-        machine, experiment = self.machine, self.experiment
-        idle = [node.idle_fraction(time_s) for node in machine.nodes]
-        return {
-            "time_s": time_s,
-            "clock": "virtual",
-            "samples": machine.samples,
-            "epoch": machine.samples / experiment.epoch_samples,
-            "lr": experiment.learning_rate(machine.samples),
-            "staleness_mean": machine.staleness_sum / max(machine.staleness_count, 1),
-            "staleness_max": machine.staleness_max,
-            "bytes_sent": round(sum(machine.network.bytes_sent)),
-            "idle_fraction_mean": sum(idle) / len(idle),
-            "idle_fraction_max": max(idle),
-        }
-
-    def _judge(self, values: Mark) -> None:
-        """Has the run diverged, or reached its target?"""
-        loss, progress, target = values["train_loss"], self.progress, self.experiment.target
-        if loss is not None:
-            first = progress.first_loss = loss if progress.first_loss is None else progress.first_loss
-            limit = self.experiment.eval.diverged_factor * max(first, 1.0)
-            if not math.isfinite(loss) or loss > limit:
-                self.status = "diverged"
-                self.end_s = values["time_s"]
-        accuracy = values["test_accuracy"]
-        reached = target.accuracy is not None and accuracy is not None and accuracy >= target.accuracy
-        if reached and progress.time_to_target_s is None:
-            progress.time_to_target_s = values["time_s"]
-            if target.stop:
-                self.status = "completed"
-                self.end_s = values["time_s"]
+    def counters(self, time_s: float) -> Counters:
+        machine = self.machine
+        return Counters(
+            time_s=time_s,
+            clock="virtual",
+            samples=machine.samples,
+            bytes_sent=machine.network.bytes_sent,
+            idle=[node.idle_fraction(time_s) for node in machine.nodes],
+            staleness_mean=machine.staleness_sum / max(machine.staleness_count, 1),
+            staleness_max=machine.staleness_max,
+        )
 
     def summary(self) -> Mark:
-        """The run as a whole: the last measured values, the counters as they are now."""
+        """The run as a whole, so far."""
         machine = self.machine
-        values = (self.progress.last_values or dict.fromkeys(FIELDS)) | self.counters(self.time_s)
-        sent = machine.network.bytes_sent
-        return {
-            "status": self.status,
-            "clock": "virtual",
-            "time_s": self.time_s,
-            "samples": machine.samples,
-            "epochs": values["epoch"],
-            "steps": max(node.worker.steps for node in machine.nodes),
-            **{field: values[field] for field in FIELDS},
-            "time_to_target_s": self.progress.time_to_target_s,
-            "bytes_sent_total": round(sum(sent)),
-            "bytes_sent_max_node": round(max(sent)),
-            **{key: values[key] for key in values if key.startswith(("idle_fraction", "staleness"))},
-            "dimension": self.problem.dimension,
-            "message_bytes": machine.message_bytes,
-            "spectral_gap": self.experiment.topology.spectral_gap,
-            "collective": machine.all_reduce[1],
-        }
+        return summarised(
+            self.experiment,
+            self.progress,
+            self.status,
+            self.counters(self.time_s),
+            steps=max(node.worker.steps for node in machine.nodes),
+            dimension=self.problem.dimension,
+            message_bytes=machine.message_bytes,
+            collective=machine.all_reduce[1],
+        )
+
+    def trace_rows(self) -> list[Row]:
+        """What every worker and server did when, if the experiment asks for a trace."""
+        machine = self.machine
+        p = len(machine.nodes)
+        rows = [Row(f"worker {i}" if i < p else f"server {i - p}", [], []) for i in range(p + len(machine.shards))]
+        for node, begin, end in machine.compute_spans or []:
+            rows[node].computing.append((begin, end))
+        for node, begin, end in machine.network.spans or []:
+            rows[node].communicating.append((begin, end))
+        return rows

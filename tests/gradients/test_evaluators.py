@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dsgd.gradients import Wanted, build_evaluator
-from dsgd.gradients.problem import Problem
-from dsgd.sim.simulation import build_problem
+from dsgd.gradients.problem import Problem, build_problem
 from tests.simulate import experiment
 
 EXACT = 1e-12  # of float64, relative to the largest entry

@@ -1,44 +1,51 @@
-"""A timeline of a simulated run in the Chrome trace format, which Perfetto opens: one row per node."""
+"""A timeline of a run in the Chrome trace format, which Perfetto opens: one row per node."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from dsgd.sim.machine import Machine
+from typing import Any
 
 Span = tuple[float, float]
 COLOURS = {"compute": "thread_state_running", "communication": "rail_load", "waiting": "thread_state_iowait"}
 
 
-def write_trace(machine: Machine, end_s: float, path: Path) -> None:
+@dataclass(frozen=True)
+class Row:
+    """One node. computing, communicating: (begin, end) in seconds of the training clock, in any order."""
+
+    name: str
+    computing: list[Span]
+    communicating: list[Span]
+
+
+def write_trace(rows: Sequence[Row], end_s: float, path: Path) -> None:
     """A node computes, or else its port is busy (communication), or else it waits. Times in microseconds, as the
     format has it."""
-    p = len(machine.nodes)
-    compute: list[list[Span]] = [[] for _ in range(p + len(machine.shards))]
-    ports: list[list[Span]] = [[] for _ in compute]
-    for node, begin, end in machine.compute_spans or []:
-        compute[node].append((begin, min(end, end_s)))
-    for node, begin, end in machine.network.spans or []:
-        ports[node].append((begin, min(end, end_s)))
     with path.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         separator = ""
-        for node in range(len(compute)):
-            name = f"worker {node}" if node < p else f"server {node - p}"
-            row = {"name": "thread_name", "ph": "M", "pid": 0, "tid": node, "args": {"name": name}}
-            events = [row]
-            computing = sorted(span for span in compute[node] if span[1] > span[0])
-            communicating = without(merged(ports[node]), computing)
+        for number, row in enumerate(rows):
+            name = {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": row.name}}
+            events: list[dict[str, Any]] = [name]
+            computing = sorted(span for span in until(end_s, row.computing) if span[1] > span[0])
+            communicating = without(merged(until(end_s, row.communicating)), computing)
             waiting = without([(0.0, end_s)], merged(computing + communicating))
             for kind, spans in zip(COLOURS, (computing, communicating, waiting), strict=True):
                 for begin, end in spans:
-                    span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": node, "cname": COLOURS[kind]}
+                    span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": number, "cname": COLOURS[kind]}
                     events.append(span | {"ts": begin * 1e6, "dur": (end - begin) * 1e6})
             for event in events:
                 file.write(separator + json.dumps(event))
                 separator = ",\n"
         file.write("\n]}\n")
+
+
+def until(end_s: float, spans: Sequence[Span]) -> list[Span]:
+    """Spans, cut off at the end of the run."""
+    return [(begin, min(end, end_s)) for begin, end in spans]
 
 
 def merged(spans: list[Span]) -> list[Span]:
