@@ -18,6 +18,7 @@ LEVELS = {"cli": 4, "report": 3, "record": 3, "sim": 2, "dist": 2, "algorithms":
 BESIDE = {
     "gradients",
     "marks",
+    "server",
     "task",
     "trace",
     "models",

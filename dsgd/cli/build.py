@@ -29,11 +29,16 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """`engine.*`: nothing here changes a result, but for the last bits."""
+    """`engine.*`: nothing here changes a result of the simulator, but for the last bits. The later ones are of
+    engine=dist."""
 
-    gradients: str  # loop | vmap | none: timing only
-    threads: int  # of the arithmetic
+    gradients: str = "loop"  # loop | vmap | none: timing only
+    threads: int = 1  # of the arithmetic
     checkpoint_every_s: float | None = None  # of host time
+    timeout_s: float = 60.0
+    patience_s: float = 2.0
+    gpus_per_node: int | None = None
+    restarts: int = 0
 
     def __post_init__(self) -> None:
         one_of(self.gradients, GRADIENTS, "gradients")
@@ -41,6 +46,14 @@ class EngineOptions:
             raise ValueError(f"threads must be >= 1, got {self.threads}")
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
             raise ValueError(f"checkpoint_every_s must be > 0 or null, got {self.checkpoint_every_s}")
+        if not 1 <= self.timeout_s <= 86400:
+            raise ValueError(f"timeout_s must be in [1, 86400], got {self.timeout_s}")
+        if not 0 < self.patience_s <= self.timeout_s:
+            raise ValueError(f"patience_s must be in (0, timeout_s = {self.timeout_s:g}], got {self.patience_s}")
+        for name in ("gpus_per_node", "restarts"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must be >= 0, got {value}")
 
 
 def build_experiment(config: Mapping[str, Any]) -> Experiment:

@@ -61,14 +61,14 @@ def with_numbers(value: Any) -> Any:
     return {int(key) if key.isdecimal() else key: with_numbers(inner) for key, inner in value.items()}
 
 
-def compare(stored: Any, given: Any, key: str) -> None:
-    """Raise ConfigError at the first difference."""
+def compare(stored: Any, given: Any, key: str, where: str = "in the checkpoint to resume from") -> None:
+    """Raise ConfigError at the first difference. where: the stored value is."""
     if isinstance(stored, dict) and isinstance(given, dict):
         for inner in dict.fromkeys([*stored, *given]):
-            compare(stored.get(inner), given.get(inner), f"{key}.{inner}")
+            compare(stored.get(inner), given.get(inner), f"{key}.{inner}" if key else inner, where)
     elif stored != given:
         key = key.removesuffix(".name")  # of a choice
-        raise ConfigError(f"{key} must be {stored!r}, as in the checkpoint to resume from, got {given!r}")
+        raise ConfigError(f"{key} must be {stored!r}, as {where}, got {given!r}")
 
 
 def command(folder: Path) -> str:

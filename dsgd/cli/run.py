@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser  # the parser of hydra.main itself: what it takes, we must take
@@ -18,13 +18,18 @@ from omegaconf import DictConfig
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
 from dsgd.cli.resume import checkpoint_of, quoted, resumed
+from dsgd.dist.environment import gpus, launch
 from dsgd.record.writer import METRICS
 
-EXIT_CONFIG, EXIT_INTERRUPTED = 2, 130
+if TYPE_CHECKING:
+    from dsgd.cli.joined import Joined
+
+EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns 0 (also for a diverged run, which is a result), 2 for a bad configuration, 130 on Ctrl-C.
+    """The command. Returns 0 (also for a diverged run, which is a result), 1 for a run of real processes that could not
+    go on, 2 for a bad configuration, 130 on Ctrl-C.
 
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after a run that failed."""
     as_called = sys.argv
@@ -48,19 +53,21 @@ def _main() -> int:
 
     def task(config: DictConfig) -> None:
         try:
-            execute(config, outcome)
+            execute(config, outcome, joined)
         except ConfigError as error:  # Hydra would print where it was raised
             print(one_line(error), file=sys.stderr)
             sys.exit(EXIT_CONFIG)
 
-    check(arguments)
+    joined = check(arguments)
     try:
         hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
     finally:
-        if outcome:
+        if outcome and (joined is None or joined.rank == 0):
             from dsgd.cli.session import show
 
             show(outcome)
+    if "failed" in outcome.values():
+        return EXIT_FAILED
     return EXIT_INTERRUPTED if "interrupted" in outcome.values() else 0
 
 
@@ -68,38 +75,48 @@ def _refuse(message: str) -> NoReturn:
     raise ConfigError(message)
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> Joined | None:
     """Check what Hydra is about to do, before it does anything. Raises ConfigError."""
     if arguments.hydra_help or arguments.shell_completion or arguments.experimental_rerun:
-        return
+        return None
     if arguments.config_path is not None:
         raise ConfigError(f"--config-path must not be given (--config-dir adds a folder), got {arguments.config_path}")
     tree = ConfigTree(arguments.config_dir, arguments.config_name or CONFIG_NAME)
     if arguments.help or arguments.cfg or arguments.info:
         tree.load(arguments.overrides)
-    else:
-        sys.argv += check_jobs(tree, arguments.overrides, arguments.multirun)
+        return None
+    added, joined = check_jobs(tree, arguments.overrides, arguments.multirun)
+    sys.argv += added
+    return joined
 
 
-def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> list[str]:
-    """Check every job before the first one starts, leave nothing behind. Returns overrides to add."""
+def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tuple[list[str], Joined | None]:
+    """Check every job before the first one starts, leave nothing behind. Returns overrides to add, and the other
+    processes that a launcher has started, if it has."""
     jobs = tree.jobs(overrides, multirun)
     folders: dict[Path, str] = {}
     added: list[str] = []
+    joined: Joined | None = None
     for job in jobs:
         values, folder = job.values, job.folder.absolute()
-        before = None
+        before, engine = None, None
         if values["resume"] is not None:
             if len(jobs) > 1:
                 raise ConfigError(f"resume must be used without a sweep, got {values['resume']}")
             checkpoint, header = checkpoint_of(str(values["resume"]))
             values = resumed(values, job.overrides, header)
+            engine = header.get("engine", "sim")
             before = checkpoint.parent.resolve()
             if not any(text.startswith(f"{job.folder_key}=") for text in overrides):
                 folder = before
                 added = [f"{job.folder_key}={quoted(folder)}"]
-        choose_engine(values["engine"])
+        engine, _ = choose_engine(values, engine)
         build_experiment(values)
+        if engine == "dist":
+            joined = check_launch(values, folder, multirun)
+            if joined is not None and joined.rank > 0:
+                folder = before = Path(joined.meeting.folder).resolve()
+                added = [f"{job.folder_key}={quoted(folder)}"]
         if (folder / METRICS).exists() and folder.resolve() != before:
             hint = "" if multirun else f"; resume={job.folder} goes on with that run"
             raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{hint}")
@@ -108,35 +125,71 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> li
         folders[folder] = job.folder_key
     for folder, key in folders.items():
         check_writable(folder, key)
-    return added
+    return added, joined
 
 
-def choose_engine(engine: Mapping[str, Any]) -> str:
-    """One line on which engine runs and why. Raises ConfigError inside a launcher that started several processes."""
-    for variable in ("WORLD_SIZE", "SLURM_NTASKS"):
-        if engine["name"] == "auto" and int(os.environ.get(variable, "1") or 1) > 1:
-            raise ConfigError(
-                f"engine must be sim with {variable}={os.environ[variable]}, got auto: this version has no engine of "
-                "real processes, and would run the same simulation that many times"
-            )
-    reason = "as configured" if engine["name"] == "sim" else "this version has no other engine"
-    gradients = "left out" if engine["gradients"] == "none" else "real"
-    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
+def choose_engine(values: Mapping[str, Any], before: str | None = None) -> tuple[str, str]:
+    """`sim` or `dist`, and one line that says why. before: the engine of the run to go on with. Raises ConfigError."""
+    wanted, nodes = values["engine"]["name"], values["nodes"]
+    where = launch(os.environ)  # contradictions in the environment are errors whatever is wanted
+    found = gpus(os.environ)
+    if before is not None and wanted in ("auto", before):
+        name, reason = before, "as the run to go on with"
+    elif before is not None:
+        raise ConfigError(f"engine must be {before}, as in the checkpoint to resume from, got {wanted}")
+    elif wanted != "auto":
+        name, reason = wanted, "as configured"
+    elif where.kind != "local":
+        name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
+    elif isinstance(nodes, int) and found >= nodes:
+        name, reason = "dist", f"there are {found} GPUs for {nodes} workers"
+    else:
+        gpu = "1 GPU" if found == 1 else f"{found} GPUs"
+        name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
+    if name == "dist":
+        return name, f"engine: dist, {reason}; time is the wall's"
+    gradients = "left out" if values["engine"].get("gradients") == "none" else "real"
+    return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
-def execute(config: DictConfig, outcome: dict[Path, str]) -> None:
-    """One job of Hydra's: puts the status of its run into `outcome`."""
-    from dsgd.cli.session import run_and_record  # imports torch
+def check_launch(values: dict[str, Any], folder: Path, multirun: bool) -> Joined | None:
+    """Check what the launcher has started, and meet the other processes; None without a launcher. Raises
+    ConfigError."""
+    if values["engine"].get("gradients") == "none":
+        raise ConfigError("engine.gradients must not be none with engine=dist, got none")
+    where = launch(os.environ)
+    if where.kind == "local":
+        return None
+    if multirun:
+        raise ConfigError(f"a sweep must be started outside of {where.kind}, got --multirun in {where.nodes} processes")
+    if where.nodes != values["nodes"]:
+        variable = "WORLD_SIZE" if where.kind == "torchrun" else "SLURM_NTASKS"
+        raise ConfigError(f"nodes must be {variable}={where.nodes}, the processes started, got {values['nodes']}")
+    from dsgd.cli.joined import join  # imports torch
 
+    return join(where, values, folder)
+
+
+def execute(config: DictConfig, outcome: dict[Path, str], joined: Joined | None) -> None:
+    """One job of Hydra's: puts the status of its run into `outcome`. joined: with the processes of a launcher."""
     hydra_config = HydraConfig.get()
     values = plain(DictConfig({**config, "hydra": {"runtime": {"choices": hydra_config.runtime.choices}}}))
     checkpoint = None
     if values["resume"] is not None:
         checkpoint = checkpoint_of(str(values["resume"]))
         values = resumed(values, hydra_config.overrides.task, checkpoint[1])
-    print(choose_engine(values["engine"]), file=sys.stderr)
+    engine, why = choose_engine(values, checkpoint[1].get("engine", "sim") if checkpoint else None)
+    if joined is None or joined.rank == 0:
+        print(why, file=sys.stderr)
     folder = Path(hydra_config.runtime.output_dir)
-    outcome[folder] = run_and_record(values, folder, checkpoint)
+    if engine == "sim":
+        from dsgd.cli.session import run_and_record  # imports torch
+
+        outcome[folder] = run_and_record(values, folder, checkpoint)
+    else:
+        from dsgd.cli.distributed import run_distributed
+
+        outcome[folder] = run_distributed(values, folder, checkpoint, joined)
     if outcome[folder] == "interrupted" and hydra_config.mode is RunMode.MULTIRUN:
         raise KeyboardInterrupt  # ends the sweep as well
 

@@ -59,8 +59,8 @@ def show(outcome: Mapping[Path, str]) -> None:
     print_table(find_runs(list(outcome)), Console(width=None if sys.stdout.isatty() else 160))
     for folder, status in outcome.items():
         print(f"record: {folder}")
-        if status == "interrupted":
-            print(f"interrupted; go on with: {command(folder)}")
+        if status == "interrupted" or (status == "failed" and (folder / NAME).is_file()):
+            print(f"{status}; go on with: {command(folder)}")
 
 
 class Session:
@@ -106,6 +106,7 @@ class Session:
         self.record.sync()
         header = {
             "config": dict(self.values) | {"resume": None},
+            "engine": "sim",
             "lines": self.simulation.progress.marks,
             "wall_s": self.record.wall_s,
         }

@@ -78,13 +78,22 @@ class Problem:
         self.data.loss(self.module(inputs), targets).backward()
         return self.add_decay(g, x)
 
-    def add_decay(self, g: Tensor, x: Tensor) -> Tensor:
-        """Add the gradient of the weight decay at x to g, in place; works on rows of vectors too."""
+    def add_decay(self, g: Tensor, x: Tensor, begin: int = 0, scale: float = 1.0) -> Tensor:
+        """Add scale times the gradient of the weight decay at x to g, in place; works on rows of vectors too.
+
+        g, x may be a range of [d], the one that starts at `begin`."""
         if self.weight_decay and self.decay_mask is not None:
-            g.addcmul_(x, self.decay_mask, value=self.weight_decay)
+            mask = self.decay_mask[begin : begin + g.shape[-1]]
+            g.addcmul_(x, mask, value=self.weight_decay * scale)
         elif self.weight_decay:
-            g.add_(x, alpha=self.weight_decay)
+            g.add_(x, alpha=self.weight_decay * scale)
         return g
+
+    def to(self, device: torch.device) -> None:
+        """Move what computes with vectors there. The initial vectors and the data stay where they are."""
+        self.module.to(device)
+        if self.decay_mask is not None:
+            self.decay_mask = self.decay_mask.to(device)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> tuple[float, float | None]:

@@ -95,6 +95,11 @@ def environment() -> dict[str, Any]:
     }
 
 
+def code_version() -> str:
+    """What runs: the commit, or the version of an installed package, and torch's."""
+    return f"dsgd {commit() or version('dsgd')}, torch {version('torch')}"
+
+
 def commit() -> str | None:
     """The commit of the checkout that dsgd runs from, with '+' if it was changed since; None for an installed
     package."""

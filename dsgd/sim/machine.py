@@ -12,11 +12,12 @@ from dsgd.experiment import Experiment
 from dsgd.gradients import Evaluator, Wanted
 from dsgd.gradients.evaluation import mean
 from dsgd.gradients.problem import Problem
+from dsgd.server import Shard
 from dsgd.sim.collectives import all_reduce_s, bytes_of_node
 from dsgd.sim.compute import Processor
 from dsgd.sim.loop import Loop
 from dsgd.sim.network import Network
-from dsgd.sim.node import Gathering, Node, Shard
+from dsgd.sim.node import Gathering, Node
 from dsgd.streams import stream
 from dsgd.task import Task
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker

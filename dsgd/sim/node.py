@@ -1,4 +1,4 @@
-"""The simulator's side of a worker, of a server shard and of a collective."""
+"""The simulator's side of a worker and of a collective."""
 
 from __future__ import annotations
 
@@ -42,27 +42,6 @@ class Node:
         begin, end = self.computing
         busy = self.computed_s + max(0.0, min(end, now_s) - begin)
         return max(0.0, 1 - busy / now_s) if now_s > 0 else 0.0
-
-
-class Shard:
-    """A parameter-server node: the algorithm's passive object and who has read which version of it."""
-
-    def __init__(self, server: Any, nodes: int) -> None:
-        self.server = server
-        self.version = 0  # updates applied so far
-        self.read = [0] * nodes  # the version that each worker last read
-
-    def serve(
-        self, rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
-    ) -> tuple[Tensor | None, int]:
-        """One atomic operation. Returns its answer, and how many updates had come since this worker's last read."""
-        arguments = scalars if part is None else (part, *scalars)
-        staleness = self.version - self.read[rank]
-        answer = getattr(self.server, operation)(*arguments)
-        self.version += part is not None
-        if answer is not None:
-            self.read[rank] = self.version
-        return answer, staleness
 
 
 class Gathering:

@@ -177,16 +177,27 @@ def test_bad_graph_files(content: str, rule: str, tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
 
 
-@pytest.mark.parametrize("variable", ["WORLD_SIZE", "SLURM_NTASKS"])
-def test_a_launcher_of_many_processes_is_refused(
-    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variables", "rule"),
+    [
+        ({"RANK": "0", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE must be set where RANK='0' is"),
+        ({"WORLD_SIZE": "4"}, "RANK must be set where WORLD_SIZE='4' is"),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+            "nodes must be WORLD_SIZE=2, the processes started, got 4",
+        ),
+    ],
+)
+def test_an_environment_that_does_not_fit_is_refused(
+    variables: dict[str, str], rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This version simulates in one process; under torchrun or srun it would do the same work many times."""
+    """Under torchrun or srun the processes that were started are the workers."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(variable, "4")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     result = call("nodes=4")
     assert result.status == 2
-    assert f"engine must be sim with {variable}=4, got auto" in result.err
+    assert rule in result.err
     assert list(tmp_path.iterdir()) == []
 
 

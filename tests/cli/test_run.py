@@ -67,7 +67,10 @@ def test_it_prints_the_table_and_the_path(typed_run: tuple[subprocess.CompletedP
 
 
 def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    assert typed_run[0].stderr == "engine: sim, this version has no other engine; time is virtual, gradients are real\n"
+    assert typed_run[0].stderr == (
+        "engine: sim, no torchrun or srun, and 0 GPUs for 4 workers (engine=dist: real processes here); "
+        "time is virtual, gradients are real\n"
+    )
     assert "\x1b" not in typed_run[0].stdout
 
 

@@ -1,0 +1,1 @@
+"""The engine of real processes: the same algorithm texts, over TCP."""

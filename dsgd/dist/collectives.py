@@ -1,0 +1,153 @@
+"""Averages over all workers: process groups, and the thread that all-reduces vectors.
+
+A process group serves one thread: operations of two threads on one group mix silently. So there is a group for the
+gradients that the compute thread reduces, and one for the vectors of `Averaging`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import Store
+
+SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+
+
+class CollectiveFailed(ConnectionError):
+    """A collective operation did not end: a peer is dead, or was silent for longer than the time limit."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of one worker. One worker alone has none, and its averages are what it puts in.
+
+    gradients: for the compute thread; vectors: for the thread of `Averaging`. timeout_s: how long any operation waits
+    for a silent peer.
+    """
+
+    rank: int
+    nodes: int
+    gradients: dist.ProcessGroup | None
+    vectors: dist.ProcessGroup | None
+    timeout_s: float
+
+    def leave(self) -> None:
+        """Give the groups back, whether peers live or not; takes at most the time limit. May be called again."""
+        # an operation that is still under way is waited for, in C++ and beyond the reach of an exception
+        leaving = threading.Thread(target=_destroy, name="leave groups", daemon=True)
+        leaving.start()
+        leaving.join(self.timeout_s)
+
+
+def join_groups(
+    store: Store, rank: int, nodes: int, backend: Literal["gloo", "nccl"], timeout_s: float, address: str
+) -> Groups:
+    """Meet all workers. Waits for the last one, up to timeout_s.
+
+    store: fresh for every start of all workers (a `PrefixStore` of a common one will do). address: IPv4 address of this
+    machine whose interface carries the traffic, unless GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names another one.
+    Raises CollectiveFailed; ValueError if no interface has the address.
+    """
+    if nodes == 1:
+        return Groups(rank, nodes, None, None, timeout_s)
+    variable = f"{backend.upper()}_SOCKET_IFNAME"
+    if not os.environ.get(variable):
+        os.environ[variable] = interface_of(address)
+    if backend == "nccl":
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # after the time limit wait() raises, not the process
+    limit = timedelta(seconds=timeout_s)
+    try:
+        with collective(rank, f"meeting {nodes} workers"):
+            dist.init_process_group(backend, store=store, rank=rank, world_size=nodes, timeout=limit)
+            vectors = dist.new_group(backend=backend, timeout=limit)
+    except CollectiveFailed:
+        _destroy()
+        raise
+    assert isinstance(vectors, dist.ProcessGroup)  # a number stands for those who are not in the group
+    return Groups(rank, nodes, dist.group.WORLD, vectors, timeout_s)
+
+
+@contextmanager
+def collective(rank: int, what: str) -> Iterator[None]:
+    """Turns the backend's errors into one line that says which worker waited for what."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).partition("\n")[0]
+        text = re.sub(r"^\[[^\]]*\] ", "", text).partition(". This is typically")[0]  # source file; guesses at causes
+        raise CollectiveFailed(f"worker {rank}: {what} failed: {text}") from error
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface that has the IPv4 `address`. Raises ValueError if none has."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(query.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # an interface without an IPv4 address
+                continue
+            found[socket.inet_ntoa(answer[20:24])] = name
+    if address not in found:
+        have = ", ".join(f"{name} {at}" for at, name in found.items())
+        raise ValueError(f"address must be the IPv4 address of an interface here ({have}), got {address}")
+    return found[address]
+
+
+class Averaging:
+    """The mean of vectors over all workers, one after the other in the order of the calls, in a thread of its own.
+
+    All workers must make the same calls in the same order.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
+
+    def all_reduce_mean(self, v: Tensor) -> Future[Tensor]:
+        """The mean [d] over all workers of their v [d], float32 or float64, the same bits everywhere. v is not changed
+        and must not be until the answer is there. The future may raise CollectiveFailed."""
+        return self._thread.submit(self._mean, v)
+
+    def close(self) -> None:
+        """End the thread: what has not begun is cancelled, what has is waited for, at most up to the time limit."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _mean(self, v: Tensor) -> Tensor:
+        groups = self._groups
+        if groups.nodes == 1:
+            return v
+        total = v.clone()
+        with collective(groups.rank, f"all-reduce of {v.numel()} numbers"):
+            dist.all_reduce(total, group=groups.vectors)
+        total.div_(groups.nodes)
+        finish(total.device)
+        return total
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done what this thread asked of it: another thread, or the CPU, may use the results."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _destroy() -> None:
+    if dist.is_initialized():
+        try:
+            dist.destroy_process_group()
+        except RuntimeError:  # a dead peer cannot be told; nothing of ours is left to save
+            return

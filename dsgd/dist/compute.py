@@ -1,0 +1,127 @@
+"""The thread in which one worker computes all its gradients, and averages those of `mean_gradient` as they come."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dsgd.dist.collectives import Groups, collective, finish
+from dsgd.dist.replicas import Chunk, InOrder, cut, replicate
+from dsgd.gradients.problem import Problem
+
+CHUNK_BYTES = 8 << 20  # smaller ones cost more messages, with larger ones communication begins later
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Let this process use its memory again instead of giving it back: a new vector of tens of megabytes otherwise
+    costs a page fault every four kilobytes, in every step. Call it before there are threads. For glibc alone."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_ARENA_MAX, 1)  # the arenas of threads cannot hold large blocks
+
+
+class Compute:
+    """Gradients of a problem, one after the other in the order of the calls, in a thread of its own.
+
+    devices: where to compute; points, buffers and gradients are on the first. Several devices share a batch in equal
+    slices, and what they find is averaged onto the first before anybody else sees it; so are the buffers.
+    busy_s: seconds spent in finished forward and backward passes. spans: their (begin, end) by time.monotonic(), or
+    None without `trace`.
+    """
+
+    def __init__(
+        self, problem: Problem, devices: Sequence[torch.device], groups: Groups, *, trace: bool = False
+    ) -> None:
+        self.busy_s = 0.0
+        self.spans: list[tuple[float, float]] | None = [] if trace else None
+        self._problem = problem
+        self._groups = groups
+        self._chunks = cut(problem, CHUNK_BYTES)
+        self._replicas = replicate(problem, devices, self._chunks)
+        self._ahead: tuple[tuple[int, int], list[list[Tensor]]] | None = None  # a batch already on the devices
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._others = ThreadPoolExecutor(len(devices), thread_name_prefix="replica")  # no thread before its first task
+
+    def gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
+        """Gradient [d] at the point `at` [d] of the batch of worker `rank` at its own step, weight decay included.
+        Changes the buffers [nb] in place. `at` must not be changed until the answer is there."""
+        return self._thread.submit(self._gradient, at, buffers, rank, step, 1)
+
+    def mean_gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
+        """The mean [d] over all workers of their `gradient`, the same bits everywhere; communication begins while the
+        backward pass goes on. All workers must make the same calls in the same order. The future may raise
+        CollectiveFailed."""
+        return self._thread.submit(self._gradient, at, buffers, rank, step, self._groups.nodes)
+
+    def close(self) -> None:
+        """End the thread: what has not begun is cancelled, what has is waited for, at most up to the time limit of the
+        groups. The problem's module is as it was."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._others.shutdown()
+        for replica in self._replicas:
+            replica.close()
+
+    def _gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int, workers: int) -> Tensor:
+        began = time.monotonic()
+        batches = self._batches(rank, step)
+        replicas = self._replicas[: len(batches)]
+        samples = sum(len(inputs) for inputs, _ in batches)
+        weights = [len(inputs) / samples / workers for inputs, _ in batches]
+        statistics = [buffers, *(buffers.to(replica.device, copy=True) for replica in replicas[1:])]
+        g = torch.empty_like(at)
+        reductions: list[dist.Work] = []
+
+        def hand_on(chunk: Chunk) -> None:
+            part = replicas[0].collect(chunk, out=g[chunk.begin : chunk.end])
+            if weights[0] != 1:
+                part.mul_(weights[0])
+            for replica, weight in zip(replicas[1:], weights[1:], strict=True):
+                part.add_(replica.collect(chunk).to(g.device), alpha=weight)
+            self._problem.add_decay(part, at[chunk.begin : chunk.end], chunk.begin, 1 / workers)
+            if workers > 1:
+                with collective(self._groups.rank, f"all-reduce of step {step}"):
+                    work = dist.all_reduce(part, group=self._groups.gradients, async_op=True)
+                assert work is not None  # none only for those who are not in the group
+                reductions.append(work)
+
+        turns = InOrder(self._chunks, len(replicas), hand_on)
+
+        def run(place: int) -> None:
+            replica = replicas[place]
+            replica.run(at.to(replica.device), statistics[place], batches[place], turns.report)
+
+        if len(replicas) == 1:
+            run(0)
+        else:
+            list(self._others.map(run, range(len(replicas))))
+            buffers.copy_(torch.stack([of.to(buffers.device) for of in statistics]).mean(dim=0))
+        turns.flush()
+        if g.is_cuda:
+            self._ahead = (rank, step + 1), self._batches(rank, step + 1)  # the device is still busy with this one
+        finish(g.device)
+        ended = time.monotonic()
+        self.busy_s += ended - began
+        if self.spans is not None:
+            self.spans.append((began, ended))
+        with collective(self._groups.rank, f"all-reduce of step {step}"):
+            for work in reductions:
+                work.wait()
+        finish(g.device)
+        return g
+
+    def _batches(self, rank: int, step: int) -> list[list[Tensor]]:
+        """Inputs and targets of every replica that gets any, on its device."""
+        if self._ahead is not None and self._ahead[0] == (rank, step):
+            return self._ahead[1]
+        count = len(self._replicas)
+        slices = zip(*(whole.tensor_split(count) for whole in self._problem.data.batch(rank, step)), strict=True)
+        return [replica.put(batch) for replica, batch in zip(self._replicas, slices, strict=True) if len(batch[0])]

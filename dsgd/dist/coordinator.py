@@ -1,0 +1,445 @@
+"""The one process that sees the whole run: who takes part, how far all are, what a mark finds, how it ends.
+
+It is not on the way of any gradient or message. One thread listens to workers and servers (`_watch`); the thread that
+calls `run` evaluates what they hand in, with the lowest priority, so that evaluation delays itself and not training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar
+
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.dist.control import Client, Hub, Message
+from dsgd.dist.gathering import Gathering, Snapshot, beginning, combined
+from dsgd.dist.job import HELLO_S, Job
+from dsgd.dist.membership import Member, Membership
+from dsgd.marks import Counters, Mark, Progress, summarised
+from dsgd.trace import Row
+
+POLL_S, TELL_S, BEAT_S, VERDICT_S = 0.02, 0.02, 1.0, 1.5
+WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
+
+
+class Coordinator:
+    """status: running, then completed | diverged | interrupted | failed; error: one line, for failed.
+
+    log: gets one line on whatever the user should know of at once. checkpoint_every_s: None: only on an interrupt."""
+
+    def __init__(self, job: Job, hub: Hub, log: Callable[[str], None], checkpoint_every_s: float | None) -> None:
+        self.job = job
+        self.experiment = job.experiment
+        self.status, self.error = "running", ""
+        self.culprit: str | None = None  # whose log may tell more
+        self.progress = Progress()
+        self.left_out = 0  # marks for which there was no room
+        self.trace: list[Row] = []
+        self._log = log
+        self._hub = hub
+        self._every_s = checkpoint_every_s
+        self._members = Membership(self.experiment, job.limits, log)
+        self._items: SimpleQueue[Gathering | None] = SimpleQueue()  # None: that was all
+        self._marks: list[Gathering] = []  # in the order in which they are to be evaluated
+        self._checkpoint: Gathering | None = None
+        self._checkpoints, self._margin = 0, 1
+        self._asked_to_stop = threading.Event()
+        self._verdict: str | None = None  # of the evaluation: the run ends with this status
+        self._phase = "joining"
+        self._since = self._told = self._beaten = self._saved = time.monotonic()
+        self._begun = 0.0
+        self._end_s: float | None = None
+        self._end_counters: Counters | None = None
+        self._suspicion: tuple[float, str, int | None] | None = None
+        self._waiting_bytes = 0
+        self._next_samples = self._next_time = 1
+        self._store: TCPStore | None = None
+        self._start_s = 0.0
+        self._agents: list[Client] = []  # parents of processes elsewhere
+        if job.state is not None:
+            self.progress = Progress(**{**job.state["progress"], "last_mark": None})
+            self._next_samples, self._next_time = job.state["next"]
+            self._start_s = job.state["time_s"]
+            for member, stored in zip(self._members.workers, job.state["workers"], strict=True):
+                member.steps = job.state["steps"] if stored is None else stored["steps"]
+
+    # For the thread that evaluates and records
+
+    def run(self, interrupt: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
+        """Yield the measured fields of every mark, until the run is over. `interrupt` is asked now and then; True ends
+        the run with a checkpoint. save: stores the state of a checkpoint."""
+        watching = threading.Thread(target=self._watch_safely, name="coordinator", daemon=True)
+        watching.start()
+        with contextlib.suppress(AttributeError, OSError):  # where threads have no priority of their own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        if self.job.state is None:
+            first = beginning(self.experiment, self.job.problem)
+            yield self._evaluate(first)
+            save(first.checkpoint(self.experiment, asdict(self.progress)))  # there always is one to go on from
+        while True:
+            try:
+                item = self._items.get(timeout=0.1)
+            except Empty:
+                if interrupt():
+                    self._asked_to_stop.set()
+                continue
+            if item is None:
+                return
+            self._waiting_bytes -= sum(snapshot.size for snapshot in item.snapshots.values())
+            if item.is_checkpoint:
+                save(item.checkpoint(self.experiment, asdict(self.progress)))
+            elif self._verdict is None:
+                yield self._evaluate(item)
+
+    def _evaluate(self, gathering: Gathering) -> Mark:
+        values = gathering.evaluated(self.experiment, self.job.problem)
+        self.progress.marks += 1
+        status = self.progress.judge(self.experiment, values)
+        if status is not None and self._verdict is None:
+            self._end_s, self._end_counters = values["time_s"], gathering.counters(self.experiment)
+            self._verdict = status
+        return values
+
+    @property
+    def samples(self) -> int:
+        """That all workers together have processed, as far as is known here."""
+        return self._members.samples
+
+    @property
+    def time_s(self) -> float:
+        """Of the training clock; at the end, that of the whole run."""
+        if self._end_s is not None:
+            return self._end_s
+        return time.monotonic() - self._begun if self._phase in ("training", "ending") else self._start_s
+
+    def summary(self) -> Mark:
+        """The run as a whole, so far."""
+        problem, members = self.job.problem, self._members
+        known = {member.node: member.counters for member in members.members}
+        counters = self._end_counters or combined(self.experiment, self.time_s, self.samples, known)
+        lockstep = self.experiment.algo.lockstep and self.experiment.nodes > 1
+        return summarised(
+            self.experiment,
+            self.progress,
+            self.status,
+            counters,
+            steps=max(member.steps for member in members.workers),
+            dimension=problem.dimension,
+            message_bytes=problem.dimension * problem.start.element_size(),
+            collective="ring" if lockstep else "none",
+        ) | {
+            "workers_lost": sum(member.lost for member in members.workers),
+            "messages_lost": sum(member.counters.get("missed", 0) for member in members.workers),
+            "marks_left_out": self.left_out,
+        }
+
+    # The thread that listens
+
+    def _watch_safely(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # the run must end, and say why
+            self._end("failed", f"the coordinator failed: {type(error).__name__}: {error}")
+            raise
+        finally:
+            self._hub.close()
+            self._items.put(None)
+
+    def _watch(self) -> None:
+        while self._phase != "over":
+            for client, message, vectors in self._hub.poll(POLL_S):
+                if message is None:
+                    self._gone(client)
+                else:
+                    self._handle[message["kind"]](self, client, message, vectors)
+                if self._phase == "over":
+                    break
+            self._tick(time.monotonic())
+        self._tell_all({"kind": "exit", "status": self.status})
+        for agent in self._agents:
+            self._hub.send(agent, {"kind": "exit", "status": self.status})
+
+    def _tick(self, now: float) -> None:
+        if now - self._beaten > BEAT_S:
+            self._beaten = now
+            self._tell_all({"kind": "beat"}, droppable=True)
+        if self._phase == "over":
+            return
+        if self._verdict is not None:
+            self._end(self._verdict)
+        elif self._suspicion is not None and now > self._suspicion[0]:
+            self._fail(*self._members.explain(self._suspicion[1], self._suspicion[2]))
+        elif self._phase in ("joining", "preparing"):
+            self._begin(now)
+        else:
+            for member in self._members.silent(now):
+                self._lose(member, f"has been silent for {self.job.limits.timeout_s:g} s")
+            if self._phase == "training":
+                self._train(now)
+
+    def _begin(self, now: float) -> None:
+        """Let everybody start together."""
+        members = self._members
+        if self._asked_to_stop.is_set():
+            self._end("interrupted")
+        elif self._phase == "joining" and all(member.joined for member in members.members):
+            self._phase, self._since = "preparing", now
+            self._store = TCPStore(self.job.coordinator[0], 0, is_master=True, wait_for_workers=False)
+            for member in members.members:
+                self._tell(member, self._book(member))
+        elif self._phase == "preparing" and all(member.ready for member in members.members):
+            self._phase = "training"
+            self._begun = time.monotonic() - self._start_s
+            self._saved = time.monotonic()
+            for member in members.members:
+                member.heard = now
+                self._tell(member, self._go(member))
+        elif now - self._since > HELLO_S:
+            late = [member.name for member in members.members if not (member.joined and member.ready)]
+            self._fail(f"{', '.join(late)} did not come within {HELLO_S:g} s")
+
+    def _book(self, member: Member) -> Message:
+        assert self._store is not None
+        addresses = [other.address for other in self._members.members]
+        return {"kind": "book", "addresses": addresses, "store": self._store.port, "steps": member.steps}
+
+    def _go(self, member: Member) -> Message:
+        return {"kind": "go", "time_s": self.time_s, "samples": self.samples, "yours": member.steps}
+
+    def _train(self, now: float) -> None:
+        """Marks, budget, checkpoints: whatever is due."""
+        experiment, time_s = self.experiment, now - self._begun
+        lockstep, total, limit_s = experiment.algo.lockstep, experiment.total_samples, experiment.budget.time_s
+        if limit_s is not None and time_s >= limit_s:
+            self._ask_for_the_last(limit_s)
+            return
+        if not lockstep and total is not None and self.samples >= total:
+            self._ask_for_the_last(time_s)
+            return
+        if lockstep and all(member.ended for member in self._members.workers):
+            self._ask_for_the_last(max(member.ended_s for member in self._members.workers))
+            return
+        if not lockstep and self.samples >= self._next_samples * experiment.mark_samples:
+            self._next_samples = int(self.samples // experiment.mark_samples) + 1
+            self._ask(Gathering(f"samples:{self.samples}", self._live(), time_s, self.samples))
+        every_s = experiment.eval.every_time_s
+        if every_s is not None and time_s >= self._next_time * every_s:
+            self._ask(Gathering(f"time:{self._next_time}", self._live(), self._next_time * every_s))
+            self._next_time = int(time_s / every_s) + 1
+        due = self._every_s is not None and now - self._saved >= self._every_s
+        if self._checkpoint is None and (due or self._asked_to_stop.is_set()):
+            self._ask_for_checkpoint()
+        if not lockstep and now - self._told > TELL_S:
+            self._told = now
+            for member in self._members.live_workers:
+                message = {"kind": "total", "samples": self.samples, "yours": member.steps}
+                self._tell(member, message, droppable=True)
+
+    def _live(self) -> set[int]:
+        return {member.node for member in self._members.members if not member.lost}
+
+    def _ask(self, gathering: Gathering, last: bool = False) -> None:
+        if self._waiting_bytes > WAITING_LIMIT and not last:
+            self.left_out += 1
+            return
+        self._marks.append(gathering)
+        gathering.gone = {worker.node: worker.steps for worker in self._members.workers if worker.lost}
+        for node in gathering.missing:
+            self._tell(self._members[node], {"kind": "mark", "key": gathering.key, "last": last})
+
+    def _ask_for_the_last(self, time_s: float) -> None:
+        self._phase, self._end_s = "ending", time_s
+        self._ask(Gathering("last", self._live(), time_s), last=True)
+
+    def _ask_for_checkpoint(self) -> None:
+        """Workers in lock-step hand in the same step: one that nobody has reached when the message comes."""
+        self._checkpoints += 1
+        steps, cycle = None, self.experiment.algo.cycle
+        if self.experiment.algo.lockstep:
+            furthest = max(member.steps for member in self._members.workers)
+            steps = (furthest // cycle + self._margin) * cycle
+        key = f"checkpoint:{self._checkpoints}"
+        self._checkpoint = Gathering(key, self._live(), marks_before=(self._next_samples, self._next_time))
+        for node in self._checkpoint.missing:
+            if node < self.experiment.nodes:
+                self._tell(self._members[node], {"kind": "checkpoint", "key": key, "steps": steps})
+            else:
+                self._tell(self._members[node], {"kind": "checkpoint", "key": key})
+
+    # What members say
+
+    def _hello(self, client: Client, message: Message, vectors: object) -> None:
+        if message["role"] == "bulk":
+            client.owner = self._members[message["node"]]
+            return
+        if message["role"] == "agent":
+            self._agents.append(client)
+            return
+        member = self._members[message["node"]]
+        client.owner = member
+        rejoins = self._phase == "training" and not self.experiment.algo.lockstep
+        if member.line is not None and not rejoins:
+            self._fail(f"{member.name} has come twice")
+            return
+        member.join(client, (message["host"], message["port"]), message["pid"])
+        if rejoins:
+            self._log(f"{member.name} is back, as a new process")
+            for other in self._members.members:
+                if other is not member:
+                    moved = {"kind": "moved", "node": member.node, "host": message["host"], "port": message["port"]}
+                    self._tell(other, moved)
+            self._tell(member, self._book(member))
+
+    def _ready(self, client: Client, message: Message, vectors: object) -> None:
+        client.owner.ready = True
+        if self._phase == "training":
+            self._tell(client.owner, self._go(client.owner))
+
+    def _steps(self, client: Client, message: Message, vectors: object) -> None:
+        self._members.moved(client.owner, message["steps"])
+
+    def _beat(self, client: Client, message: Message, vectors: object) -> None:
+        self._members.moved(client.owner, message["steps"])
+        client.owner.counters = message["counters"]
+
+    def _ended(self, client: Client, message: Message, vectors: object) -> None:
+        client.owner.ended, client.owner.ended_s = True, message["time_s"]
+
+    def _missed(self, client: Client, message: Message, vectors: object) -> None:
+        """A worker is past the step of a checkpoint: another one, further ahead."""
+        if self._checkpoint is not None and self._checkpoint.key == message["key"]:
+            self._checkpoint = None
+            self._margin *= 2
+
+    def _failed(self, client: Client, message: Message, vectors: object) -> None:
+        """Somebody cannot go on. Who is to blame shows within a moment: a dead process's connections end, and what the
+        others see of it first may be anything."""
+        member: Member = client.owner
+        if not message["known"]:
+            self._fail(f"{member.name}: {message['error']}", member.name)
+        elif self._suspicion is None:
+            self._suspicion = (time.monotonic() + VERDICT_S, f"{member.name}: {message['error']}", message["blame"])
+
+    def _interrupt(self, client: Client, message: Message, vectors: object) -> None:
+        self._asked_to_stop.set()
+
+    def _mismatch(self, client: Client, message: Message, vectors: object) -> None:
+        self._fail(message["error"])
+
+    def _snapshot(self, client: Client, message: Message, vectors: dict[str, Any]) -> None:
+        member: Member = client.owner
+        key = message["key"]
+        snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
+        member.counters = message["counters"] or member.counters
+        gathering = self._gathering(key, snapshot)
+        if gathering is None:
+            return
+        self._waiting_bytes += snapshot.size
+        if {"computing", "communicating"} <= vectors.keys():
+            spans = [vectors.pop(name).view(-1, 2).tolist() for name in ("computing", "communicating")]
+            self.trace.append(Row(member.name, *([tuple(span) for span in kind] for kind in spans)))
+        gathering.add(member.node, snapshot)
+        self._emit()
+
+    def _gathering(self, key: str, snapshot: Snapshot) -> Gathering | None:
+        """What a snapshot belongs to; None if nobody waits for it any more."""
+        if self._checkpoint is not None and self._checkpoint.key == key:
+            return self._checkpoint
+        for gathering in self._marks:
+            if gathering.key == key:
+                return gathering
+        if key.startswith("step:") and self._phase == "training":
+            if self._waiting_bytes > WAITING_LIMIT:
+                self.left_out += not any(member.ended for member in self._members.workers)
+                return None
+            samples = snapshot.steps * self.experiment.unit
+            self._marks.append(Gathering(key, self._live(), samples=samples))
+            return self._marks[-1]
+        return None
+
+    def _emit(self) -> None:
+        """Pass on what is complete."""
+        while self._marks and self._marks[0].complete:
+            gathering = self._marks.pop(0)
+            last = gathering.key == "last"
+            if gathering.snapshots and not self._is_known(gathering):
+                self._items.put(gathering)
+            if last:
+                self._end_counters = gathering.counters(self.experiment) if gathering.snapshots else None
+                self._end("completed")
+        checkpoint = self._checkpoint
+        if checkpoint is not None and checkpoint.complete:
+            self._checkpoint, self._margin, self._saved = None, 1, time.monotonic()
+            if checkpoint.snapshots:
+                self._items.put(checkpoint)
+            if self._asked_to_stop.is_set():
+                self._end("interrupted")
+
+    def _is_known(self, gathering: Gathering) -> bool:
+        """Has the last mark been taken already, by number of samples at the last step?"""
+        counters = gathering.counters(self.experiment)
+        before, self.progress.last_mark = self.progress.last_mark, (counters.time_s, counters.samples)
+        lockstep = self.experiment.algo.lockstep and self.experiment.budget.time_s is None
+        return gathering.key == "last" and lockstep and before is not None and before[1] == counters.samples
+
+    # Who is no longer there, and how it ends
+
+    def _gone(self, client: Client) -> None:
+        member = client.owner
+        if isinstance(member, Member) and client is member.line:
+            self._lose(member, "has died")
+
+    def _lose(self, member: Member, how: str) -> None:
+        """Go on without a member, or end the run."""
+        if self._phase == "over":
+            return
+        self._members.lose(member)
+        where = f"{member.name} {how}" + (f" after {member.steps} steps" if self._phase == "training" else "")
+        alone = member.is_server or self.experiment.algo.lockstep or not self._members.live_workers
+        if self._phase in ("joining", "preparing") or (alone and not member.ended):
+            name = type(self.experiment.algo).__name__.lower()
+            line = where if self._phase in ("joining", "preparing") else f"{where}; {name} cannot go on without it"
+            self._fail(line, member.name)
+            return
+        self._log(f"{where}; the others go on")
+        for gathering in [*self._marks, *([self._checkpoint] if self._checkpoint else [])]:
+            gathering.give_up(member.node, member.steps)
+        self._emit()
+
+    def _fail(self, error: str, culprit: str | None = None) -> None:
+        self.culprit = self.culprit or culprit
+        self._end("failed", error)
+
+    def _end(self, status: str, error: str = "") -> None:
+        if self._phase == "over":
+            return
+        if self._end_s is None:
+            self._end_s = self.time_s
+        self.status, self.error, self._phase = status, error, "over"
+
+    def _tell(self, member: Member, message: Message, droppable: bool = False) -> None:
+        if member.line is not None:
+            self._hub.send(member.line, message, droppable)
+
+    def _tell_all(self, message: Message, droppable: bool = False) -> None:
+        for member in self._members.members:
+            self._tell(member, message, droppable)
+
+    _handle: ClassVar[dict[str, Callable[..., None]]] = {
+        "hello": _hello,
+        "ready": _ready,
+        "steps": _steps,
+        "beat": _beat,
+        "ended": _ended,
+        "missed": _missed,
+        "failed": _failed,
+        "interrupt": _interrupt,
+        "mismatch": _mismatch,
+        "snapshot": _snapshot,
+    }

@@ -1,0 +1,197 @@
+"""What the environment says about the launch: one process here, or one of many that torchrun or srun started.
+
+Does not import torch: this is asked before anything slow is done.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing connections
+# Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
+SPECIAL_STEPS = 0xFFFFFFF0
+GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU
+
+
+@dataclass(frozen=True)
+class Launch:
+    kind: str  # local: nobody started processes for us | torchrun | slurm: within a step of srun
+    rank: int  # of this process, 0..nodes-1
+    nodes: int  # processes that were started
+    local_rank: int  # of this process among those on its machine
+    local_nodes: int  # processes on its machine
+    master_address: str  # where rank 0 can be found
+    master_port: int  # 0 if local: any free one
+    attempt: int  # how often the job has been restarted
+    job: str  # the same in all processes, another in other jobs and after a restart: as far as the launcher tells
+    agent_store: bool = False  # torchrun itself already serves a TCPStore at the master's address: nobody else must
+
+
+def launch(environment: Mapping[str, str]) -> Launch:
+    """Which launcher started this process, and as what. torchrun's variables win over those of a srun around it.
+
+    Raises ValueError, one line with the variables and their values, where they are incomplete or contradict each
+    other."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return _torchrun(environment)
+    if _in_step(environment):
+        return _slurm(environment)
+    # a batch script may prepare WORLD_SIZE for its srun; elsewhere it is half of what a launcher sets
+    if "RANK" in environment or ("WORLD_SIZE" in environment and "SLURM_JOB_ID" not in environment):
+        return _torchrun(environment)
+    return Launch("local", 0, 1, 0, 1, "127.0.0.1", 0, _restarts(environment), f"local-{secrets.token_hex(8)}")
+
+
+def advice(environment: Mapping[str, str]) -> str | None:
+    """One line for a user who is about to run real processes in a SLURM job without srun; None if nothing is amiss."""
+    if "SLURM_JOB_ID" not in environment or launch(environment).kind != "local":
+        return None
+    return (
+        f"SLURM_JOB_ID={environment['SLURM_JOB_ID']} but this is not a step of srun: all processes run on this "
+        "machine; put srun before the command to start it on all machines of the job"
+    )
+
+
+def gpus(environment: Mapping[str, str], proc: Path = GPUS) -> int:
+    """How many GPUs of this machine CUDA would offer to this process.
+
+    As CUDA reads CUDA_VISIBLE_DEVICES: a list of numbers or names (GPU-..., MIG-...), up to the first that is neither;
+    nothing at all if one is named twice. 0 without NVIDIA's driver."""
+    present = sum(1 for _ in proc.iterdir()) if proc.is_dir() else 0
+    listed = environment.get("CUDA_VISIBLE_DEVICES")
+    if listed is None or not present:
+        return present
+    visible: list[str] = []
+    for name in listed.split(","):
+        name = name.strip()
+        if not (name.startswith(("GPU-", "MIG-")) or (_whole(name) and int(name) < present)):
+            break  # also -1, NoDevFiles, and the empty list
+        visible.append(name)
+    return len(visible) if len(set(visible)) == len(visible) else 0
+
+
+def first_host(nodelist: str, name: str = "nodelist") -> str:
+    """The first host of a list as SLURM writes it: n[1-3,7],m5 begins with n1.
+
+    name: of the variable, for the ValueError about something else."""
+    one = r"[^\s,\[\]]*(?:\[\d[\d,-]*\][^\s,\[\]]*)*"
+    match = re.fullmatch(rf"({one})(?:,{one})*", nodelist)
+    first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[1]) if match else ""
+    if not first:
+        raise ValueError(f"{name} must be a list of hosts like n[1-3,7],m5, got {nodelist!r}")
+    return first
+
+
+def _torchrun(environment: Mapping[str, str]) -> Launch:
+    nodes = _number(environment, "WORLD_SIZE", 1)
+    rank = _below(environment, "RANK", "WORLD_SIZE", nodes)
+    local_rank = _below(environment, "LOCAL_RANK", "WORLD_SIZE", nodes)
+    address, port = _text(environment, "MASTER_ADDR"), _port(environment)
+    attempt = 0
+    if "TORCHELASTIC_RESTART_COUNT" in environment:
+        attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT", 0)
+    # the run id alone is "none" in every job that was not given one
+    named = [environment.get(name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+    if "TORCHELASTIC_RUN_ID" in environment:
+        named.insert(0, _text(environment, "TORCHELASTIC_RUN_ID"))
+    job = "-".join(["torchrun", *(part for part in named if part), address, str(port), str(attempt)])
+    agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    local_nodes = _number(environment, "LOCAL_WORLD_SIZE", 1) if "LOCAL_WORLD_SIZE" in environment else nodes
+    return Launch("torchrun", rank, nodes, local_rank, local_nodes, address, port, attempt, job, agent_store)
+
+
+def _slurm(environment: Mapping[str, str]) -> Launch:
+    # srun --preserve-env leaves the job's number of tasks in SLURM_NTASKS
+    tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    nodes = _number(environment, tasks, 1)
+    rank = _below(environment, "SLURM_PROCID", tasks, nodes)
+    local_rank = _below(environment, "SLURM_LOCALID", tasks, nodes)
+    pairs = (("RANK", "SLURM_PROCID"), ("WORLD_SIZE", tasks), ("LOCAL_RANK", "SLURM_LOCALID"))
+    for by_hand, ours in pairs:
+        if by_hand in environment and environment[by_hand] != environment[ours]:
+            raise ValueError(
+                f"{by_hand}={environment[by_hand]!r} contradicts {ours}={environment[ours]!r}: "
+                f"unset {by_hand}, or start the processes with torchrun"
+            )
+    job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, "SLURM_STEP_ID", 0)
+    attempt = _restarts(environment)
+    if "MASTER_ADDR" in environment:
+        address = _text(environment, "MASTER_ADDR")
+    else:
+        hosts = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
+        address = first_host(_text(environment, hosts), hosts)
+    # steps of one job, and jobs with neighbouring numbers, may share their first host
+    port = _port(environment) if "MASTER_PORT" in environment else PORTS[(31 * job + step) % len(PORTS)]
+    return Launch(
+        "slurm",
+        rank,
+        nodes,
+        local_rank,
+        _tasks_here(environment, nodes),
+        address,
+        port,
+        attempt,
+        f"slurm-{job}.{step}-{attempt}",
+    )
+
+
+def _tasks_here(environment: Mapping[str, str], nodes: int) -> int:
+    """Tasks on this machine, from a list like 2(x3),1 with a number for each machine of the step."""
+    counts: list[int] = []
+    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match:
+            counts += [int(match[1])] * int(match[2] or 1)
+    here = environment.get("SLURM_NODEID", "")
+    return counts[int(here)] if _whole(here) and int(here) < len(counts) else nodes
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    """Did srun start this process? A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no step; the shell
+    of salloc may be a step of its own kind."""
+    return "SLURM_STEP_ID" in environment and _number(environment, "SLURM_STEP_ID", 0) < SPECIAL_STEPS
+
+
+def _restarts(environment: Mapping[str, str]) -> int:
+    """SLURM sets the count only from the first restart on."""
+    return _number(environment, "SLURM_RESTART_COUNT", 0) if "SLURM_RESTART_COUNT" in environment else 0
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    if name not in environment:
+        marks = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_STEP_ID")
+        given = ", ".join(f"{mark}={environment[mark]!r}" for mark in marks if mark in environment)
+        raise ValueError(f"{name} must be set where {given} is")
+    if not environment[name].strip():
+        raise ValueError(f"{name} must not be empty, got {environment[name]!r}")
+    return environment[name]
+
+
+def _number(environment: Mapping[str, str], name: str, least: int) -> int:
+    text = _text(environment, name)
+    if not _whole(text) or int(text) < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {text!r}")
+    return int(text)
+
+
+def _below(environment: Mapping[str, str], name: str, limit_name: str, limit: int) -> int:
+    value = _number(environment, name, 0)
+    if value >= limit:
+        raise ValueError(f"{name} must be below {limit_name}, got {name}={value} and {limit_name}={limit}")
+    return value
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    port = _number(environment, "MASTER_PORT", 1)
+    if port > 65535:
+        raise ValueError(f"MASTER_PORT must be in 1..65535, got {port}")
+    return port
+
+
+def _whole(text: str) -> bool:
+    """Digits and nothing else: int() would also take signs, blanks and underscores."""
+    return text.isascii() and text.isdigit() and len(text) <= 18

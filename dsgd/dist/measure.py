@@ -1,0 +1,236 @@
+"""What the cluster model needs to know of a real cluster: how long gradients take, and what a link carries."""
+
+from __future__ import annotations
+
+import math
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsgd.gradients.problem import Problem
+
+WARM_UP = 3  # gradients before the first that counts: memory is taken and kernels are chosen in them
+PATIENCE_S = 30.0  # without a byte from the other end
+CHUNK = 2**16  # bytes of a transfer that are handed to the socket at once
+ROUNDS = 3  # of each transfer
+UNLIKE = 0.1  # a node that differs by more than this from the median gets an entry of its own
+
+_ASK = struct.Struct("<Bq")  # what to do, bytes; little endian
+_PING, _TO, _FROM, _BOTH, _END = range(5)
+_RESULT = struct.Struct("<ddd")
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """How gradient times scatter, in the terms of the cluster model."""
+
+    mean_s: float  # of all times
+    cv: float  # standard deviation over the mean, without the pauses
+    distribution: str  # gamma | lognormal
+    samples: int
+    pauses: int  # times that stand apart from all others
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a TCP stream between two processes gives to a program: payload, headers already paid for."""
+
+    latency_s: float  # of a small message, one way
+    bytes_per_s: float  # in one direction while the other is idle; of the two the lower
+    duplex_bytes_per_s: float  # in each direction while both are busy; of the two the lower
+
+
+def gradient_times(problem: Problem, rank: int, repeats: int) -> list[float]:
+    """Seconds of `repeats` gradients of one worker at the start vector, each of another batch, after a warm-up."""
+    buffers = problem.start_buffers.clone()
+    times = []
+    for step in range(WARM_UP + repeats):
+        begin = time.perf_counter()
+        problem.gradient(problem.start, buffers, rank, step)
+        times.append(time.perf_counter() - begin)
+    return times[WARM_UP:]
+
+
+def fit(times: Sequence[float]) -> Jitter:
+    """The jitter behind gradient times [s].
+
+    The mean is that of all times, because it is what a step costs in the long run. Pauses, longer than anything that
+    the others' scatter explains (on a log scale, more than 6 of its robust standard deviations above the median), are
+    left out of the scatter: one of them would make every step uncertain. But only if they are rare, up to one in 20;
+    what happens more often belongs to the scatter. The distribution is the one of the two, with this mean and this
+    scatter, under which the times are likelier.
+
+    Raises ValueError without times or if one is not positive."""
+    if not times or not all(math.isfinite(t) and t > 0 for t in times):
+        raise ValueError(f"gradient times must be positive numbers and at least one, got {list(times)[:5]}")
+    mean = statistics.fmean(times)
+    logs = [math.log(t) for t in times]
+    middle = statistics.median(logs)
+    spread = 1.4826 * statistics.median(abs(log - middle) for log in logs)  # of a normal: its standard deviation
+    kept = [t for t, log in zip(times, logs, strict=True) if spread == 0 or log <= middle + 6 * spread]
+    if 20 * (len(times) - len(kept)) > len(times):
+        kept = list(times)
+    kept_mean = statistics.fmean(kept)
+    cv = statistics.stdev(kept) / kept_mean if len(kept) > 1 else 0.0
+    factors = [t / kept_mean for t in kept]
+    lognormal = cv > 1e-6 and _lognormal(factors, cv) > _gamma(factors, cv)
+    return Jitter(mean, cv, "lognormal" if lognormal else "gamma", len(times), len(times) - len(kept))
+
+
+def _gamma(factors: Sequence[float], cv: float) -> float:
+    """Logarithm of the likelihood of numbers with mean 1 under the gamma distribution of this cv."""
+    shape = cv**-2
+    constant = shape * math.log(shape) - math.lgamma(shape)
+    return sum(constant + (shape - 1) * math.log(x) - shape * x for x in factors)
+
+
+def _lognormal(factors: Sequence[float], cv: float) -> float:
+    """As `_gamma`, under the lognormal distribution."""
+    variance = math.log1p(cv**2)
+    constant = -math.log(2 * math.pi * variance) / 2
+    return sum(constant - math.log(x) - (math.log(x) + variance / 2) ** 2 / (2 * variance) for x in factors)
+
+
+def measure_link(sock: socket.socket, initiator: bool, seconds: float = 1.5) -> Link:
+    """Measure a connected TCP socket from both ends at once; one of them is the initiator. Both return the same.
+
+    Latency: half the median round trip of one byte; what either end needs to wake up is in it, as in every message.
+    Bandwidth: the slope of time against size between a large transfer, of about `seconds`, and a quarter of it, medians
+    of three each, so that latency, slow start and what a shaper lets pass unshaped cancel out. It takes some 12 times
+    `seconds`.
+
+    Raises ConnectionError or TimeoutError if the other end goes away or says nothing for 30 s. Leaves the socket open,
+    with this deadline set."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(PATIENCE_S)
+    with ThreadPoolExecutor(1, "measure-link") as sender:  # sends while this thread receives
+        return _ask(sock, sender, seconds) if initiator else _answer(sock, sender)
+
+
+def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Link:
+    def timed(kind: int, size: int) -> float:
+        """Seconds until `size` bytes have gone to the other end, come from it, or both, and it has said so."""
+        begin = time.perf_counter()
+        sock.sendall(_ASK.pack(kind, size))
+        sending = sender.submit(_send, sock, size) if kind in (_TO, _BOTH) else None
+        _receive(sock, (size if kind in (_FROM, _BOTH) else 0) + 1)
+        took = time.perf_counter() - begin
+        if sending is not None:
+            sending.result()
+        return took
+
+    def rate(kind: int) -> float:
+        size = CHUNK
+        while (took := timed(kind, size)) < seconds / 10:
+            size *= 2
+        large = max(4, int(size / took * seconds))
+        small = large // 4
+        longer, shorter = (statistics.median(timed(kind, n) for _ in range(ROUNDS)) for n in (large, small))
+        if longer <= shorter:
+            raise RuntimeError(
+                f"link: {large} bytes took {longer:.2g} s and {small} {shorter:.2g} s; give it more time"
+            )
+        return (large - small) / (longer - shorter)
+
+    trips: list[float] = []
+    deadline = time.perf_counter() + max(seconds, 0.1)
+    while len(trips) < 10 or (len(trips) < 500 and time.perf_counter() < deadline):
+        trips.append(timed(_PING, 0))
+    link = Link(statistics.median(trips) / 2, min(rate(_TO), rate(_FROM)), rate(_BOTH))
+    sock.sendall(_ASK.pack(_END, 0) + _RESULT.pack(*astuple(link)))
+    return link
+
+
+def _answer(sock: socket.socket, sender: ThreadPoolExecutor) -> Link:
+    while True:
+        kind, size = _ASK.unpack(_receive(sock, _ASK.size))
+        if kind == _END:
+            return Link(*_RESULT.unpack(_receive(sock, _RESULT.size)))
+        if kind not in (_PING, _TO, _FROM, _BOTH) or size < 0:
+            raise ConnectionError(f"link: the other end asks for {kind} of {size} bytes, which is no measurement")
+        sending = sender.submit(_send, sock, size) if kind in (_FROM, _BOTH) else None
+        _receive(sock, size if kind in (_TO, _BOTH) else 0)
+        if sending is not None:
+            sending.result()
+        sock.sendall(b".")
+
+
+def _send(sock: socket.socket, size: int) -> None:
+    chunk = memoryview(bytes(CHUNK))
+    for begin in range(0, size, CHUNK):
+        sock.sendall(chunk[: min(CHUNK, size - begin)])
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    """Receive so many bytes; returns the last of them, 64 KiB at most."""
+    buffer = bytearray(CHUNK)
+    filled = 0
+    while size:
+        filled = 0
+        want = size % CHUNK or CHUNK  # the odd part first, then whole chunks
+        while filled < want:
+            got = sock.recv_into(memoryview(buffer)[filled:want])
+            if not got:
+                raise ConnectionError("link: the other end closed the connection before the measurement was over")
+            filled += got
+        size -= want
+    return bytes(buffer[:filled])
+
+
+def as_cluster_yaml(title: str, jitters: Sequence[Jitter], links: Mapping[tuple[int, int], Link]) -> str:
+    """A file for the folder `cluster` of the configuration.
+
+    title: one line, what was measured and where. jitters: of each worker, by rank. links: between pairs of them; a
+    link is as fast as the slower of its two ports, so a node's port is as fast as the fastest of its links.
+    Raises ValueError without links or for a rank that has no jitter."""
+    ranks = range(len(jitters))
+    if not links or not all(rank in ranks for pair in links for rank in pair):
+        raise ValueError(f"links must be between ranks in 0..{len(jitters) - 1} and at least one, got {sorted(links)}")
+    rates = {rank: [link.duplex_bytes_per_s for pair, link in links.items() if rank in pair] for rank in ranks}
+    bandwidth, port_factors = _typical({rank: 8 * max(of_links) for rank, of_links in rates.items() if of_links})
+    gradient_s, slow_nodes = _typical({rank: jitter.mean_s for rank, jitter in enumerate(jitters)})
+    one_way = 8 * statistics.median(link.bytes_per_s for link in links.values())
+    latency_s = statistics.median(link.latency_s for link in links.values())
+    cv = statistics.median(jitter.cv for jitter in jitters)
+    kinds = [jitter.distribution for jitter in jitters]
+    kind = max(kinds, key=kinds.count)
+    samples, pauses = sum(jitter.samples for jitter in jitters), sum(jitter.pauses for jitter in jitters)
+    entries = [
+        ("gradient_s", _number(gradient_s), f"mean of {samples} gradients, median of {len(jitters)} workers"),
+        ("bandwidth", _number(bandwidth), f"payload, both directions busy; with one idle {_number(one_way)}"),
+        ("latency_s", _number(latency_s), f"half a round trip, median of {len(links)} links"),
+        ("message_bytes", "null", "bytes of one vector; null: the model's own size"),
+        ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
+        ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
+        ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
+        ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
+        ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
+        ("stalls", "[]", "not measured"),
+        ("collective", "ring", "gloo's all-reduce of any size"),
+        ("time_model", "null", "whose time this is, when it is not the trained model's"),
+    ]
+    width = max(len(f"{key}: {value}") for key, value, _ in entries)
+    lines = [f"# Measured: {' '.join(title.split())}", "_target_: dsgd.cluster.Cluster"]
+    lines += [f"{f'{key}: {value}':<{width}}  # {comment}" for key, value, comment in entries]
+    return "\n".join(lines) + "\n"
+
+
+def _typical(values: Mapping[int, float]) -> tuple[float, dict[int, float]]:
+    """The median of the nodes' values, and the factors on it of those that are unlike it."""
+    median = statistics.median(values.values())
+    return median, {node: value / median for node, value in values.items() if abs(value / median - 1) > UNLIKE}
+
+
+def _mapping(factors: Mapping[int, float], unit: float) -> str:
+    entries = ", ".join(f"{node}: {_number(factor * unit)}" for node, factor in factors.items())
+    return f"{{{entries}}}" if entries else "null"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3e}"

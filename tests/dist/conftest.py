@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.dist.stage import Stage
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    """One process that has imported everything, and forks."""
+    stage = Stage()
+    yield stage
+    stage.close()
