@@ -18,6 +18,7 @@ class Cluster:
     latency_s: float  # seconds per message
     message_bytes: float | None = None  # bytes of one whole vector; null: the model's own size
     server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
+    servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
     node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean

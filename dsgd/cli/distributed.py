@@ -20,7 +20,7 @@ from dsgd.cli.progress import ProgressLine
 from dsgd.cli.session import describe
 from dsgd.dist.control import Hub, Line
 from dsgd.dist.coordinator import Coordinator
-from dsgd.dist.environment import gpus
+from dsgd.dist.environment import Launch, gpus, launch
 from dsgd.dist.job import Job, Limits
 from dsgd.dist.launch import Child, Parent
 from dsgd.dist.process import Post, guarded, serve, work
@@ -47,7 +47,7 @@ def run_distributed(
     experiment = build_experiment(values)
     p, k = experiment.nodes, experiment.algo.servers
     ranks = list(range(p)) if joined is None else [joined.rank]
-    devices = devices_of(values["engine"]["gpus_per_node"], ranks, joined)
+    devices = devices_of(values["engine"]["gpus_per_node"], ranks, launch(os.environ))
     problem = build_problem(experiment)
     if joined is None:
         listener = listen("127.0.0.1")
@@ -103,14 +103,13 @@ def _stop(over: Child | Line) -> None:
         over.send({"kind": "interrupt"})
 
 
-def devices_of(wanted: int | None, ranks: Sequence[int], joined: Joined | None) -> dict[int, list[str]]:
+def devices_of(wanted: int | None, ranks: Sequence[int], where: Launch) -> dict[int, list[str]]:
     """The devices of each worker of this process: its GPUs, or the CPU.
 
     wanted: GPUs of each; None: one if there are enough for all workers of this machine, else none. Raises
     ConfigError."""
     found = gpus(os.environ)
-    first = 0 if joined is None else joined.local_rank
-    workers = len(ranks) if joined is None else joined.local_workers
+    first, workers = (0, len(ranks)) if where.kind == "local" else (where.local_rank, where.local_nodes)
     each = int(found >= workers) if wanted is None else wanted
     if each * workers > found:
         raise ConfigError(

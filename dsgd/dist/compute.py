@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -48,8 +49,10 @@ class Compute:
         self._chunks = cut(problem, CHUNK_BYTES)
         self._replicas = replicate(problem, devices, self._chunks)
         self._ahead: tuple[tuple[int, int], list[list[Tensor]]] | None = None  # a batch already on the devices
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        self._others = ThreadPoolExecutor(len(devices), thread_name_prefix="replica")  # no thread before its first task
+        # a new thread computes with all cores until it has asked how many threads torch was told to use
+        threads = partial(ThreadPoolExecutor, initializer=torch.get_num_threads)
+        self._thread = threads(1, thread_name_prefix="compute")
+        self._others = threads(len(devices), thread_name_prefix="replica")  # starts none before its first task
 
     def gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
         """Gradient [d] at the point `at` [d] of the batch of worker `rank` at its own step, weight decay included.
@@ -81,11 +84,12 @@ class Compute:
         reductions: list[dist.Work] = []
 
         def hand_on(chunk: Chunk) -> None:
-            part = replicas[0].collect(chunk, out=g[chunk.begin : chunk.end])
-            if weights[0] != 1:
-                part.mul_(weights[0])
+            part = g[chunk.begin : chunk.end]
+            replicas[0].collect(chunk, weights[0], part)
             for replica, weight in zip(replicas[1:], weights[1:], strict=True):
-                part.add_(replica.collect(chunk).to(g.device), alpha=weight)
+                other = torch.empty_like(part, device=replica.device)
+                replica.collect(chunk, weight, other)
+                part.add_(other.to(g.device))
             self._problem.add_decay(part, at[chunk.begin : chunk.end], chunk.begin, 1 / workers)
             if workers > 1:
                 with collective(self._groups.rank, f"all-reduce of step {step}"):

@@ -14,26 +14,37 @@ from torch import Tensor
 from dsgd.dist.channel import CLOSED, Unreachable
 from dsgd.dist.wire import SLICES
 
+LOOK_S = 1.0  # how often a source is asked whether it lives, as long as it has no connection here that would tell
 AHEAD = 16  # vectors of one source that are kept before this node has begun the exchanges they belong to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """One exchange of this node. numbers: which exchange with each source it is. unsent: targets that are lost."""
+    """One exchange of this node. numbers: which exchange with each source it is. lost: nodes that cannot be reached.
+    asked: sources that have been asked whether they live and have not answered yet."""
 
     future: Future[dict[int, Tensor]]
     numbers: dict[int, int]
-    unsent: dict[int, Unreachable] = field(default_factory=dict)
+    lost: dict[int, Unreachable] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
 
 
 class Exchanges:
     """The exchanges of this node that wait for vectors, and the vectors that wait for exchanges."""
 
-    def __init__(self, timeout_s: float, received: Callable[[int], int], log: Callable[[str], None]) -> None:
-        """received: how many bytes have come from a rank so far. timeout_s: how long none may come from a source."""
+    def __init__(
+        self,
+        timeout_s: float,
+        received: Callable[[int], int],
+        ping: Callable[[int, Callable[[Unreachable | None], None]], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """received: how many bytes have come from a rank so far. timeout_s: how long none may come from a source.
+        ping: asks a rank whether it lives, and tells the given function what is wrong with it, or None."""
         self._slice_s = timeout_s / SLICES
         self._timeout_s = timeout_s
         self._received = received
+        self._ping = ping
         self._log = log
         self._changed = threading.Condition()  # guards all that follows
         self._mail: dict[tuple[int, int], Tensor] = {}  # (source, number)
@@ -67,7 +78,7 @@ class Exchanges:
     def unsent(self, exchange: Exchange, error: Unreachable) -> None:
         """The vector of an exchange could not be sent to a target."""
         with self._changed:
-            exchange.unsent[error.rank] = error
+            exchange.lost[error.rank] = error
             self._changed.notify_all()
         if exchange.future.done():
             self._log(f"a vector was not sent: {error}")
@@ -113,11 +124,15 @@ class Exchanges:
         while missing := [source for source, number in exchange.numbers.items() if (source, number) not in self._mail]:
             if self._closing:
                 return Unreachable(missing[0], CLOSED)
+            unknown = [source for source in missing if source not in self._connected]
+            for source in unknown:
+                self._ask(exchange, source)
             if error := self._loss(exchange, missing):
                 return error
             begin = time.monotonic()
-            self._changed.wait(self._slice_s)
-            passed_s = min(time.monotonic() - begin, self._slice_s)  # more than a slice: it is we who were stopped
+            slice_s = min(self._slice_s, LOOK_S) if unknown else self._slice_s
+            self._changed.wait(slice_s)
+            passed_s = min(time.monotonic() - begin, slice_s)  # more than a slice: it is we who were stopped
             for source in missing:
                 received = self._received(source)
                 waited_s[source] = 0.0 if received != seen[source] else waited_s[source] + passed_s
@@ -126,13 +141,28 @@ class Exchanges:
                     return Unreachable(source, f"no byte of its vector for {self._timeout_s:g} s")
         return None
 
+    def _ask(self, exchange: Exchange, source: int) -> None:
+        """Find out whether a source lives that has no connection whose end would tell of its death."""
+        if source in exchange.asked:
+            return
+
+        def answered(error: Unreachable | None) -> None:
+            with self._changed:
+                exchange.asked.discard(source)
+                if error is not None:
+                    exchange.lost[source] = error
+                    self._changed.notify_all()
+
+        exchange.asked.add(source)
+        self._ping(source, answered)
+
     def _loss(self, exchange: Exchange, missing: Sequence[int]) -> Unreachable | None:
         for source in missing:
             connected = self._connected.get(source)
-            if connected is False or (source in exchange.unsent and not connected):
-                lost = exchange.unsent.get(source)
+            if connected is False or (source in exchange.lost and not connected):
+                lost = exchange.lost.get(source)
                 return Unreachable(source, "connection closed" if lost is None else lost.reason)
-        return next((error for target, error in exchange.unsent.items() if target not in exchange.numbers), None)
+        return next((error for target, error in exchange.lost.items() if target not in exchange.numbers), None)
 
     def close(self) -> None:
         """Fail what is still waiting."""

@@ -69,7 +69,7 @@ class Plane:
         self._closed = False
         slice_s = min(timeout_s, patience_s) / SLICES
         buffers = Buffers(dtype, KEPT)
-        self._exchanges = Exchanges(timeout_s, lambda source: self._server.received(source), log)
+        self._exchanges = Exchanges(timeout_s, lambda source: self._server.received(source), self._ping, log)
         self._answers = Answers(rank, run, buffers, self._exchanges, timeout_s, patience_s, self._count, log)
         self._server = Server(rank, run, address, slice_s, self._answers.serve, self._exchanges.connected, log)
         self.port = self._server.port
@@ -197,6 +197,10 @@ class Plane:
 
         self._channel(peer).submit(Request(frame, vector, patience_s, done, future.set_exception))
         return future
+
+    def _ping(self, peer: int, answered: Callable[[Unreachable | None], None]) -> None:
+        request = Request(Frame(Kind.PING), None, self._timeout_s, lambda frame, content: answered(None), answered)
+        self._channels[peer].submit(request)
 
     def _channel(self, peer: int) -> Channel:
         if peer not in self._channels:

@@ -108,13 +108,17 @@ class Replica:
         finally:
             self._report = None
 
-    def collect(self, chunk: Chunk, out: Tensor | None = None) -> Tensor:
-        """The batch gradient of a chunk [end - begin], zero where the pass did not come by."""
+    def collect(self, chunk: Chunk, weight: float, out: Tensor) -> None:
+        """Write weight times the batch gradient of a chunk into out [end - begin]; zero where the pass did not come."""
         parameters = [self._parameters[place] for place in chunk.parameters]
         found = [torch.zeros_like(of) if of.grad is None else of.grad for of in parameters]
+        if weight == 1:
+            torch.cat([gradient.reshape(-1) for gradient in found], out=out)
+        else:  # one way through the memory instead of two
+            for gradient, into in zip(found, out.split([of.numel() for of in found]), strict=True):
+                torch.mul(gradient, weight, out=into.view(gradient.shape))
         for parameter in parameters:
             parameter.grad = None
-        return torch.cat([gradient.reshape(-1) for gradient in found], out=out)
 
     def close(self) -> None:
         for hooks in self._hooks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import torch
@@ -44,7 +44,9 @@ class Machine:
         self.lockstep = experiment.algo.lockstep
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
-        rates = [cluster.bytes_per_s(node, p) for node in range(p + k)]
+        ports = p if cluster.servers_colocated else p + k
+        rates = [cluster.bytes_per_s(node, p) for node in range(ports)]
+        self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
         self.network = Network(self.loop, rates, cluster.latency_s)
         self.network.spans = [] if experiment.trace else None
         self.all_reduce = all_reduce_s(cluster.collective, p, self.message_bytes, cluster.latency_s, min(rates[:p]))
@@ -266,19 +268,21 @@ class Machine:
             for shard in range(k):
                 self.network.after_latency(self._serve, task, request, shard, None, answers, missing)
             return
-        parts = request.vector.tensor_split(k)
-        self.network.send(
-            rank,
-            [
-                (
-                    len(self.nodes) + shard,
-                    self.message_bytes / k,
-                    self._serve,
-                    (task, request, shard, part, answers, missing),
-                )
-                for shard, part in enumerate(parts)
-            ],
-        )
+        size = self.message_bytes / k
+        messages = [
+            (self.server_ports[shard], size, self._serve, (task, request, shard, part, answers, missing))
+            for shard, part in enumerate(request.vector.tensor_split(k))
+        ]
+        self._send(rank, messages)
+
+    def _send(self, port: int, messages: list[tuple[int, float, Callable[..., None], tuple[Any, ...]]]) -> None:
+        """Between ports through the network; what stays at one port takes no time."""
+        for receiver, _, action, arguments in messages:
+            if receiver == port:
+                self.loop.at(self.loop.now, action, *arguments)
+        leaving = [message for message in messages if message[0] != port]
+        if leaving:
+            self.network.send(port, leaving)
 
     def _serve(
         self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
@@ -291,7 +295,7 @@ class Machine:
             self.network.after_latency(self._answered, task, answers, missing)
             return
         size = self.message_bytes / len(self.shards)
-        self.network.send(len(self.nodes) + shard, [(rank, size, self._answered, (task, answers, missing))])
+        self._send(self.server_ports[shard], [(rank, size, self._answered, (task, answers, missing))])
 
     def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
         missing[0] -= 1

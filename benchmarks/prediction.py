@@ -1,0 +1,83 @@
+"""Does the simulator predict the real run? Step times of all algorithms between hosts, measured and predicted.
+
+    python benchmarks/prediction.py --out results/prediction
+
+On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. There it calibrates
+(`dsgd-calibrate`), runs every algorithm in real processes, one a host, and simulates the same on the calibrated cluster.
+Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.cluster.network import Network
+
+ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+HOSTS = 4
+PORTS = iter(range(29500, 29999))
+# 1.1 million parameters, 4.5 MB: a vector takes about 0.38 s at 100 Mbit/s and 0.04 s at 1 Gbit/s
+TRAINING = ("nodes=4", "model=mlp", "model.hidden=[1024,1000]", "batch_size=16", "optimizer.lr=0.01", "seed=0")
+TRAINING += ("budget.epochs=null", "eval.every_epochs=null", "engine.timeout_s=60", "engine.patience_s=20")
+TRAINING += ("engine.checkpoint_every_s=null",)
+STEPS = {"sync": 30, "easgd": 100, "downpour": 15, "gossip": 40, "dpsgd": 20, "delayfree": 96}
+SCRIPTS = Path(sys.executable).parent
+
+
+def on_all_hosts(network: Network, command: str, *arguments: str) -> None:
+    """Start a command on every host as torchrun or srun would, and wait for it. Raises on failure."""
+    port = str(next(PORTS))
+    started = []
+    for rank in range(HOSTS):
+        launcher = {"RANK": rank, "WORLD_SIZE": HOSTS, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        launcher |= {"MASTER_ADDR": network.address(1), "MASTER_PORT": port}
+        environment = os.environ | {name: str(value) for name, value in launcher.items()}
+        line = [str(SCRIPTS / command), *arguments]
+        pipe = subprocess.PIPE
+        started.append(network.popen(rank + 1, *line, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True))
+    outputs = [process.communicate(timeout=600)[0] for process in started]
+    for process, output in zip(started, outputs, strict=True):
+        if process.returncode:
+            raise SystemExit(f"{command} {' '.join(arguments)} ended with {process.returncode}:\n{output}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/prediction"), help="of figure and tables")
+    parser.add_argument("--runs", type=Path, default=Path("outputs/prediction"), help="of the records")
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"])
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    runs: Path = options.runs.absolute()
+    shutil.rmtree(runs, ignore_errors=True)
+    for rate in options.rates:
+        faster = 1 if rate == "100mbit" else 4
+        with Network(HOSTS, rate) as network:
+            calibrated = runs / "conf" / "cluster" / f"calibrated_{rate}.yaml"
+            on_all_hosts(network, "dsgd-calibrate", f"--out={calibrated}", *TRAINING)
+            print(calibrated.read_text(), flush=True)
+            for algorithm in options.algorithms:
+                arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *TRAINING]
+                arguments += [f"algo={algorithm}", f"budget.steps={faster * STEPS[algorithm]}"]
+                for repeat in range(options.repeats):
+                    folder = runs / f"{algorithm}_{rate}_{repeat}"
+                    on_all_hosts(network, "dsgd-run", *arguments, "engine=dist", f"hydra.run.dir={folder}")
+                # gradients do not change times
+                simulated = [*arguments, "engine=sim", "engine.gradients=none"]
+                folder = runs / f"{algorithm}_{rate}_simulated"
+                line = [SCRIPTS / "dsgd-run", *(a for a in simulated if not a.startswith(("engine.t", "engine.p")))]
+                subprocess.run([*line, f"hydra.run.dir={folder}"], check=True, stdout=subprocess.DEVNULL)
+                print(f"{rate} {algorithm}: done", flush=True)
+    subprocess.run([SCRIPTS / "dsgd-plot", runs, "--only", "predicted", "--out", options.out], check=True)
+
+
+if __name__ == "__main__":
+    main()

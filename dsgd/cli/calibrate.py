@@ -1,0 +1,179 @@
+"""dsgd-calibrate: measures this machine or allocation and writes a file for the `cluster` group, so that the simulator
+predicts what real processes would take here.
+
+    dsgd-calibrate --out my/cluster/mine.yaml nodes=4 model=resnet8
+    dsgd-run --config-dir my cluster=mine nodes=4 model=resnet8 engine=sim
+
+Under torchrun or srun the processes that were started measure their machines and the network between them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dsgd.cli.build import ConfigError, build_experiment
+from dsgd.cli.compose import ConfigTree, one_line
+from dsgd.dist.environment import launch
+
+EXIT_FAILED, EXIT_CONFIG = 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)  # one line, like every other error, without the usage
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns 0, 1 if a worker was lost, or 2 for a bad configuration."""
+    try:
+        options = _parser().parse_args(argv)
+        out = Path(options.out)
+        if options.steps < 2 or not options.link_s > 0:
+            raise ConfigError(f"--steps must be >= 2 and --link-s > 0, got {options.steps} and {options.link_s}")
+        if out.suffix != ".yaml" or not (out.parent.is_dir() or _can_make(out.parent)):
+            raise ConfigError(f"--out must be a .yaml file in a folder that can be written, got {out}")
+        (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False)
+        build_experiment(job.values)
+        return run(job.values, out, options.steps, options.link_s)
+    except ValueError as error:
+        print(one_line(error), file=sys.stderr)
+        return EXIT_CONFIG
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="dsgd-calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of dsgd-run: nodes, model, data, ...")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write, FOLDER/cluster/NAME.yaml")
+    parser.add_argument("--steps", type=int, default=100, help="of every worker (default: %(default)s)")
+    parser.add_argument(
+        "--link-s",
+        type=float,
+        default=1.0,
+        help="a twelfth of what each link gets, about (default: %(default)s)",
+    )
+    parser.add_argument("--config-dir", metavar="DIR", help="configurations of your own")
+    return parser
+
+
+def _can_make(folder: Path) -> bool:
+    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
+    return above.is_dir() and os.access(above, os.W_OK)
+
+
+def run(values: Mapping[str, Any], out: Path, steps: int, link_s: float) -> int:
+    """Measure with all workers, and write the file in rank 0. Returns the exit status."""
+    import tempfile
+
+    import torch
+
+    from dsgd.cli.distributed import devices_of
+    from dsgd.dist.launch import Parent
+    from dsgd.dist.rendezvous import listen
+    from dsgd.gradients.problem import build_problem
+
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    experiment = build_experiment(values)
+    where, wanted = launch(os.environ), values["engine"].get("gpus_per_node")
+    if where.kind != "local":
+        if where.nodes != experiment.nodes:
+            raise ConfigError(f"nodes must be {where.nodes}, the processes started, got {experiment.nodes}")
+        devices = [torch.device(name) for name in devices_of(wanted, [where.rank], where)[where.rank]]
+        place = (where.master_address, where.master_port, None)
+        return _take_part(values, devices, where.rank, *place, out, steps, link_s)
+    ranks = list(range(experiment.nodes))
+    devices_by_rank = devices_of(wanted, ranks, where)
+    build_problem(experiment)  # data files that cannot be read are found here, once
+    listener = listen("127.0.0.1")
+    port: int = listener.getsockname()[1]
+    with tempfile.TemporaryDirectory() as logs:
+        parent = Parent(Path(logs))
+        children = []
+        for rank in reversed(ranks):  # rank 0, which ends the run, comes last
+            devices = [torch.device(name) for name in devices_by_rank[rank]]
+
+            def main(again: bool, rank: int = rank, devices: Sequence[torch.device] = devices) -> int:
+                fd = listener.fileno() if rank == 0 else None
+                return _take_part(values, devices, rank, "127.0.0.1", port, fd, out, steps, link_s)
+
+            children.append(parent.start(f"worker {rank}", main, quiet=rank > 0))
+        listener.close()
+        status = parent.supervise(children[-1], lambda: _give_up(children[-1].pid))
+    return EXIT_FAILED if status is None else abs(status)
+
+
+def _give_up(pid: int) -> None:
+    os.kill(pid, 9)
+
+
+def _take_part(
+    values: Mapping[str, Any],
+    devices: Sequence[Any],
+    rank: int,
+    host: str,
+    port: int,
+    listening: int | None,
+    out: Path,
+    steps: int,
+    link_s: float,
+) -> int:
+    """One worker. host, port: of the store; listening: the descriptor of rank 0's socket there, if it has one."""
+    from datetime import timedelta
+
+    import torch
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    from dsgd.dist.calibration import WAIT_S, calibrate
+    from dsgd.dist.measure import as_cluster_yaml
+    from dsgd.dist.rendezvous import address_of
+    from dsgd.gradients.problem import build_problem
+    from dsgd.record.writer import write_atomically
+
+    torch.set_num_threads(values["engine"]["threads"])
+    experiment = build_experiment(values)
+    problem = build_problem(experiment)
+    where = launch(os.environ)
+    store = TCPStore(
+        host,
+        port,
+        is_master=rank == 0 and not where.agent_store,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=WAIT_S),
+        master_listen_fd=listening,
+    )
+
+    def say(line: str) -> None:
+        if rank == 0:
+            print(line, file=sys.stderr, flush=True)
+
+    try:
+        address = _local_address(address_of(host), port)
+        found = calibrate(experiment, problem, devices, store, rank, address, steps, link_s, say)
+    except (ConnectionError, TimeoutError, RuntimeError) as error:
+        print(f"calibration: worker {rank}: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_FAILED
+    if found is not None:
+        title = f"{experiment.nodes} workers, model {values['model']['name']} on {values['data']['name']}, "
+        title += f"batches of {experiment.batch_size}, {values['engine']['threads']} threads"
+        text = as_cluster_yaml(title, found.jitters, found.links)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text.encode())
+        print(text, end="")
+        print(f"use it: dsgd-run --config-dir {out.parent.parent} cluster={out.stem} engine=sim", file=sys.stderr)
+    return 0
+
+
+def _local_address(host: str, port: int) -> str:
+    """Of the interface that reaches rank 0."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return probe.getsockname()[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
