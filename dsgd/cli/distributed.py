@@ -86,7 +86,12 @@ def run_distributed(
     restarts = 0 if experiment.algo.lockstep else values["engine"]["restarts"]
     for rank in ranks:
         parent.start(f"worker {rank}", _process(work, job, "worker", rank), restarts, echo=rank == 0)
-    parent.supervise(over, lambda: _stop(over))
+    status = parent.supervise(over, lambda: _stop(over))
+    if status is not None and status < 0:
+        _say(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
+        return "failed"
+    if parent.status is not None:
+        return parent.status
     summary = folder / SUMMARY
     return json.loads(summary.read_text())["status"] if summary.is_file() else "failed"
 
@@ -139,14 +144,20 @@ def coordinate(
 ) -> int:
     """The coordinator's process: keeps the record. Returns its exit status."""
     stopped: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(number)
+        if len(stopped) == 2:  # no waiting for a checkpoint
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
     before, lines, wall_s = None, 0, 0.0
     if checkpoint is not None:
         path, header = checkpoint
         before, lines, wall_s = path.parent, header["lines"], header["wall_s"]
     record = Record(folder, values, before, lines, wall_s)
     mirror = Mirror(values, folder)
-    progress = ProgressLine(job.experiment)
+    progress = ProgressLine(job.experiment, "wall")
     every_s = values["engine"]["checkpoint_every_s"]
     coordinator = Coordinator(job, Hub(listener, job.token, _say), _say, every_s)
     looked = [0.0]
@@ -167,24 +178,29 @@ def coordinate(
             progress.moved(coordinator.time_s, coordinator.samples, record.wall_s)
         return bool(stopped)
 
-    status = "failed"
+    status, error = "failed", ""
     try:
         with progress:
             for mark in coordinator.run(interrupted, save):
                 record.mark(mark)
                 mirror.wake()
                 progress.measured(mark)
-        status = coordinator.status
+        status, error = coordinator.status, coordinator.error
         if status in ("completed", "diverged"):
             (folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
+    except KeyboardInterrupt:
+        status = "interrupted"
+    except OSError as failure:
+        error = f"the record in {folder} cannot be written: {failure.strerror}"
     finally:
+        if status == "failed":
+            _say(error)  # also where the summary cannot be written
         summary = describe(values, job.experiment) | coordinator.summary()
-        record.finish(summary | {"engine": "dist", "status": status, "error": coordinator.error or None})
+        record.finish(summary | {"engine": "dist", "status": status, "error": error or None})
         mirror.finish()
     if job.experiment.trace:
         write_trace(coordinator.trace, coordinator.time_s, folder / "trace.json")
     if status == "failed":
-        _say(coordinator.error)
         _show_log(folder / LOGS, coordinator.culprit)
     return 0 if status != "failed" else 1
 

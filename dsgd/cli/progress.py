@@ -1,4 +1,4 @@
-"""The progress line: virtual and host time, samples, loss, accuracy, time remaining. Quiet where there is no
+"""The progress line: training and host time, samples, loss, accuracy, time remaining. Quiet where there is no
 terminal."""
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from dsgd.experiment import Experiment
 class ProgressLine:
     """A context manager around the run; `moved` and `measured` keep it up to date."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, clock: str) -> None:
+        """clock: `virtual` or `wall`."""
+        self._clock = "virtual" if clock == "virtual" else "of training"
         console = Console(stderr=True)
         self._enabled = console.is_terminal
         self._time_budget = experiment.budget.time_s
@@ -43,7 +45,7 @@ class ProgressLine:
             return
         done = [time_s / self._time_budget] if self._time_budget else []
         done += [samples / self._samples_budget] if self._samples_budget else []
-        line = f"{time_s:.4g} s virtual, {wall_s:.0f} s host, {samples:,} samples{self._measured}"
+        line = f"{time_s:.4g} s {self._clock}, {wall_s:.0f} s host, {samples:,} samples{self._measured}"
         self._progress.update(self._task, completed=max(done), line=line)
 
     def measured(self, mark: Mapping[str, Any]) -> None:

@@ -74,7 +74,7 @@ class Session:
         self.stop_signal: int | None = None
         self._saved = time.monotonic()
         self._looked = 0.0
-        self._progress = ProgressLine(simulation.experiment)
+        self._progress = ProgressLine(simulation.experiment, "virtual")
 
     def run(self) -> dict[str, Any]:
         """Run to the end or to a signal; returns the summary as written."""

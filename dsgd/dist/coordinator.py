@@ -283,6 +283,9 @@ class Coordinator:
             return
         member = self._members[message["node"]]
         client.owner = member
+        if self._phase == "ending" and member.line is not None:  # it takes the place of one that has just died
+            self._hub.send(client, {"kind": "exit", "status": "completed"})
+            return
         rejoins = self._phase == "training" and not self.experiment.algo.lockstep
         if member.line is not None and not rejoins:
             self._fail(f"{member.name} has come twice")

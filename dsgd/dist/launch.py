@@ -43,6 +43,7 @@ class Parent:
     logs: Path
     closing: list[socket.socket] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
+    status: str | None = None  # of the run, as a coordinator elsewhere has said at its end
 
     def start(
         self, name: str, main: Callable[[bool], int], restarts: int = 0, echo: bool = False, quiet: bool = True
@@ -91,9 +92,9 @@ class Parent:
                     for _ in range(len(caught)):
                         caught.pop()
                         stopped += 1
+                        stop()
                         if stopped > 1:
                             raise KeyboardInterrupt
-                        stop()
                     for child in self.children:
                         if child is not over and child.status not in (None, 0) and child.restarts > 0:
                             child.restarts -= 1
@@ -118,9 +119,12 @@ class Parent:
         if over.fileno() not in readable:
             return False
         try:
-            return over.receive()["kind"] == "exit"
+            message = over.receive()
         except Closed:
+            self.status = "failed"
             return True
+        self.status = message.get("status")
+        return message["kind"] == "exit"
 
     def _show(self, child: Child) -> None:
         assert child.echo is not None

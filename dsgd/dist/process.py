@@ -37,6 +37,8 @@ class Post:
         self.line = Line(job.coordinator, job.token, job.limits.timeout_s)
         self._bulk = Line(job.coordinator, job.token, job.limits.timeout_s)
         self._bulk.send({"kind": "hello", "role": "bulk", "node": node})
+        self._early: list[Message] = []
+        self._listens = False
         self._handed: SimpleQueue[tuple[Message, dict[str, Tensor]]] = SimpleQueue()
         self.local_address = self.line.local_address
         threading.Thread(target=self._hand_in, name="snapshots", daemon=True).start()
@@ -66,13 +68,20 @@ class Post:
                 return
 
     def wait_for(self, kind: str) -> Message:
-        """The next message of this kind; an `exit` ends the process."""
+        """The next message of this kind; an `exit` ends the process. What comes before it is kept for `listen`."""
         while True:
             message = self.line.receive()
             if message["kind"] == "exit":
                 raise SystemExit(EXIT_LEFT)
             if message["kind"] == kind:
                 return message
+            self._early.append(message)
+
+    def stay(self) -> None:
+        """Wait for `exit`, which ends the process."""
+        if self._listens:
+            threading.Event().wait()  # the other thread ends it: two must not read from one line
+        self.wait_for("exit")
 
     def beat(self, counters: Callable[[], Message]) -> None:
         """Give signs of life from now on."""
@@ -93,6 +102,8 @@ class Post:
 
         def run() -> None:
             try:
+                for message in self._early:
+                    handle(message)
                 while True:
                     message = self.line.receive()
                     if message["kind"] == "exit":
@@ -102,6 +113,7 @@ class Post:
                 print(error, flush=True)
                 os._exit(EXIT_ORPHAN)
 
+        self._listens = True
         threading.Thread(target=run, name="control", daemon=True).start()
 
 
@@ -129,7 +141,7 @@ def guarded(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, n
         blame = error.blame if isinstance(error, CannotGoOn) else None
         try:
             post.tell("failed", error=" ".join(text.split()), blame=blame, known=known)
-            post.wait_for("exit")
+            post.stay()
         except (Closed, SystemExit):
             pass  # it ends all the same
         return EXIT_FAILED
