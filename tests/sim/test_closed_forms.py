@@ -309,3 +309,16 @@ def test_all_reduces_follow_one_another(close: Close, cluster: Cluster, p: int, 
     t, a, n = parameters(cluster)
     step = max(t, 2 * all_reduce("best", p, a, n))
     close(timed(TwoAtOnce(), cluster, p, steps).time_s, (steps - 1) * step + t)
+
+
+def test_a_server_beside_a_worker_shares_its_port() -> None:
+    """Worker 0's own calls stay within its node and take no time; the others' pass through the port of node 0."""
+    t, n, a, transfer = 0.3, 1e6, 0.01, 0.5
+    cluster = Cluster(t, 8 * n / transfer, a, message_bytes=n, servers_colocated=True)
+    alone = timed(EASGD(tau=1), cluster, nodes=1, steps=10)
+    assert alone.time_s == pytest.approx(10 * t, rel=1e-9)
+    assert sum(alone.machine.network.bytes_sent) == 0
+    first, second = step_times(EASGD(tau=1), cluster, nodes=2, steps=10)
+    assert len(second) >= 3
+    assert first == pytest.approx([(k + 1) * t for k in range(len(first))], rel=1e-9)
+    assert second == pytest.approx([(k + 1) * (t + 2 * (a + transfer)) for k in range(len(second))], rel=1e-9)

@@ -1,0 +1,58 @@
+"""dsgd-calibrate as users type it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.build import build_experiment
+from dsgd.cli.calibrate import main
+from dsgd.cli.compose import ConfigTree
+from tests.cli.command import shell
+
+
+def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
+    """Three real processes and their links; the file is found by its name and simulated."""
+    line = "dsgd-calibrate --out my/cluster/mine.yaml --steps 5 --link-s 0.02 nodes=3 experiment=quadratic"
+    ended = shell(line, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == (tmp_path / "my/cluster/mine.yaml").read_text()
+    assert "3 workers" in ended.stdout
+    assert "use it: dsgd-run --config-dir my cluster=mine" in ended.stderr
+    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine", "nodes=3"], multirun=False)
+    cluster = build_experiment(job.values).cluster
+    assert 0 < cluster.gradient_s < 10
+    assert 0 < cluster.latency_s < 10
+    assert cluster.bandwidth > 1e6
+    assert [path.name for path in tmp_path.iterdir()] == ["my"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--out", "mine.txt"], "--out must be a .yaml file in a folder that can be written, got mine.txt"),
+        (["--out", "file/mine.yaml"], "--out must be a .yaml file in a folder that can be written"),
+        (["--out", "mine.yaml", "--steps", "1"], "--steps must be >= 2 and --link-s > 0, got 1 and 1.0"),
+        (["--out", "mine.yaml", "--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["--out", "mine.yaml", "nodes=0"], "nodes must be >= 1, got 0"),
+        (["--out", "mine.yaml", "model=resnet9"], "did you mean resnet8"),
+        (["--out", "mine.yaml", "--config-dir", "nowhere"], "--config-dir must be a folder, got nowhere"),
+        (["nodes=2"], "the following arguments are required: --out"),
+    ],
+)
+def test_bad_input_ends_in_one_line(
+    arguments: list[str],
+    rule: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is measured or written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert rule in captured.err
+    assert captured.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
