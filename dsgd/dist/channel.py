@@ -13,6 +13,15 @@ from dsgd.dist.published import Buffers
 from dsgd.dist.wire import Frame, Kind, Link, Run, Silent, Status, Violation, connect, greeted, octets
 
 CLOSED = "the plane was closed here"
+ANSWERS = {  # what may be answered, and whether it carries something
+    (Kind.PING, Status.OK): (False,),
+    (Kind.PULL, Status.OK): (True,),
+    (Kind.PULL, Status.NOTHING): (False,),
+    (Kind.PUSH, Status.OK): (False,),
+    (Kind.PUSH, Status.BUSY): (False,),
+    (Kind.CALL, Status.OK): (False, True),
+    (Kind.CALL, Status.FAILED): (True,),
+}
 
 
 class Unreachable(Exception):
@@ -121,35 +130,37 @@ class Channel:
                 request.failed(Unreachable(self._rank, reason))
                 continue
             assert address is not None
-            reason = self._ask(request, address, moves)
-            with self._changed:
+            reason = answer = content = None
+            try:
+                answer, content = self._ask(request, address, moves)
+            except (OSError, Silent, Violation) as error:
+                reason = self._give_up(error)
+            with self._changed:  # before anybody is told: who asks again at once must find it so
                 if moves == self._moves:
                     self._away = reason
                 # Only the connection may have broken: then a first probe, at once, finds the peer again.
                 wait_s = None if self._away is None else self._retry_s if was_away else 0.0
                 self._current = None
-            del request  # and the vector it holds
+            if reason is not None:
+                request.failed(Unreachable(self._rank, reason))
+            elif answer is not None:
+                request.done(answer, content)
+            del request, answer, content  # and the vectors they hold
         self._drop()
 
-    def _ask(self, request: Request, address: tuple[str, int], moves: int) -> str | None:
-        """Ask and answer a request. Returns why it failed, if it did."""
-        try:
-            link = self._connected(address, moves, request.patience_s)
-            link.send(request.frame, request.vector, request.patience_s)
-            if request.vector is not None:
-                self._sent(len(octets(request.vector)))
-            answer, content = request.frame, None
-            if request.frame.kind != Kind.EXCHANGE:
-                answer, content = self._answer(link, request)
-        except (OSError, Silent, Violation) as error:
-            self._drop()
-            if isinstance(error, Violation):
-                self._log(f"disconnected from worker {self._rank}, which sent {error}")
-            reason = CLOSED if self._closing else (getattr(error, "strerror", None) or str(error)).lower()
-            request.failed(Unreachable(self._rank, reason))
-            return reason
-        request.done(answer, content)
-        return None
+    def _ask(self, request: Request, address: tuple[str, int], moves: int) -> tuple[Frame, Tensor | str | None]:
+        link = self._connected(address, moves, request.patience_s)
+        link.send(request.frame, request.vector, request.patience_s)
+        if request.vector is not None:
+            self._sent(len(octets(request.vector)))
+        return (request.frame, None) if request.frame.kind == Kind.EXCHANGE else self._answer(link, request)
+
+    def _give_up(self, error: Exception) -> str:
+        """After this nothing more can come over the connection. Returns the reason in words."""
+        self._drop()
+        if isinstance(error, Violation):
+            self._log(f"disconnected from worker {self._rank}, which sent {error}")
+        return CLOSED if self._closing else (getattr(error, "strerror", None) or str(error)).lower()
 
     def _connected(self, address: tuple[str, int], moves: int, patience_s: float) -> Link:
         """The connection to the peer at this address, a new one if need be."""
@@ -171,10 +182,13 @@ class Channel:
 
     def _answer(self, link: Link, request: Request) -> tuple[Frame, Tensor | str | None]:
         frame = link.receive(self._run, request.patience_s)
-        if frame.kind != request.frame.kind:
-            raise Violation(f"an answer to {frame.kind.name} where {request.frame.kind.name} was asked")
+        carries = ANSWERS.get((frame.kind, frame.status), ())
+        if frame.kind != request.frame.kind or (frame.payload >= 0) not in carries:
+            raise Violation(
+                f"{frame.kind.name} {frame.status.name} of {frame.payload} bytes to {request.frame.kind.name}"
+            )
         if frame.status == Status.FAILED:
-            return frame, link.read(max(frame.payload, 0), request.patience_s).decode(errors="replace")
+            return frame, link.read(frame.payload, request.patience_s).decode(errors="replace")
         if frame.payload < 0:
             return frame, None
         vector = self._buffers.take(frame.payload // self._run.dtype.itemsize)

@@ -16,7 +16,7 @@ from dsgd.dist.collectives import Groups, collective, finish
 from dsgd.dist.replicas import Chunk, InOrder, cut, replicate
 from dsgd.gradients.problem import Problem
 
-CHUNK_BYTES = 8 << 20  # smaller ones cost more messages, with larger ones communication begins later
+CHUNK_BYTES = 16 << 20  # smaller ones cost more CPU time, with larger ones communication begins later
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 

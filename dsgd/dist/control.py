@@ -237,16 +237,26 @@ class Hub:
         elif stage == "frame":
             length, client.vectors_length = FRAME.unpack(content)
             if not 0 < length <= TEXT_LIMIT or client.vectors_length > VECTORS_LIMIT:
-                self._offence(client, "a message was too long")
+                self._offence(client, "a message had no possible length")
                 return False
             return self._expect(client, "text", length)
         elif stage == "text":
-            client.message = json.loads(bytes(content))
+            try:
+                client.message = json.loads(bytes(content))
+                client.message["kind"]
+            except (ValueError, TypeError, KeyError):
+                self._offence(client, "a message was not readable")
+                return False
             if client.vectors_length:
                 return self._expect(client, "vectors", client.vectors_length)
             self._events.append((client, client.message, {}))
         else:
-            self._events.append((client, client.message, _vectors(client.message.pop("vectors"), content)))
+            try:
+                vectors = _vectors(client.message.pop("vectors"), content)
+            except (ValueError, TypeError, KeyError):
+                self._offence(client, "a message was not readable")
+                return False
+            self._events.append((client, client.message, vectors))
         return self._expect(client, "frame", FRAME.size)
 
     def _expect(self, client: Client, stage: str, length: int) -> bool:

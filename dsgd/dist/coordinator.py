@@ -83,11 +83,11 @@ class Coordinator:
             yield self._evaluate(first)
             save(first.checkpoint(self.experiment, asdict(self.progress)))  # there always is one to go on from
         while True:
+            if interrupt():  # however many marks are waiting
+                self._asked_to_stop.set()
             try:
                 item = self._items.get(timeout=0.1)
             except Empty:
-                if interrupt():
-                    self._asked_to_stop.set()
                 continue
             if item is None:
                 return

@@ -97,9 +97,9 @@ class Engine:
             action, arguments = self.events.get()
             begin = time.monotonic()
             action(*arguments)
-            if self._mark_due and not self.ended:
-                self._step_mark()
             if self._task.finished and not self.ended:
+                if self._mark_due:
+                    self._step_mark()
                 self.leave()
                 self.tell("ended", time_s=self.time_s, steps=self.worker.steps)
             self._busy_s += time.monotonic() - begin
@@ -114,6 +114,8 @@ class Engine:
         return time.monotonic() - self._begun
 
     def perform(self, task: Task[Any], request: Request) -> None:
+        if self._mark_due:  # a mark is at the same place of the algorithm in all workers, whatever has come to each
+            self._step_mark()
         self._perform[type(request)](task, request)
 
     def _then(self, future: Future[Any], answer: Callable[[Future[Any]], None], computes: bool = False) -> None:

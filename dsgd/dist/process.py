@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.dist.collectives import Averaging, CollectiveFailed, Groups, join_groups
-from dsgd.dist.compute import Compute
+from dsgd.dist.compute import Compute, keep_freed_memory
 from dsgd.dist.control import Closed, Line, Message
 from dsgd.dist.engine import CannotGoOn, Engine
 from dsgd.dist.job import BEAT_S, HELLO_S, Job
@@ -120,6 +120,7 @@ class Post:
 def guarded(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, node: int, again: bool) -> int:
     """Run a process's main function; returns its exit status. Whatever goes wrong is told to the coordinator, which
     decides what it means, and is in this process's log."""
+    keep_freed_memory()
     try:
         post = Post(job, role, node)
     except Closed as error:
