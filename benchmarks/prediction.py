@@ -2,9 +2,9 @@
 
     python benchmarks/prediction.py --out results/prediction
 
-On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. There it calibrates
-(`dsgd-calibrate`), runs every algorithm in real processes, one a host, and simulates the same on the calibrated cluster.
-Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do meanwhile.
+On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
+(`dsgd-calibrate`), runs every algorithm there in real processes, one a host, and simulates the same on the calibrated
+cluster. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def on_all_hosts(network: Network, command: str, *arguments: str) -> None:
         launcher |= {"MASTER_ADDR": network.address(1), "MASTER_PORT": port}
         environment = os.environ | {name: str(value) for name, value in launcher.items()}
         line = [str(SCRIPTS / command), *arguments]
-        pipe = subprocess.PIPE
-        started.append(network.popen(rank + 1, *line, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True))
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        started.append(network.popen(rank + 1, *line, env=environment, text=True, **streams))
     outputs = [process.communicate(timeout=600)[0] for process in started]
     for process, output in zip(started, outputs, strict=True):
         if process.returncode:

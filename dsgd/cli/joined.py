@@ -43,7 +43,9 @@ def join(where: Launch, values: Mapping[str, Any], folder: Path) -> Joined:
             compare(with_numbers(dict(meeting.config)), with_numbers(json.loads(json.dumps(values))), "", "on rank 0")
         except ConfigError as error:
             return str(error)
-        return None if version == meeting.version else f"the code must be {meeting.version}, as on rank 0, got {version}"
+        return (
+            None if version == meeting.version else f"the code must be {meeting.version}, as on rank 0, got {version}"
+        )
 
     try:
         if where.rank == 0:

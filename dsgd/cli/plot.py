@@ -64,6 +64,7 @@ def _choices(option: str, text: str, known: Sequence[str]) -> list[str]:
 def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str]) -> int:
     from rich.console import Console
 
+    from dsgd.report.prediction import pairs, print_pairs, write_pairs_csv, write_pairs_markdown
     from dsgd.report.runs import find_runs
     from dsgd.report.table import print_table, write_csv, write_markdown
     from dsgd.report.verdict import verdict
@@ -79,16 +80,24 @@ def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Seque
         out.mkdir(parents=True, exist_ok=True)
         write_csv(runs, out / "summary.csv")
         write_markdown(runs, out / "summary.md")
+        tables = [out / "summary.csv", out / "summary.md"]
+        if paired := pairs(runs):
+            write_pairs_csv(paired, out / "predicted.csv")
+            write_pairs_markdown(paired, out / "predicted.md")
+            tables += [out / "predicted.csv", out / "predicted.md"]
         written, missing = draw(runs, out, formats, x_axes, only)
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
     print_table(runs, Console(width=wide))
+    if paired:
+        print()
+        print_pairs(paired, Console(width=wide))
     for sentence in verdict(runs):
         print(f"- {sentence}")
     print()
-    for path in [*written, out / "summary.csv", out / "summary.md"]:
+    for path in [*written, *tables]:
         print(path)
     for name, reason in missing.items():
         print(f"not drawn: {name} ({reason})")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dsgd.report.labels import Series, series, status_note
+from dsgd.report.labels import Series, clock_text, series, status_note
 from dsgd.report.runs import Run, number
 from dsgd.report.style import NoData, curve_style, finish, panels
 
@@ -60,9 +60,8 @@ def x_axis(name: str, runs: Sequence[Run]) -> XAxis:
 
 
 def time_label(runs: Sequence[Run]) -> str:
-    """`virtual time (s)` or `wall time (s)`, as the records say."""
-    clocks = sorted({run.clock for run in runs if run.clock})
-    return f"{' or '.join(clocks)} time (s)".lstrip()
+    """`virtual time (s)` or `wall time (s)`, as the records say; where both are, which engine has which."""
+    return f"{clock_text(runs)} time (s)".lstrip()
 
 
 def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:

@@ -7,14 +7,19 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes, x_axis
 from dsgd.report.labels import Series, series
+from dsgd.report.prediction import Pair, pairs, why_no_pair
 from dsgd.report.runs import Run, number
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData, annotate, curve_style, drawing, panels, save, wrapped
+
+CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
 
 
 def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure]]:
@@ -24,6 +29,7 @@ def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure
         named[f"loss_{x}"] = partial(curves_figure, x=x, fields=("train_loss", "test_loss"))
         named[f"accuracy_{x}"] = partial(curves_figure, x=x, fields=("test_accuracy",))
     return named | {
+        "predicted": predicted_figure,
         "time_to_target": time_to_target_figure,
         "speed_up": speed_up_figure,
         "idle": idle_figure,
@@ -95,6 +101,59 @@ def idle_figure(runs: Sequence[Run]) -> Figure:
     figure.set_figheight(max(2.4, 0.32 * len(gathered) + 1.4))
     _draw_idle(axes, gathered, colour="#44546a")
     return annotate(figure, runs)
+
+
+def predicted_figure(runs: Sequence[Run]) -> Figure:
+    """Measured and predicted time of a step side by side, with their ratio, a panel per cluster. Raises NoData."""
+    found = pairs(runs)
+    if not found:
+        raise NoData(why_no_pair(runs))
+    panel_pairs: dict[str, list[Pair]] = {}
+    for pair in found:
+        panel_pairs.setdefault(pair.cluster, []).append(pair)
+    figure, axes = panels(len(panel_pairs))
+    several = len({pair.nodes for pair in found}) > 1
+    handles: dict[str, Artist] = {}
+    for panel, (cluster, shown) in zip(axes, panel_pairs.items(), strict=True):
+        names = [wrapped(pair.algorithm + (f", nodes={pair.nodes}" if several else "")) for pair in shown]
+        handles = _draw_pairs(panel, shown)
+        panel.set_yticks(range(len(shown)), names)
+        panel.set_title(cluster, fontsize=10)
+        longest = max(len(line) for name in names for line in name.split("\n"))
+        figure.set_figwidth(figure.get_figwidth() + 0.075 * longest)
+    figure.set_figheight(max(2.4, 0.5 * max(map(len, panel_pairs.values())) + 1.8))
+    legend = figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), handlelength=2.4
+    )
+    repeated = any(len(timing.steps_s) > 1 for pair in found for timing in (pair.measured, pair.predicted))
+    return annotate(figure, runs, ["bars: medians; lines: smallest to largest of several runs"] * repeated, legend)
+
+
+def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
+    """Two bars per pair, and the band about the measured time where a prediction is close; returns legend entries."""
+    height, edge = 0.36, "#44546a"
+    measured = predicted = band = Rectangle((0, 0), 0, 0)
+    for place, pair in enumerate(shown):
+        above, below = place - height / 2, place + height / 2
+        measured_ms, predicted_ms = 1e3 * pair.measured.step_s, 1e3 * pair.predicted.step_s
+        (band,) = axes.barh(
+            below, 2 * CLOSE * measured_ms, left=(1 - CLOSE) * measured_ms, height=height, color="#f3d9a4"
+        )
+        (measured,) = axes.barh(above, measured_ms, height=height, facecolor=edge, edgecolor=edge, linewidth=0.8)
+        (predicted,) = axes.barh(
+            below, predicted_ms, height=height, facecolor="none", edgecolor=edge, hatch="////", linewidth=0.8
+        )
+        ends_ms = [1e3 * time for timing in (pair.measured, pair.predicted) for time in timing.steps_s]
+        for y, timing in ((above, pair.measured), (below, pair.predicted)):
+            if len(timing.steps_s) > 1:
+                range_ms = [1e3 * min(timing.steps_s), 1e3 * max(timing.steps_s)]
+                axes.plot(range_ms, [y, y], color="#000000", linewidth=1.2, marker="|", markersize=5)
+        axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), place, f" {pair.ratio:.2f}", va="center", fontsize=9)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xlim(0, 1.2 * axes.dataLim.x1)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("time of a step (ms)\nnumbers: predicted / measured")
+    return {"measured": measured, "predicted": predicted, f"measured ± {CLOSE:.0%}": band}
 
 
 def _has_idle(runs: Sequence[Run]) -> bool:

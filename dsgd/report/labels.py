@@ -13,6 +13,8 @@ from dsgd.report.runs import Run
 Flat = dict[str, str]  # dotted key: value as a legend shows it
 
 _UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # where a run goes, not what it computes
+_CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
+_ENGINES = ("sim", "dist")  # each has a clock of its own; `auto` has either
 _SHORT = {"target.accuracy": "target", "target.stop": "target.stop"}
 
 
@@ -42,6 +44,12 @@ def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series
 def run_labels(runs: Sequence[Run]) -> list[str]:
     """One label per run, the seed included where it differs; the algorithm's name where nothing differs."""
     return [name or run.algorithm for name, run in zip(label(flatten(runs)), runs, strict=True)]
+
+
+def clock_text(runs: Sequence[Run]) -> str:
+    """`virtual`, `wall`, or which of both is whose where they are mixed; empty before the first mark of all."""
+    clocks = {run.clock for run in runs if run.clock}
+    return "virtual (sim) or wall (dist)" if len(clocks) > 1 else "".join(clocks)
 
 
 def status_note(runs: Sequence[Run]) -> str:
@@ -91,7 +99,8 @@ def label(flats: Sequence[Flat]) -> list[str]:
 
 
 def flatten(runs: Sequence[Run]) -> list[Flat]:
-    """The configuration of each run as dotted keys and text; the clock too, where records of both kinds are mixed."""
+    """The configuration of each run as dotted keys and text; the clock too, where records of both kinds are mixed and
+    the engine's name does not tell it."""
     flats = []
     clocks = {run.clock for run in runs} - {None}
     for run in runs:
@@ -99,7 +108,7 @@ def flatten(runs: Sequence[Run]) -> list[Flat]:
         for key, value in run.config.items():
             if key not in _UNNAMED:
                 _flatten_into(flat, key, value)
-        if len(clocks) > 1 and run.clock:
+        if len(clocks) > 1 and run.clock and flat.get("engine.name") not in _ENGINES:
             flat["clock"] = run.clock
         flat.pop("cluster.time_model", None)  # a description, which every figure carries as its note
         followers = {key for key in flat if key.endswith(".seed") and flat[key] == flat.get("seed")}
@@ -168,11 +177,12 @@ def _without(flat: Flat, keys: Collection[str]) -> Flat:
 
 
 def _without_followers(flats: Sequence[Flat], keys: Collection[str]) -> list[Flat]:
-    """Drop the keys, and those outside `algo` that vary with them and have one value for each of theirs."""
+    """Drop the keys, and those outside `algo` that vary with them and have one value for each of theirs; but never
+    the engine, whose times are of another clock."""
     if not keys:
         return list(flats)
     followers = set(keys)
-    for name in {name for flat in flats for name in flat if not name.startswith("algo.")}:
+    for name in {name for flat in flats for name in flat if not name.startswith("algo.")} - _CLOCKS:
         seen = {(flat.get("algo.name"), *(flat.get(key) for key in keys), flat.get(name)) for flat in flats}
         single_valued = len({place[:-1] for place in seen}) == len(seen)
         if single_valued and len({(place[0], place[-1]) for place in seen}) > len({place[0] for place in seen}):

@@ -101,7 +101,9 @@ class Run:
 
     @property
     def time_model(self) -> str | None:
-        """What the time is that of, where it is not that of the trained network; else None."""
+        """What the time is that of, where it is not that of the trained network; else None. Wall time always is."""
+        if self.clock == "wall":
+            return None
         text = (self.summary or {}).get("time_model") or self.setting("cluster.time_model")
         return str(text) if text else None
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dsgd.report.labels import run_labels, time_notes
+from dsgd.report.labels import clock_text, run_labels, time_notes
 from dsgd.report.runs import Run, number
 
 NEVER = "never"  # the run has ended and did not reach its target
@@ -44,12 +44,13 @@ class Row:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """The table, soonest at its target first, then by total time; runs without a target last."""
+    """The table, soonest at its target first, then by total time; runs without a target last. Virtual and wall time
+    have no common order: where both occur, those of one clock come together."""
     found = [
         Row(name, run, {heading: _value(run, field, factor) for heading, (field, factor) in _MEASURES.items()})
         for name, run in zip(run_labels(runs), runs, strict=True)
     ]
-    return sorted(found, key=_order)
+    return sorted(found, key=lambda row: (row.run.clock or "without", *_order(row)))
 
 
 def print_table(runs: Sequence[Run], console: Console) -> None:
@@ -95,9 +96,8 @@ def write_markdown(runs: Sequence[Run], path: str | Path) -> None:
 
 def caption(runs: Sequence[Run]) -> str:
     """Which clock, which target, and whose time it is; empty for runs without any mark and target."""
-    clocks = sorted({run.clock for run in runs if run.clock})
     targets = sorted({run.target for run in runs if run.target is not None})
-    parts = [f"times: {' or '.join(clocks)} time"] if clocks else []
+    parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
     parts += [f"target: test accuracy {' or '.join(f'{target:g}' for target in targets)}"] if targets else []
     return "; ".join([*parts, *time_notes(runs)])
 

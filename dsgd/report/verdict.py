@@ -6,19 +6,32 @@ from collections.abc import Sequence
 from statistics import median
 
 from dsgd.report.labels import Series, series, status_note
+from dsgd.report.prediction import sentences
 from dsgd.report.runs import Run, number
+
+_OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
     """Sentences on who reached the target first and who never did, who ended badly and who waited most; the median
-    where there are several seeds. None where there is nothing to compare."""
+    where there are several seeds. None where there is nothing to compare. Virtual and wall times are not compared with
+    each other, but in a sentence on predictions and measurements."""
     compared = series(runs)
     if len(compared) < 2:
         return []
-    return [*_first_to_target(compared), *_ended_badly(compared), *_most_idle(compared)]
+    clocks = sorted({clock for one in compared if (clock := _clock(one))})
+    timed = [[one for one in compared if _clock(one) in (clock, None)] for clock in clocks]
+    rivals = [(clock, those) for clock, those in zip(clocks, timed, strict=True) if len(those) > 1]
+    first = [text for clock, those in rivals for text in _first_to_target(those, clock)]
+    idle = [text for _, those in rivals for text in _most_idle(those)]
+    return [*first, *_ended_badly(compared), *idle, *sentences(runs)]
 
 
-def _first_to_target(compared: Sequence[Series]) -> list[str]:
+def _clock(one: Series) -> str | None:
+    return next((run.clock for run in one.runs if run.clock), None)
+
+
+def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
     targets = {run.target for one in compared for run in one.runs}
     if len(targets) != 1 or None in targets:
         return []
@@ -36,7 +49,7 @@ def _first_to_target(compared: Sequence[Series]) -> list[str]:
     if reached:
         best, first = min(reached)
         behind = [f"{label} {seconds / best:.2f}" for seconds, label in sorted(reached)[1:] if best > 0]
-        text = f"{first} reaches {goal} first, after {best:.3g} s"
+        text = f"{first} reaches {goal} first, after {best:.3g} s {_OF_CLOCK[clock]}"
         sentences.append(text + (f"; times as long: {', '.join(behind)}" if behind else ""))
     if missed:
         sentences.append(f"{goal} is not reached within the budget by {', '.join(missed)}")
