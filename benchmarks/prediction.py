@@ -4,7 +4,8 @@
 
 On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
 (`dsgd-calibrate`), runs every algorithm there in real processes, one a host, and simulates the same on the calibrated
-cluster. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do meanwhile.
+cluster. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do
+meanwhile.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ def test_the_headline_command_trains():
 def test_links_within_the_project_lead_somewhere(document: str):
     """Relative links and figures exist."""
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
-    missing = [target for target in targets if "://" not in target and not (ROOT / document).parent.joinpath(target).exists()]
+    missing = [
+        target for target in targets if "://" not in target and not (ROOT / document).parent.joinpath(target).exists()
+    ]
     assert not missing
 
 

@@ -242,7 +242,8 @@ class Coordinator:
                 self._tell(member, message, droppable=True)
 
     def _live(self) -> set[int]:
-        return {member.node for member in self._members.members if not member.lost}
+        """Who can hand in a snapshot: a worker that has come back listens only when it is ready."""
+        return {member.node for member in self._members.members if member.ready and not member.lost}
 
     def _ask(self, gathering: Gathering, last: bool = False) -> None:
         if self._waiting_bytes > WAITING_LIMIT and not last:
