@@ -192,6 +192,9 @@ def coordinate(
         status = "interrupted"
     except OSError as failure:
         error = f"the record in {folder} cannot be written: {failure.strerror}"
+    except Exception as failure:  # whatever a model or a data set may raise
+        error = f"the evaluation failed: {type(failure).__name__}: {failure}"
+        raise
     finally:
         if status == "failed":
             _say(error)  # also where the summary cannot be written

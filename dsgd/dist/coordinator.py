@@ -250,7 +250,8 @@ class Coordinator:
             self.left_out += 1
             return
         self._marks.append(gathering)
-        gathering.gone = {worker.node: worker.steps for worker in self._members.workers if worker.lost}
+        workers = self._members.workers
+        gathering.gone = {worker.node: worker.steps for worker in workers if worker.node not in gathering.missing}
         for node in gathering.missing:
             self._tell(self._members[node], {"kind": "mark", "key": gathering.key, "last": last})
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class Parent:
                 status = child.main(again)
             except KeyboardInterrupt:
                 status = 130
+            except Exception:  # the end of this process, which nobody else would report
+                traceback.print_exc()
             finally:  # never back into the code that called: it is the parent's
                 with contextlib.suppress(OSError, ValueError):
                     sys.stdout.flush()

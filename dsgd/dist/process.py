@@ -208,6 +208,7 @@ def serve(job: Job, node: int, post: Post, again: bool) -> None:
         for name, vector in job.state["servers"][index].items():
             getattr(shard.server, name).copy_(vector)
     lock = threading.Lock()
+    serving: list[tuple[float, float]] = []
 
     def operate(
         rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
@@ -215,7 +216,11 @@ def serve(job: Job, node: int, post: Post, again: bool) -> None:
         with lock:
             if operation == READ:
                 return shard.server.x.clone(), 0
-            return shard.serve(rank, operation, part, scalars)
+            begin = time.monotonic()
+            answer = shard.serve(rank, operation, part, scalars)
+            if experiment.trace:
+                serving.append((begin, time.monotonic()))
+            return answer
 
     plane = _plane(job, node, post)
     plane.serve(operate)
@@ -231,6 +236,9 @@ def serve(job: Job, node: int, post: Post, again: bool) -> None:
         if message["kind"] in ("mark", "checkpoint"):
             with lock:
                 vectors = {name: v.clone() for name, v in vars(shard.server).items() if isinstance(v, Tensor)}
+                spans = torch.tensor(serving, dtype=torch.float64).flatten().sub_(begun)
+            if experiment.trace and message.get("last"):
+                vectors |= {"computing": spans[:0], "communicating": spans}
             post.hand_in(message["key"], shard.version, time.monotonic() - begun, counters()["counters"], vectors, {})
 
     post.beat(counters)
