@@ -129,11 +129,13 @@ def _take_part(
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     from dsgd.dist.calibration import WAIT_S, calibrate
+    from dsgd.dist.compute import keep_freed_memory
     from dsgd.dist.measure import as_cluster_yaml
     from dsgd.dist.rendezvous import address_of
     from dsgd.gradients.problem import build_problem
     from dsgd.record.writer import write_atomically
 
+    keep_freed_memory()  # as workers do
     torch.set_num_threads(values["engine"]["threads"])
     experiment = build_experiment(values)
     problem = build_problem(experiment)

@@ -21,6 +21,7 @@ from dsgd.dist.control import Client, Hub, Message
 from dsgd.dist.gathering import Gathering, Snapshot, beginning, combined
 from dsgd.dist.job import HELLO_S, Job
 from dsgd.dist.membership import Member, Membership
+from dsgd.dist.rendezvous import listen
 from dsgd.marks import Counters, Mark, Progress, summarised
 from dsgd.trace import Row
 
@@ -190,7 +191,8 @@ class Coordinator:
             self._end("interrupted")
         elif self._phase == "joining" and all(member.joined for member in members.members):
             self._phase, self._since = "preparing", now
-            self._store = TCPStore(self.job.coordinator[0], 0, is_master=True, wait_for_workers=False)
+            if self.experiment.algo.lockstep and self.experiment.nodes > 1:
+                self._store = _store(self.job.coordinator[0])
             for member in members.members:
                 self._tell(member, self._book(member))
         elif self._phase == "preparing" and all(member.ready for member in members.members):
@@ -200,14 +202,14 @@ class Coordinator:
             for member in members.members:
                 member.heard = now
                 self._tell(member, self._go(member))
-        elif now - self._since > HELLO_S:
+        elif now - self._since > max(HELLO_S, self.job.limits.timeout_s):
             late = [member.name for member in members.members if not (member.joined and member.ready)]
-            self._fail(f"{', '.join(late)} did not come within {HELLO_S:g} s")
+            self._fail(f"{', '.join(late)} did not come within {now - self._since:.0f} s")
 
     def _book(self, member: Member) -> Message:
-        assert self._store is not None
         addresses = [other.address for other in self._members.members]
-        return {"kind": "book", "addresses": addresses, "store": self._store.port, "steps": member.steps}
+        port = None if self._store is None else self._store.port
+        return {"kind": "book", "addresses": addresses, "store": port, "steps": member.steps}
 
     def _go(self, member: Member) -> Message:
         return {"kind": "go", "time_s": self.time_s, "samples": self.samples, "yours": member.steps}
@@ -448,3 +450,10 @@ class Coordinator:
         "mismatch": _mismatch,
         "snapshot": _snapshot,
     }
+
+
+def _store(host: str) -> TCPStore:
+    """Where the process groups meet. Left to itself it would listen on every interface of this machine."""
+    listener = listen(host)
+    port: int = listener.getsockname()[1]
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())

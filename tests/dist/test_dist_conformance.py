@@ -60,10 +60,9 @@ def test_a_record_has_what_a_simulation_s_has(stage: Stage, tmp_path: Path, algo
     """The same fields at every mark, and in the summary but for three; the configuration; the environment. A budget of
     samples is used up exactly in lock-step.
 
-    Free workers overshoot it: the last mark is asked for when the coordinator has heard of the whole budget, and a
-    worker goes on until it hears so. What is heard is at most some tens of milliseconds old, and a process that gets no
-    processor may be late by any time: on a loaded machine only the step that is counted last is certain to be in it.
-    What is asserted is that a run of 40 steps does not double itself."""
+    Free workers overshoot it: they count their own steps at once and hear of the others' some 20 ms later, so for that
+    long all go on, and longer where a process gets no processor. But nobody makes more steps than the whole budget has,
+    whatever it hears: that much is certain, and asserted."""
     run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", "eval.every_steps=4", "data.dim=2000")
     simulated = simulate(*QUADRATIC, f"algo={algo}", "eval.every_steps=20")
     marks, summary = run.marks, run.summary
@@ -78,7 +77,8 @@ def test_a_record_has_what_a_simulation_s_has(stage: Stage, tmp_path: Path, algo
         assert [mark["samples"] for mark in marks] == [4 * NODES * i for i in range(11)]
         assert (summary["samples"], summary["steps"]) == (budget, STEPS)
     else:
-        assert budget <= summary["samples"] <= 2 * budget
+        assert budget <= summary["samples"] <= NODES * budget
+        assert summary["steps"] <= budget
         assert len(marks) >= 2
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["algo"]["name"] == algo
     assert json.loads((run.folder / "env.json").read_text())["python"]

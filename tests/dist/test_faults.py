@@ -232,14 +232,15 @@ def test_nobody_outlives_a_killed_parent(stage: Stage, tmp_path: Path, algo: str
 
 @pytest.mark.parametrize("algo", ["gossip", "sync"])
 def test_a_worker_killed_before_training_ends_the_run(stage: Stage, tmp_path: Path, algo: str) -> None:
-    watched = start(stage, tmp_path / "run", *{**STEADY, **LOCKSTEP}[algo], "nodes=3", "budget.steps=100")
-    watched.run.until(lambda: "coordinator" in watched.run.processes())
-    coordinator = watched.run.processes()["coordinator"]
-    os.kill(coordinator, signal.SIGSTOP)  # nobody begins without it
+    many = ("nodes=8", "budget.steps=40")  # so that it takes a while until all are there
+    watched = start(stage, tmp_path / "run", *{**STEADY, **LOCKSTEP}[algo], *many)
+    found: dict[str, int] = {}
+    watched.run.until(lambda: found.update(watched.run.processes()) or "coordinator" in found)
+    os.kill(found["coordinator"], signal.SIGSTOP)  # nobody begins without it
     watched.run.until(lambda: "worker 1" in watched.run.processes())
     signal.sigtimedwait([], 0.5)
     os.kill(watched.look()["worker 1"], signal.SIGKILL)
-    os.kill(coordinator, signal.SIGCONT)
+    os.kill(found["coordinator"], signal.SIGCONT)
     fails(watched, "worker 1", "worker 1 has died$")
 
 
