@@ -91,6 +91,8 @@ class Coordinator:
             except Empty:
                 continue
             if item is None:
+                if self.status == "completed" and self._verdict is not None:  # found when all had ended
+                    self.status = self._verdict
                 return
             self._waiting_bytes -= sum(snapshot.size for snapshot in item.snapshots.values())
             if item.is_checkpoint:
@@ -336,9 +338,6 @@ class Coordinator:
     def _interrupt(self, client: Client, message: Message, vectors: object) -> None:
         self._asked_to_stop.set()
 
-    def _mismatch(self, client: Client, message: Message, vectors: object) -> None:
-        self._fail(message["error"])
-
     def _snapshot(self, client: Client, message: Message, vectors: dict[str, Any]) -> None:
         member: Member = client.owner
         key = message["key"]
@@ -352,7 +351,15 @@ class Coordinator:
             spans = [vectors.pop(name).view(-1, 2).tolist() for name in ("computing", "communicating")]
             self.trace.append(Row(member.name, *([tuple(span) for span in kind] for kind in spans)))
         gathering.add(member.node, snapshot)
+        if key == "last":
+            self._drop_marks_without(member.node)
         self._emit()
+
+    def _drop_marks_without(self, node: int) -> None:
+        """Time has run out: this worker will not make the steps at which others have handed in marks."""
+        for gathering in [mark for mark in self._marks if mark.key.startswith("step:") and node in mark.missing]:
+            self._marks.remove(gathering)
+            self._waiting_bytes -= sum(snapshot.size for snapshot in gathering.snapshots.values())
 
     def _gathering(self, key: str, snapshot: Snapshot) -> Gathering | None:
         """What a snapshot belongs to; None if nobody waits for it any more."""
@@ -447,7 +454,6 @@ class Coordinator:
         "missed": _missed,
         "failed": _failed,
         "interrupt": _interrupt,
-        "mismatch": _mismatch,
         "snapshot": _snapshot,
     }
 
