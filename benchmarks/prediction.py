@@ -4,7 +4,8 @@
 
 On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
 (`dsgd-calibrate`), runs every algorithm there in real processes, one a host, and simulates the same on the calibrated
-cluster. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do
+cluster. The hosts share this machine's processors, so a gradient is mostly a pause, as if an accelerator computed it
+(`benchmarks/pausing.py`); everything else is real. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do
 meanwhile.
 """
 
@@ -17,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.cluster
 
 from tests.cluster.network import Network
 
@@ -26,9 +27,12 @@ HOSTS = 4
 PORTS = iter(range(29500, 29999))
 # 1.1 million parameters, 4.5 MB: a vector takes about 0.38 s at 100 Mbit/s and 0.04 s at 1 Gbit/s
 TRAINING = ("nodes=4", "model=mlp", "model.hidden=[1024,1000]", "batch_size=16", "optimizer.lr=0.01", "seed=0")
+TRAINING += ("data._target_=benchmarks.pausing.PausingDigits", "+data.pause_s=0.05")
 TRAINING += ("eval.every_epochs=null", "eval.every_time_s=1e6")  # at the start and at the end
-STEPS = {"sync": 30, "easgd": 100, "downpour": 15, "gossip": 40, "dpsgd": 20, "delayfree": 96}
+STEPS = {"sync": 20, "easgd": 80, "downpour": 24, "gossip": 25, "dpsgd": 16, "delayfree": 64}
 SCRIPTS = Path(sys.executable).parent
+ROOT = Path(__file__).parents[1]
+HERE = os.environ | {"PYTHONPATH": str(ROOT)}  # where benchmarks.pausing is found
 
 
 def on_all_hosts(network: Network, command: str, *arguments: str) -> None:
@@ -38,7 +42,7 @@ def on_all_hosts(network: Network, command: str, *arguments: str) -> None:
     for rank in range(HOSTS):
         launcher = {"RANK": rank, "WORLD_SIZE": HOSTS, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         launcher |= {"MASTER_ADDR": network.address(1), "MASTER_PORT": port}
-        environment = os.environ | {name: str(value) for name, value in launcher.items()}
+        environment = HERE | {name: str(value) for name, value in launcher.items()}
         line = [str(SCRIPTS / command), *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         started.append(network.popen(rank + 1, *line, env=environment, text=True, **streams))
@@ -75,7 +79,7 @@ def main() -> None:
                 folder = runs / f"{algorithm}_{rate}_simulated"
                 simulated = ["engine=sim", "engine.gradients=none", f"hydra.run.dir={folder}"]
                 line = [SCRIPTS / "dsgd-run", *arguments, *simulated]
-                subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+                subprocess.run(line, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=HERE)
                 print(f"{rate} {algorithm}: done", flush=True)
     subprocess.run([SCRIPTS / "dsgd-plot", runs, "--only", "predicted", "--out", options.out], check=True)
 

@@ -20,6 +20,7 @@ class Cluster:
     server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
     servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
     node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
+    pieces: int = 1  # a message passes ports in so many pieces. 1: first come, first served; 16: shared, as TCP does
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal
@@ -40,6 +41,8 @@ class Cluster:
             for node, value in (getattr(self, name) or {}).items():
                 if not value > 0 or not math.isfinite(value):
                     raise ValueError(f"{name} must give {unit} > 0 for each node, got {value} for node {node}")
+        if not 1 <= self.pieces <= 1024:
+            raise ValueError(f"pieces must be in [1, 1024], got {self.pieces}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
         if self.jitter_distribution not in DISTRIBUTIONS:

@@ -209,6 +209,7 @@ def as_cluster_yaml(title: str, jitters: Sequence[Jitter], links: Mapping[tuple[
         ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
+        ("pieces", "16", "messages share a port, as TCP's streams do"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
         ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),

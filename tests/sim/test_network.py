@@ -181,3 +181,25 @@ def test_a_trace_of_the_ports_changes_no_time_and_covers_every_transfer(case: Tr
         for way in ("sender", "receiver"):
             carried_s = sum(m.size for m in plain if getattr(m, way) == node) / rate
             assert busy >= carried_s * (1 - SLACK)
+
+
+def test_messages_in_pieces_share_a_port() -> None:
+    """Two messages, the second sent when half of the first has left: the first one ends after 1.5 times, the second
+    with it after 2; undivided, the first would not notice. Alone, a message takes as long as ever."""
+    ends: dict[int, dict[str, float]] = {}
+    for pieces in (1, 1000):
+        loop = Loop()
+        network = Network(loop, [1.0, 1.0, 1.0], 0.0, pieces)
+        found = ends[pieces] = {}
+
+        def arrived(name: str, found: dict[str, float] = found, loop: Loop = loop) -> None:
+            found[name] = loop.now
+
+        network.send(0, [(1, 1.0, arrived, ("first",))])
+        loop.at(0.5, network.send, 0, [(2, 1.0, arrived, ("second",))])
+        loop.at(10.0, network.send, 2, [(0, 1.0, arrived, ("alone",))])
+        while loop.next_time is not None:
+            loop.process_one()
+        assert sum(network.bytes_sent) == pytest.approx(3.0, rel=1e-9)
+    assert ends[1] == {"first": 1.0, "second": 2.0, "alone": 11.0}
+    assert ends[1000] == pytest.approx({"first": 1.5, "second": 2.0, "alone": 11.0}, abs=3e-3)
