@@ -5,8 +5,9 @@
 On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
 (`dsgd-calibrate`), runs every algorithm there in real processes, one a host, and simulates the same on the calibrated
 cluster. The hosts share this machine's processors, so a gradient is mostly a pause, as if an accelerator computed it
-(`benchmarks/pausing.py`); everything else is real. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do
-meanwhile.
+(`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a gradient's backward pass, so
+`sync` runs with algo.overlap=false. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the
+machine nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ HOSTS = 4
 PORTS = iter(range(29500, 29999))
 # 1.1 million parameters, 4.5 MB: a vector takes about 0.38 s at 100 Mbit/s and 0.04 s at 1 Gbit/s
 TRAINING = ("nodes=4", "model=mlp", "model.hidden=[1024,1000]", "batch_size=16", "optimizer.lr=0.01", "seed=0")
-TRAINING += ("data._target_=benchmarks.pausing.PausingDigits", "+data.pause_s=0.05")
+TRAINING += ("data._target_=benchmarks.pausing.PausingDigits", "+data.pause_s=0.1")
 TRAINING += ("eval.every_epochs=null", "eval.every_time_s=1e6")  # at the start and at the end
-STEPS = {"sync": 20, "easgd": 80, "downpour": 24, "gossip": 25, "dpsgd": 16, "delayfree": 64}
+STEPS = {"sync": 16, "easgd": 120, "downpour": 24, "gossip": 30, "dpsgd": 16, "delayfree": 48}
 SCRIPTS = Path(sys.executable).parent
 ROOT = Path(__file__).parents[1]
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}  # where benchmarks.pausing is found
@@ -63,7 +64,7 @@ def main() -> None:
     runs: Path = options.runs.absolute()
     shutil.rmtree(runs, ignore_errors=True)
     for rate in options.rates:
-        faster = 1 if rate == "100mbit" else 4
+        faster = 1 if rate == "100mbit" else 2
         with Network(HOSTS, rate) as network:
             calibrated = runs / "conf" / "cluster" / f"calibrated_{rate}.yaml"
             on_all_hosts(network, "dsgd-calibrate", f"--out={calibrated}", *TRAINING)
@@ -71,6 +72,7 @@ def main() -> None:
             for algorithm in options.algorithms:
                 arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *TRAINING]
                 arguments += [f"algo={algorithm}", f"budget.steps={faster * STEPS[algorithm]}", "budget.epochs=null"]
+                arguments += ["algo.overlap=false"] if algorithm == "sync" else []
                 for repeat in range(options.repeats):
                     folder = runs / f"{algorithm}_{rate}_{repeat}"
                     real = ["engine=dist", "engine.patience_s=20", "engine.checkpoint_every_s=null"]
