@@ -16,7 +16,8 @@ from dsgd.dist.collectives import Groups, collective, finish
 from dsgd.dist.replicas import Chunk, InOrder, cut, replicate
 from dsgd.gradients.problem import Problem
 
-CHUNK_BYTES = 16 << 20  # smaller ones cost more CPU time, with larger ones communication begins later
+# of a quarter of the vector, within limits: smaller chunks cost more time each, with larger ones less overlaps
+CHUNKS, LEAST_CHUNK_BYTES, CHUNK_BYTES = 4, 256 << 10, 16 << 20
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
@@ -46,7 +47,8 @@ class Compute:
         self.spans: list[tuple[float, float]] | None = [] if trace else None
         self._problem = problem
         self._groups = groups
-        self._chunks = cut(problem, CHUNK_BYTES)
+        quarter = max(LEAST_CHUNK_BYTES, problem.start.nbytes // CHUNKS)
+        self._chunks = cut(problem, min(CHUNK_BYTES, quarter))
         self._replicas = replicate(problem, devices, self._chunks)
         self._ahead: tuple[tuple[int, int], list[list[Tensor]]] | None = None  # a batch already on the devices
         # a new thread computes with all cores until it has asked how many threads torch was told to use
