@@ -49,8 +49,8 @@ def main() -> None:
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(options.repeats):
-            for way in WAYS:
-                times[way].append(step_s(options, way, Path(folder) / f"{repeat} {way}".replace(" ", "_")))
+            for number, way in enumerate(WAYS):
+                times[way].append(step_s(options, way, Path(folder) / f"{repeat}_{number}"))
     alone = times["no communication"]
     print(f"{options.model} on {options.data}, batches of {options.batch}, 2 workers; medians of {options.repeats}\n")
     print("| step | ms | of a step without communication |\n|---|---:|---:|")
