@@ -115,8 +115,8 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tu
         if engine == "dist":
             joined = check_launch(values, folder, multirun)
             if joined is not None and joined.rank > 0:
-                folder = before = Path(joined.meeting.folder).resolve()
-                added = [f"{job.folder_key}={quoted(folder)}"]
+                added = [f"{job.folder_key}={quoted(Path(joined.meeting.folder))}"]
+                continue  # rank 0 checks its folder: several at once would take each other's trial away
         if (folder / METRICS).exists() and folder.resolve() != before:
             hint = "" if multirun else f"; resume={job.folder} goes on with that run"
             raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{hint}")
