@@ -21,8 +21,6 @@ class Joined:
     """listener: of the coordinator, in rank 0."""
 
     rank: int
-    local_rank: int
-    local_workers: int  # on this machine
     meeting: Meeting
     listener: socket.socket | None
 
@@ -53,4 +51,4 @@ def join(where: Launch, values: Mapping[str, Any], folder: Path) -> Joined:
         meeting = meet(where, offer, object_to)
     except NoMeeting as error:
         raise ConfigError(str(error)) from error
-    return Joined(where.rank, where.local_rank, where.local_nodes, meeting, listener)
+    return Joined(where.rank, meeting, listener)

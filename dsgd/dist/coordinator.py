@@ -296,7 +296,7 @@ class Coordinator:
         if member.line is not None and not rejoins:
             self._fail(f"{member.name} has come twice")
             return
-        member.join(client, (message["host"], message["port"]), message["pid"])
+        member.join(client, (message["host"], message["port"]))
         if rejoins:
             self._log(f"{member.name} is back, as a new process")
             for other in self._members.members:

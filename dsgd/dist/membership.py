@@ -21,7 +21,6 @@ class Member:
     is_server: bool
     line: Client | None = None
     address: tuple[str, int] | None = None
-    pid: int = 0
     joined: bool = False
     ready: bool = False
     ended: bool = False
@@ -31,8 +30,8 @@ class Member:
     heard: float = 0.0
     counters: dict[str, Any] = field(default_factory=dict)
 
-    def join(self, line: Client, address: tuple[str, int], pid: int) -> None:
-        self.line, self.address, self.pid = line, address, pid
+    def join(self, line: Client, address: tuple[str, int]) -> None:
+        self.line, self.address = line, address
         self.joined, self.ready, self.lost = True, False, False
         self.heard = time.monotonic()
 

@@ -261,7 +261,7 @@ def _plane(job: Job, node: int, post: Post) -> Plane:
         lambda line: print(line, flush=True),
     )
     role = "worker" if node < experiment.nodes else "server"
-    post.tell("hello", role=role, node=node, host=post.local_address, port=plane.port, pid=os.getpid())
+    post.tell("hello", role=role, node=node, host=post.local_address, port=plane.port)
     return plane
 
 
