@@ -104,7 +104,7 @@ def flat(problem: Problem, gradient: Callable[[Tensor, Tensor], Tensor]) -> Call
 
     def step() -> None:
         nonlocal velocity
-        velocity = optimizer.step(x, gradient(x.clone(), buffers), velocity, LR)
+        velocity = optimizer.step(x, gradient(x, buffers), velocity, LR)
 
     return step
 

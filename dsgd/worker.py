@@ -143,8 +143,9 @@ class Worker:
         return await Gradient(self.x.clone() if at is None else at)
 
     async def mean_gradient(self) -> Tensor:
-        """`gradient()` averaged over all workers, overlapped with the backward pass where it can be."""
-        return await MeanGradient(self.x.clone())
+        """`gradient()` averaged over all workers, overlapped with the backward pass where it can be. x must stay as it
+        is until the answer comes: large models have no time for a copy that nobody needs."""
+        return await MeanGradient(self.x)
 
     def step(self, g: Tensor) -> None:
         """One local optimiser step on x with the gradient g [d]: momentum, Nesterov, the schedule's rate. From now on

@@ -16,8 +16,8 @@ from dsgd.dist.collectives import Groups, collective, finish
 from dsgd.dist.replicas import Chunk, InOrder, cut, replicate
 from dsgd.gradients.problem import Problem
 
-# of a quarter of the vector, within limits: smaller chunks cost more time each, with larger ones less overlaps
-CHUNKS, LEAST_CHUNK_BYTES, CHUNK_BYTES = 4, 256 << 10, 16 << 20
+# of a third of the vector, within limits: smaller chunks cost more time each, with larger ones less overlaps
+CHUNKS, LEAST_CHUNK_BYTES, CHUNK_BYTES = 3, 256 << 10, 16 << 20
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
@@ -47,8 +47,8 @@ class Compute:
         self.spans: list[tuple[float, float]] | None = [] if trace else None
         self._problem = problem
         self._groups = groups
-        quarter = max(LEAST_CHUNK_BYTES, problem.start.nbytes // CHUNKS)
-        self._chunks = cut(problem, min(CHUNK_BYTES, quarter))
+        share = max(LEAST_CHUNK_BYTES, problem.start.nbytes // CHUNKS)
+        self._chunks = cut(problem, min(CHUNK_BYTES, share))
         self._replicas = replicate(problem, devices, self._chunks)
         self._ahead: tuple[tuple[int, int], list[list[Tensor]]] | None = None  # a batch already on the devices
         # a new thread computes with all cores until it has asked how many threads torch was told to use
@@ -87,12 +87,11 @@ class Compute:
 
         def hand_on(chunk: Chunk) -> None:
             part = g[chunk.begin : chunk.end]
-            replicas[0].collect(chunk, weights[0], part)
-            for replica, weight in zip(replicas[1:], weights[1:], strict=True):
+            replicas[0].collect(chunk, 1 / workers, part)
+            for replica in replicas[1:]:
                 other = torch.empty_like(part, device=replica.device)
-                replica.collect(chunk, weight, other)
+                replica.collect(chunk, 0, other)
                 part.add_(other.to(g.device))
-            self._problem.add_decay(part, at[chunk.begin : chunk.end], chunk.begin, 1 / workers)
             if workers > 1:
                 with collective(self._groups.rank, f"all-reduce of step {step}"):
                     work = dist.all_reduce(part, group=self._groups.gradients, async_op=True)
@@ -103,7 +102,7 @@ class Compute:
 
         def run(place: int) -> None:
             replica = replicas[place]
-            replica.run(at.to(replica.device), statistics[place], batches[place], turns.report)
+            replica.run(at.to(replica.device), statistics[place], batches[place], weights[place], turns.report)
 
         if len(replicas) == 1:
             run(0)

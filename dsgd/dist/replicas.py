@@ -88,9 +88,12 @@ class Replica:
         with torch.cuda.stream(self._copies):
             return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in batch]
 
-    def run(self, x: Tensor, buffers: Tensor, batch: Sequence[Tensor], report: Callable[[int], None]) -> None:
-        """One forward and backward pass at x [d]; reports the place of a parameter's chunk as soon as the parameter's
-        gradient is there. Changes the buffers [nb] in place. All tensors are on the device."""
+    def run(
+        self, x: Tensor, buffers: Tensor, batch: Sequence[Tensor], weight: float, report: Callable[[int], None]
+    ) -> None:
+        """One forward and backward pass at x [d] for `weight` times the loss; reports the place of a parameter's chunk
+        as soon as the parameter's gradient is there. Changes the buffers [nb] in place. All tensors are on the
+        device."""
         if self._copies is not None:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_stream(self._copies)
@@ -104,20 +107,20 @@ class Replica:
         problem.module.train()
         self._report = report
         try:
-            problem.data.loss(problem.module(inputs), targets).backward()
+            loss = problem.data.loss(problem.module(inputs), targets)
+            loss.backward(torch.full_like(loss, weight))  # so that no gradient has to be scaled afterwards
         finally:
             self._report = None
 
-    def collect(self, chunk: Chunk, weight: float, out: Tensor) -> None:
-        """Write weight times the batch gradient of a chunk into out [end - begin]; zero where the pass did not come."""
+    def collect(self, chunk: Chunk, decay: float, out: Tensor) -> None:
+        """Write the gradient of a chunk, and `decay` times that of the weight decay, into out [end - begin]; where the
+        pass did not come the gradient is zero."""
         parameters = [self._parameters[place] for place in chunk.parameters]
-        found = [torch.zeros_like(of) if of.grad is None else of.grad for of in parameters]
-        if weight == 1:
-            torch.cat([gradient.reshape(-1) for gradient in found], out=out)
-        else:  # one way through the memory instead of two
-            for gradient, into in zip(found, out.split([of.numel() for of in found]), strict=True):
-                torch.mul(gradient, weight, out=into.view(gradient.shape))
-        for parameter in parameters:
+        slots = [self._problem.parameters[place] for place in chunk.parameters]
+        for parameter, slot in zip(parameters, slots, strict=True):
+            into = slot.view(out, chunk.begin)
+            gradient = into.zero_() if parameter.grad is None else parameter.grad
+            self._problem.decayed(gradient, parameter.detach(), slot, decay, into)
             parameter.grad = None
 
     def close(self) -> None:

@@ -26,8 +26,10 @@ class Slot:
     start: int
     shape: torch.Size
 
-    def view(self, flat: Tensor) -> Tensor:
-        return flat[self.start : self.start + self.shape.numel()].view(self.shape)
+    def view(self, flat: Tensor, begin: int = 0) -> Tensor:
+        """Its part of a flat vector, or of a range of one that starts at `begin`."""
+        start = self.start - begin
+        return flat[start : start + self.shape.numel()].view(self.shape)
 
 
 class Problem:
@@ -88,6 +90,16 @@ class Problem:
         elif self.weight_decay:
             g.add_(x, alpha=self.weight_decay * scale)
         return g
+
+    def decayed(self, g: Tensor, x: Tensor, slot: Slot, scale: float, out: Tensor) -> None:
+        """Write g plus scale times the gradient of the weight decay at x into `out`, in one way through the memory.
+        All are of one parameter, the one at `slot`."""
+        if not self.weight_decay or scale == 0:
+            out.copy_(g)
+        elif self.decay_mask is not None:
+            torch.addcmul(g, x, slot.view(self.decay_mask), value=self.weight_decay * scale, out=out)
+        else:
+            torch.add(g, x, alpha=self.weight_decay * scale, out=out)
 
     def to(self, device: torch.device) -> None:
         """Move what computes with vectors there. The initial vectors and the data stay where they are."""
