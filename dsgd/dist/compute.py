@@ -67,6 +67,14 @@ class Compute:
         CollectiveFailed."""
         return self._thread.submit(self._gradient, at, buffers, rank, step, self._groups.nodes)
 
+    def warm_up(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> None:
+        """Compute one gradient that nobody gets and no clock counts: what is loaded or tuned on first use is not
+        training. Changes nothing."""
+        self.gradient(at, buffers.clone(), rank, step).result()
+        self.busy_s = 0.0
+        if self.spans is not None:
+            self.spans.clear()
+
     def close(self) -> None:
         """End the thread: what has not begun is cancelled, what has is waited for, at most up to the time limit of the
         groups. The problem's module is as it was."""

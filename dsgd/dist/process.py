@@ -171,6 +171,7 @@ def work(job: Job, rank: int, post: Post, again: bool) -> None:
         engine.worker.steps = engine.batches = book["steps"]
     engine.publish(engine.worker)
     plane.set_steps(engine.worker.steps)
+    compute.warm_up(x, buffers, rank, engine.batches)
     post.tell("ready")
     go = post.wait_for("go")
     engine.total = (go["samples"], go["yours"])

@@ -108,7 +108,7 @@ class Replica:
         self._report = report
         try:
             loss = problem.data.loss(problem.module(inputs), targets)
-            loss.backward(torch.full_like(loss, weight))  # so that no gradient has to be scaled afterwards
+            (loss * weight).backward()  # no gradient has to be scaled afterwards
         finally:
             self._report = None
 

@@ -152,6 +152,17 @@ def test_time_is_kept_and_spans_only_if_asked_for() -> None:
         assert times == sorted(times)
 
 
+def test_a_warm_up_leaves_nothing_behind() -> None:
+    of = problem("resnet8, batch norm")
+    at, statistics = point(of, 1), of.start_buffers.clone()
+    with computing(of, trace=True) as compute:
+        compute.warm_up(at, statistics, 1, 0)
+        assert compute.busy_s == 0 and compute.spans == []
+        assert torch.equal(at, point(of, 1)) and torch.equal(statistics, of.start_buffers)
+        g = compute.gradient(at, statistics, 1, 0).result()
+    assert torch.equal(g, own(of, 1, 0)[0])
+
+
 def test_a_failed_pass_is_the_answer_and_the_next_one_is_computed() -> None:
     of = problem("mlp")
     for devices in (1, 2):
