@@ -157,8 +157,10 @@ def test_a_warm_up_leaves_nothing_behind() -> None:
     at, statistics = point(of, 1), of.start_buffers.clone()
     with computing(of, trace=True) as compute:
         compute.warm_up(at, statistics, 1, 0)
-        assert compute.busy_s == 0 and compute.spans == []
-        assert torch.equal(at, point(of, 1)) and torch.equal(statistics, of.start_buffers)
+        assert compute.busy_s == 0
+        assert compute.spans == []
+        assert torch.equal(at, point(of, 1))
+        assert torch.equal(statistics, of.start_buffers)
         g = compute.gradient(at, statistics, 1, 0).result()
     assert torch.equal(g, own(of, 1, 0)[0])
 
