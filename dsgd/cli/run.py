@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
 from dsgd.cli.resume import checkpoint_of, quoted, resumed
-from dsgd.dist.environment import gpus, launch
+from dsgd.dist.environment import advice, gpus, launch
 from dsgd.record.writer import METRICS
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tu
 
 
 def choose_engine(values: Mapping[str, Any], before: str | None = None) -> tuple[str, str]:
-    """`sim` or `dist`, and one line that says why. before: the engine of the run to go on with. Raises ConfigError."""
+    """`sim` or `dist`, and a line that says why. before: the engine of the run to go on with. Raises ConfigError."""
     wanted, nodes = values["engine"]["name"], values["nodes"]
     where = launch(os.environ)  # contradictions in the environment are errors whatever is wanted
     found = gpus(os.environ)
@@ -147,7 +147,10 @@ def choose_engine(values: Mapping[str, Any], before: str | None = None) -> tuple
         gpu = "1 GPU" if found == 1 else f"{found} GPUs"
         name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
     if name == "dist":
-        return name, f"engine: dist, {reason}; time is the wall's"
+        hint = advice(os.environ)
+        return name, f"engine: dist, {reason}; time is the wall's" + (f"\n{hint}" if hint else "")
+    if where.nodes > 1:
+        raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")
     gradients = "left out" if values["engine"].get("gradients") == "none" else "real"
     return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 

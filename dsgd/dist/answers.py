@@ -18,7 +18,6 @@ class Inbox:
     """Vectors that were pushed to this node, in order of arrival, at most `capacity` of them."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
         self._vectors: list[tuple[Tensor, int, int]] = []
         self._places = capacity  # that are neither taken nor promised to a vector on its way
         self._lock = threading.Lock()

@@ -15,10 +15,11 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.dist.collectives import Groups
 from dsgd.dist.compute import Compute
-from dsgd.dist.measure import WARM_UP, Jitter, Link, fit, measure_link
+from dsgd.dist.measure import Jitter, Link, fit, measure_link
 from dsgd.experiment import Experiment
 from dsgd.gradients.problem import Problem
 
+WARM_UP = 3  # steps before the first that counts: memory is taken and kernels are chosen in them
 WAIT_S = 600.0  # for the slowest worker
 
 

@@ -10,12 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dsgd.gradients.problem import Problem
-
-WARM_UP = 3  # gradients before the first that counts: memory is taken and kernels are chosen in them
 PATIENCE_S = 30.0  # without a byte from the other end
 CHUNK = 2**16  # bytes of a transfer that are handed to the socket at once
 ROUNDS = 3  # of each transfer
@@ -44,17 +39,6 @@ class Link:
     latency_s: float  # of a small message, one way
     bytes_per_s: float  # in one direction while the other is idle; of the two the lower
     duplex_bytes_per_s: float  # in each direction while both are busy; of the two the lower
-
-
-def gradient_times(problem: Problem, rank: int, repeats: int) -> list[float]:
-    """Seconds of `repeats` gradients of one worker at the start vector, each of another batch, after a warm-up."""
-    buffers = problem.start_buffers.clone()
-    times = []
-    for step in range(WARM_UP + repeats):
-        begin = time.perf_counter()
-        problem.gradient(problem.start, buffers, rank, step)
-        times.append(time.perf_counter() - begin)
-    return times[WARM_UP:]
 
 
 def fit(times: Sequence[float]) -> Jitter:

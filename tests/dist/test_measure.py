@@ -11,14 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from dsgd.cluster import Cluster
-from dsgd.dist.measure import Jitter, Link, as_cluster_yaml, fit, gradient_times, measure_link
-from dsgd.gradients.problem import build_problem
+from dsgd.dist.measure import Jitter, Link, as_cluster_yaml, fit, measure_link
 from dsgd.sim.compute import Processor
 from tests.cli.command import shell, summary
-from tests.simulate import experiment
 
 PATIENCE_S = 60
 DRAWS = 20_000
@@ -36,16 +33,6 @@ def pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname(), PATIENCE_S)
         return near, server.accept()[0]
-
-
-def test_measuring_gradients_changes_nothing() -> None:
-    problem = build_problem(experiment("model=resnet8", "model.width=4", "nodes=2", "batch_size=4"))
-    start, buffers = problem.start.clone(), problem.start_buffers.clone()
-    times = gradient_times(problem, 1, 5)
-    assert len(times) == 5
-    assert min(times) > 0
-    assert torch.equal(problem.start, start)
-    assert torch.equal(problem.start_buffers, buffers)
 
 
 @pytest.mark.parametrize("distribution", ["gamma", "lognormal"])
