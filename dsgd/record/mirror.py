@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
 
-INIT_TIMEOUT_S, FINISH_TIMEOUT_S = 30.0, 60.0
+if TYPE_CHECKING:
+    import wandb
+
+INIT_TIMEOUT_S = 30.0
+RUN_ID = "wandb-id"  # the file with wandb's name of the run, so that going on with a run goes on there
 MODES = ("disabled", "offline", "online")
 
 
@@ -30,10 +36,13 @@ class MirrorOptions:
 
     mode: str = "disabled"  # offline: files in the run folder, for `wandb sync`
     project: str = "dsgd"
-    group: str | None = None
+    group: str | None = None  # null: a sweep's folder
     name: str | None = None  # null: made from the configuration
+    timeout_s: float = 60.0  # how long to wait for wandb when the run is over
 
     def __post_init__(self) -> None:
+        if not 0 <= self.timeout_s < math.inf:
+            raise ValueError(f"timeout_s must be finite and >= 0, got {self.timeout_s}")
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
 
@@ -41,9 +50,9 @@ class MirrorOptions:
 class Mirror:
     """The run's end of it; does nothing with wandb.mode=disabled."""
 
-    def __init__(self, config: Mapping[str, Any], folder: Path, finish_timeout_s: float = FINISH_TIMEOUT_S) -> None:
+    def __init__(self, config: Mapping[str, Any], folder: Path) -> None:
         """folder: of a record that has begun."""
-        self._timeout_s = finish_timeout_s
+        self._timeout_s: float = config["wandb"]["timeout_s"]
         self._process: subprocess.Popen[bytes] | None = None
         if config["wandb"]["mode"] != "disabled":
             command = [sys.executable, "-P", "-m", "dsgd.record.mirror", str(folder)]
@@ -81,23 +90,49 @@ def main(folder: Path) -> None:
     """Copy the record in a folder while it grows, until standard input ends."""
     import wandb
 
-    config = yaml.safe_load((folder / CONFIG).read_text())
-    options = config["wandb"]
-    run = wandb.init(
-        mode=options["mode"],
-        project=options["project"],
-        group=options["group"],
-        name=options["name"] or f"{config['algo']['name']}-{config['nodes']}",
-        dir=str(folder),
-        config=config,
-        settings=wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
-    )
+    run = begin(folder)
+    run.define_metric("time_s")
     run.define_metric("*", step_metric="time_s")
-    for line in new_lines(folder / METRICS, sys.stdin):
-        run.log({key: value for key, value in json.loads(line).items() if value is not None})
+    known = run.step  # lines that were copied before the run was interrupted
+    for number, line in enumerate(new_lines(folder / METRICS, sys.stdin)):
+        if number >= known:
+            run.log({key: value for key, value in json.loads(line).items() if value is not None}, step=number)
     summary = json.loads((folder / SUMMARY).read_text()) if (folder / SUMMARY).exists() else {"status": "killed"}
     run.summary.update(summary)
+    record = wandb.Artifact(f"record-{run.id}", type="record")
+    for file in (CONFIG, METRICS, SUMMARY):
+        if (folder / file).exists():
+            record.add_file(str(folder / file))
+    run.log_artifact(record)
     run.finish(exit_code=1 if summary["status"] in ("failed", "killed") else 0)
+
+
+def begin(folder: Path) -> wandb.Run:
+    """The run in wandb, or the one to go on with. Without its server it is kept in files for later."""
+    import wandb
+    from wandb.errors import CommError, UsageError
+
+    config = yaml.safe_load((folder / CONFIG).read_text())
+    options = config["wandb"]
+    kept = folder / RUN_ID
+    identity = kept.read_text().strip() if kept.exists() else secrets.token_hex(4)
+    kept.write_text(identity + "\n")
+    arguments: dict[str, Any] = {
+        "id": identity,
+        "project": options["project"],
+        "group": options["group"],
+        "name": options["name"] or f"{config['algo']['name']}-{config['nodes']}",
+        "dir": str(folder),
+        "config": config,
+        "settings": wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
+    }
+    if options["mode"] == "online":
+        try:
+            return wandb.init(mode="online", resume="allow", **arguments)
+        except (CommError, UsageError) as error:
+            line = " ".join(str(error).split())
+            print(f"wandb: {line}; kept in {folder / 'wandb'} for `wandb sync`", file=sys.stderr, flush=True)
+    return wandb.init(mode="offline", **arguments)
 
 
 def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:

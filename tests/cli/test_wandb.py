@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dsgd.record.mirror import Mirror, new_lines
-from tests.cli.command import call, lines, shell, summary
+from tests.cli.command import call, lines, shell, start, summary, wait_until
 
 RUN = [
     *("algo=gossip", "experiment=quadratic", "nodes=2", "budget.steps=6", "eval.every_steps=2"),
@@ -68,7 +74,7 @@ def test_a_stuck_wandb_is_left_behind(
     """It never reads what it is told, and never ends."""
     (tmp_path / "wandb.py").write_text("import signal\nsignal.pause()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    mirror = Mirror({"wandb": {"mode": "offline"}}, tmp_path, finish_timeout_s=0.2)
+    mirror = Mirror({"wandb": {"mode": "offline", "timeout_s": 0.2}}, tmp_path)
     for _ in range(100_000):  # more than a pipe holds
         mirror.wake()
     mirror.finish()
@@ -82,3 +88,77 @@ def test_a_resumed_run_is_mirrored_whole(tmp_path: Path) -> None:
     os.close(write)
     with os.fdopen(read) as ended:
         assert list(new_lines(tmp_path / "metrics.jsonl", ended)) == [b'{"a": 1}', b'{"a": 2}']
+
+
+@pytest.fixture
+def stalling() -> Iterator[str]:
+    """The address of a server that takes every connection and answers nothing."""
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hold() -> None:
+            with contextlib.suppress(OSError):  # it is closed in the end
+                while True:
+                    held.append(server.accept()[0])
+
+        thread = threading.Thread(target=hold, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(60)
+    for connection in held:
+        connection.close()
+
+
+def online(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    home = folder / "home"
+    home.mkdir()
+    line = shlex.join([*RUN[:-1], "wandb.mode=online", "wandb.timeout_s=3"])
+    variables = {"HOME": str(home), "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": url}
+    return shell(f"dsgd-run {line}", folder, **variables)
+
+
+def test_a_server_that_stalls_does_not_delay_training(tmp_path: Path, stalling: str) -> None:
+    result = online(tmp_path, stalling)
+    assert result.returncode == 0
+    assert summary(tmp_path / "run")["status"] == "completed"
+    assert lines(tmp_path / "run") == 4
+    assert result.stderr.splitlines()[-1] == "wandb: not done 3 s after the run; going on without it"
+
+
+def test_an_absent_server_does_not_delay_training(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]  # nobody listens there once it is closed
+    result = online(tmp_path, f"http://127.0.0.1:{port}")
+    assert result.returncode == 0
+    assert summary(tmp_path / "run")["status"] == "completed"
+    assert lines(tmp_path / "run") == 4
+    assert "wandb: " in result.stderr.splitlines()[-1]
+
+
+def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
+    """Interrupted and resumed: both parts carry the same id, so `wandb sync` puts them together."""
+    home = tmp_path / "home"
+    home.mkdir()
+    variables = {"HOME": str(home), **NOWHERE}
+    run = start(f"dsgd-run {shlex.join([*RUN, 'budget.steps=6000', 'eval.every_steps=100'])}", tmp_path, **variables)
+    wait_until(lambda: lines(tmp_path / "run") >= 3, run)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert shell("dsgd-run resume=run wandb.mode=offline", tmp_path, **variables).returncode == 0
+    ids = [path.name.rpartition("-")[2] for path in (tmp_path / "run" / "wandb").glob("offline-run-*")]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+    assert ids[0] == (tmp_path / "run" / "wandb-id").read_text().strip()
+
+
+def test_the_runs_of_a_sweep_are_a_group(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    line = shlex.join(["-m", *RUN[:-2], "wandb.mode=offline", "seed=0,1", "hydra.sweep.dir=sweeps/mine"])
+    result = shell(f"dsgd-run {line}", tmp_path, HOME=str(home), **NOWHERE)
+    assert result.returncode == 0, result.stderr
+    mirrors = sorted((tmp_path / "sweeps" / "mine").glob("*/wandb/offline-run-*/run-*.wandb"))
+    assert len(mirrors) == 2
+    assert all(b"mine" in mirror.read_bytes() for mirror in mirrors)
