@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.dist.collecting import LAST, Collecting
 from dsgd.dist.control import Client, Hub, Message
 from dsgd.dist.gathering import Gathering, Snapshot, beginning, combined
 from dsgd.dist.job import HELLO_S, Job
@@ -26,7 +27,6 @@ from dsgd.marks import Counters, Mark, Progress, summarised
 from dsgd.trace import Row
 
 POLL_S, TELL_S, BEAT_S, VERDICT_S = 0.02, 0.02, 1.0, 1.5
-WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
 
 
 class Coordinator:
@@ -40,32 +40,26 @@ class Coordinator:
         self.status, self.error = "running", ""
         self.culprit: str | None = None  # whose log may tell more
         self.progress = Progress()
-        self.left_out = 0  # marks for which there was no room
         self.trace: list[Row] = []
         self._log = log
         self._hub = hub
-        self._every_s = checkpoint_every_s
         self._members = Membership(self.experiment, job.limits, log)
+        self._collecting = Collecting(self.experiment, self._members, self._tell, checkpoint_every_s)
         self._items: SimpleQueue[Gathering | None] = SimpleQueue()  # None: that was all
-        self._marks: list[Gathering] = []  # in the order in which they are to be evaluated
-        self._checkpoint: Gathering | None = None
-        self._checkpoints, self._margin = 0, 1
         self._asked_to_stop = threading.Event()
         self._verdict: str | None = None  # of the evaluation: the run ends with this status
         self._phase = "joining"
-        self._since = self._told = self._beaten = self._saved = time.monotonic()
+        self._since = self._told = self._beaten = time.monotonic()
         self._begun = 0.0
         self._end_s: float | None = None
         self._end_counters: Counters | None = None
         self._suspicion: tuple[float, str, int | None] | None = None
-        self._waiting_bytes = 0
-        self._next_samples = self._next_time = 1
         self._store: TCPStore | None = None
         self._start_s = 0.0
         self._agents: list[Client] = []  # parents of processes elsewhere
         if job.state is not None:
             self.progress = Progress(**{**job.state["progress"], "last_mark": None})
-            self._next_samples, self._next_time = job.state["next"]
+            self._collecting.next_marks = tuple(job.state["next"])
             self._start_s = job.state["time_s"]
             for member, stored in zip(self._members.workers, job.state["workers"], strict=True):
                 member.steps = job.state["steps"] if stored is None else stored["steps"]
@@ -94,7 +88,7 @@ class Coordinator:
                 if self.status == "completed" and self._verdict is not None:  # found when all had ended
                     self.status = self._verdict
                 return
-            self._waiting_bytes -= sum(snapshot.size for snapshot in item.snapshots.values())
+            self._collecting.let_go(item)
             if item.is_checkpoint:
                 save(item.checkpoint(self.experiment, asdict(self.progress)))
             elif self._verdict is None:
@@ -139,7 +133,7 @@ class Coordinator:
         ) | {
             "workers_lost": sum(member.lost for member in members.workers),
             "messages_lost": sum(member.counters.get("missed", 0) for member in members.workers),
-            "marks_left_out": self.left_out,
+            "marks_left_out": self._collecting.left_out,
         }
 
     # The thread that listens
@@ -200,7 +194,7 @@ class Coordinator:
         elif self._phase == "preparing" and all(member.ready for member in members.members):
             self._phase = "training"
             self._begun = time.monotonic() - self._start_s
-            self._saved = time.monotonic()
+            self._collecting.saved = now
             for member in members.members:
                 member.heard = now
                 self._tell(member, self._go(member))
@@ -229,54 +223,16 @@ class Coordinator:
         if lockstep and all(member.ended for member in self._members.workers):
             self._ask_for_the_last(max(member.ended_s for member in self._members.workers))
             return
-        if not lockstep and self.samples >= self._next_samples * experiment.mark_samples:
-            self._next_samples = int(self.samples // experiment.mark_samples) + 1
-            self._ask(Gathering(f"samples:{self.samples}", self._live(), time_s, self.samples))
-        every_s = experiment.eval.every_time_s
-        if every_s is not None and time_s >= self._next_time * every_s:
-            self._ask(Gathering(f"time:{self._next_time}", self._live(), self._next_time * every_s))
-            self._next_time = int(time_s / every_s) + 1
-        due = self._every_s is not None and now - self._saved >= self._every_s
-        if self._checkpoint is None and (due or self._asked_to_stop.is_set()):
-            self._ask_for_checkpoint()
+        self._collecting.ask(now, time_s, self._asked_to_stop.is_set())
         if not lockstep and now - self._told > TELL_S:
             self._told = now
             for member in self._members.live_workers:
                 message = {"kind": "total", "samples": self.samples, "yours": member.steps}
                 self._tell(member, message, droppable=True)
 
-    def _live(self) -> set[int]:
-        """Who can hand in a snapshot: a worker that has come back listens only when it is ready."""
-        return {member.node for member in self._members.members if member.ready and not member.lost}
-
-    def _ask(self, gathering: Gathering, last: bool = False) -> None:
-        if self._waiting_bytes > WAITING_LIMIT and not last:
-            self.left_out += 1
-            return
-        self._marks.append(gathering)
-        workers = self._members.workers
-        gathering.gone = {worker.node: worker.steps for worker in workers if worker.node not in gathering.missing}
-        for node in gathering.missing:
-            self._tell(self._members[node], {"kind": "mark", "key": gathering.key, "last": last})
-
     def _ask_for_the_last(self, time_s: float) -> None:
         self._phase, self._end_s = "ending", time_s
-        self._ask(Gathering("last", self._live(), time_s), last=True)
-
-    def _ask_for_checkpoint(self) -> None:
-        """Workers in lock-step hand in the same step: one that nobody has reached when the message comes."""
-        self._checkpoints += 1
-        steps, cycle = None, self.experiment.algo.cycle
-        if self.experiment.algo.lockstep:
-            furthest = max(member.steps for member in self._members.workers)
-            steps = (furthest // cycle + self._margin) * cycle
-        key = f"checkpoint:{self._checkpoints}"
-        self._checkpoint = Gathering(key, self._live(), marks_before=(self._next_samples, self._next_time))
-        for node in self._checkpoint.missing:
-            if node < self.experiment.nodes:
-                self._tell(self._members[node], {"kind": "checkpoint", "key": key, "steps": steps})
-            else:
-                self._tell(self._members[node], {"kind": "checkpoint", "key": key})
+        self._collecting.ask_for_the_last(time_s)
 
     # What members say
 
@@ -321,10 +277,7 @@ class Coordinator:
         client.owner.ended, client.owner.ended_s = True, message["time_s"]
 
     def _missed(self, client: Client, message: Message, vectors: object) -> None:
-        """A worker is past the step of a checkpoint: another one, further ahead."""
-        if self._checkpoint is not None and self._checkpoint.key == message["key"]:
-            self._checkpoint = None
-            self._margin *= 2
+        self._collecting.missed(message["key"])
 
     def _failed(self, client: Client, message: Message, vectors: object) -> None:
         """Somebody cannot go on. Who is to blame shows within a moment: a dead process's connections end, and what the
@@ -340,59 +293,23 @@ class Coordinator:
 
     def _snapshot(self, client: Client, message: Message, vectors: dict[str, Any]) -> None:
         member: Member = client.owner
-        key = message["key"]
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
         member.counters = message["counters"] or member.counters
-        gathering = self._gathering(key, snapshot)
-        if gathering is None:
-            return
-        self._waiting_bytes += snapshot.size
         if {"computing", "communicating"} <= vectors.keys():
             spans = [vectors.pop(name).view(-1, 2).tolist() for name in ("computing", "communicating")]
             self.trace.append(Row(member.name, *([tuple(span) for span in kind] for kind in spans)))
-        gathering.add(member.node, snapshot)
-        if key == "last":
-            self._drop_marks_without(member.node)
+        self._collecting.add(member.node, message["key"], snapshot, self._phase == "training")
         self._emit()
-
-    def _drop_marks_without(self, node: int) -> None:
-        """Time has run out: this worker will not make the steps at which others have handed in marks."""
-        for gathering in [mark for mark in self._marks if mark.key.startswith("step:") and node in mark.missing]:
-            self._marks.remove(gathering)
-            self._waiting_bytes -= sum(snapshot.size for snapshot in gathering.snapshots.values())
-
-    def _gathering(self, key: str, snapshot: Snapshot) -> Gathering | None:
-        """What a snapshot belongs to; None if nobody waits for it any more."""
-        if self._checkpoint is not None and self._checkpoint.key == key:
-            return self._checkpoint
-        for gathering in self._marks:
-            if gathering.key == key:
-                return gathering
-        if key.startswith("step:") and self._phase == "training":
-            if self._waiting_bytes > WAITING_LIMIT:
-                self.left_out += not any(member.ended for member in self._members.workers)
-                return None
-            samples = snapshot.steps * self.experiment.unit
-            self._marks.append(Gathering(key, self._live(), samples=samples))
-            return self._marks[-1]
-        return None
 
     def _emit(self) -> None:
         """Pass on what is complete."""
-        while self._marks and self._marks[0].complete:
-            gathering = self._marks.pop(0)
-            last = gathering.key == "last"
-            if gathering.snapshots and not self._is_known(gathering):
+        for gathering in self._collecting.complete(time.monotonic()):
+            if gathering.snapshots and (gathering.is_checkpoint or not self._is_known(gathering)):
                 self._items.put(gathering)
-            if last:
+            if gathering.key == LAST:
                 self._end_counters = gathering.counters(self.experiment) if gathering.snapshots else None
                 self._end("completed")
-        checkpoint = self._checkpoint
-        if checkpoint is not None and checkpoint.complete:
-            self._checkpoint, self._margin, self._saved = None, 1, time.monotonic()
-            if checkpoint.snapshots:
-                self._items.put(checkpoint)
-            if self._asked_to_stop.is_set():
+            elif gathering.is_checkpoint and self._asked_to_stop.is_set():
                 self._end("interrupted")
 
     def _is_known(self, gathering: Gathering) -> bool:
@@ -400,7 +317,7 @@ class Coordinator:
         counters = gathering.counters(self.experiment)
         before, self.progress.last_mark = self.progress.last_mark, (counters.time_s, counters.samples)
         lockstep = self.experiment.algo.lockstep and self.experiment.budget.time_s is None
-        return gathering.key == "last" and lockstep and before is not None and before[1] == counters.samples
+        return gathering.key == LAST and lockstep and before is not None and before[1] == counters.samples
 
     # Who is no longer there, and how it ends
 
@@ -422,8 +339,7 @@ class Coordinator:
             self._fail(line, member.name)
             return
         self._log(f"{where}; the others go on")
-        for gathering in [*self._marks, *([self._checkpoint] if self._checkpoint else [])]:
-            gathering.give_up(member.node, member.steps)
+        self._collecting.give_up(member)
         self._emit()
 
     def _fail(self, error: str, culprit: str | None = None) -> None:
