@@ -30,7 +30,7 @@ class Task(Generic[T]):
     ) -> None:
         self._coroutine = coroutine
         self._perform = perform
-        self._waiting: list[Task[Any]] = []
+        self._waiting: tuple[Task[Any], ...] = ()
         self.owner = owner
         self.finished = False
         self.result: Any = None
@@ -41,12 +41,12 @@ class Task(Generic[T]):
             request = self._coroutine.send(answer)
         except StopIteration as end:
             self.finished, self.result = True, end.value
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, ()
             for task in waiting:
                 task.resume(end.value)
             return
         if isinstance(request, Join):
-            request.task._waiting.append(self)
+            request.task._waiting += (self,)
         else:
             self._perform(self, request)
 

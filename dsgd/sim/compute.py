@@ -24,9 +24,12 @@ class Processor:
             for index, stall in enumerate(stalls)
             if stall.node is None or stall.node == node
         ]
+        self._steady = self._cv == 0 and not self._pauses
 
     def finish(self, start_s: float) -> float:
         """When a gradient that is begun now will be done. Calls must come in order of time."""
+        if self._steady:
+            return start_s + self.mean_s
         now_s, left_s = start_s, self.mean_s * self._factor()
         while self._pauses and now_s < math.inf:
             begin_s, end_s = min(pauses.after(now_s) for pauses in self._pauses)

@@ -15,9 +15,10 @@ from dsgd.gradients.problem import Problem
 from dsgd.server import Shard
 from dsgd.sim.collectives import all_reduce_s, bytes_of_node
 from dsgd.sim.compute import Processor
+from dsgd.sim.hollow import hollow
 from dsgd.sim.loop import Loop
 from dsgd.sim.network import Network
-from dsgd.sim.node import Gathering, Node
+from dsgd.sim.node import Gathering, Incoming, Letter, Node
 from dsgd.streams import stream
 from dsgd.task import Task
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
@@ -42,6 +43,7 @@ class Machine:
         p, k, cluster = experiment.nodes, experiment.algo.servers, experiment.cluster
         self.total_samples = experiment.total_samples
         self.lockstep = experiment.algo.lockstep
+        self._rate = (0, experiment.learning_rate(0))  # the latest: after so many samples
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
         ports = p if cluster.servers_colocated else p + k
@@ -53,16 +55,18 @@ class Machine:
         self._all_reduce_bytes = [bytes_of_node(self.all_reduce[1], p, rank, self.message_bytes) for rank in range(p)]
         self._all_reduce_free_s = 0.0
 
-        start = problem.start if experiment.gradients != "none" else problem.start[:0]
+        self.timing_only = experiment.gradients == "none"
+        start = hollow(problem.start) if self.timing_only else problem.start
         self.nodes: list[Node] = []
         for rank in range(p):
             worker = Worker(rank, p, start.clone(), stream("algorithm", experiment.seed, rank), self)
             processor = Processor(cluster, rank, experiment.seed)
-            self.nodes.append(Node(worker, processor, start, problem.start_buffers.clone()))
+            buffers = start if self.timing_only else problem.start_buffers.clone()
+            self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         self.tasks: list[Task[None]] = []
         self._wanted: list[Wanted] = []
-        self.has_buffers = problem.start_buffers.numel() > 0
+        self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
         self._gatherings: dict[int, Gathering] = {}
         self._perform = {
             Gradient: self._gradient,
@@ -125,7 +129,10 @@ class Machine:
 
     def learning_rate(self, worker: Worker) -> float:
         # in lock-step every worker must use the same rate for the same step, whenever it makes it
-        return self.experiment.learning_rate(worker.steps * self.experiment.unit if self.lockstep else self.samples)
+        samples = worker.steps * self.experiment.unit if self.lockstep else self.samples
+        if samples != self._rate[0]:  # equal workers come one after the other
+            self._rate = (samples, self.experiment.learning_rate(samples))
+        return self._rate[1]
 
     def step(self, worker: Worker, g: Tensor) -> None:
         node = self.nodes[worker.rank]
@@ -140,7 +147,10 @@ class Machine:
         buffers = node.buffers.clone() if self.has_buffers else node.buffers
         wanted = Wanted(node.worker.rank, node.batches, at, buffers)
         node.batches += 1
-        self._wanted.append(wanted)
+        if self.timing_only:
+            wanted.fulfil(at, buffers)
+        else:
+            self._wanted.append(wanted)
         end = node.begin_gradient(self.loop.now)
         if self.compute_spans is not None:
             self.compute_spans.append((node.worker.rank, self.loop.now, end))
@@ -166,7 +176,10 @@ class Machine:
     def _gathering(self, node: Node) -> Gathering:
         index = node.collectives
         node.collectives += 1
-        return self._gatherings.setdefault(index, Gathering(len(self.nodes)))
+        gathering = self._gatherings.get(index)
+        if gathering is None:
+            gathering = self._gatherings[index] = Gathering(len(self.nodes))
+        return gathering
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
         node, now = task.owner, self.loop.now
@@ -206,36 +219,29 @@ class Machine:
     # Pairs
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        worker = task.owner.worker
+        node, worker, size = task.owner, task.owner.worker, self.message_bytes
+        rank, letter = worker.rank, (request.vector, worker.steps)
         self.network.send(
-            worker.rank,
-            [
-                (target, self.message_bytes, self._mail, (target, worker.rank, request.vector, worker.steps))
-                for target in request.targets
-            ],
+            rank, [(target, size, self._arrived, (self.nodes[target], rank, letter)) for target in request.targets]
         )
-        node = task.owner
-        node.exchanges.append((task, request.sources))
-        if all(node.mail[source] for source in request.sources):  # faster neighbours' has come already, or none is due
+        exchange = Incoming(task, request.sources)
+        node.expect(exchange)
+        if not exchange.missing:  # faster neighbours' vectors have come already, or none is due
             self.loop.at(self.loop.now, self._complete_exchanges, node)
 
-    def _mail(self, target: int, source: int, vector: Tensor, steps: int) -> None:
-        node = self.nodes[target]
-        node.mail[source].append((vector, steps))
-        self._complete_exchanges(node)
+    def _arrived(self, node: Node, source: int, letter: Letter) -> None:
+        if node.receive(source, letter):
+            self._complete_exchanges(node)
 
     def _complete_exchanges(self, node: Node) -> None:
-        """Answer the exchanges whose mail is complete. Messages of one pair never overtake each other."""
-        while node.exchanges:
-            task, sources = node.exchanges[0]
-            if not all(node.mail[source] for source in sources):
-                return
-            node.exchanges.popleft()
+        """Answer the exchanges of which nothing is missing."""
+        while (exchange := node.completed()) is not None:
             received: dict[int, Tensor] = {}
-            for source in sources:
-                received[source], steps = node.mail[source].popleft()
+            for source, letter in exchange.arrived.items():
+                assert letter is not None
+                received[source], steps = letter
                 self._count_staleness(self.nodes[source].worker.steps - steps)
-            task.resume(received)
+            exchange.task.resume(received)
 
     def _pull(self, task: Task[Any], request: Pull) -> None:
         self.network.after_latency(self._serve_pull, task, request.peer)

@@ -44,15 +44,16 @@ class Network:
         total = 0.0
         for message in messages:
             total += message[1]
-        begin = max(self._loop.now, self._egress_free[sender])
+        loop, latency_s = self._loop, self._latency_s
+        begin = max(loop.now, self._egress_free[sender])
         end = begin + total / self._rate[sender]
         self._egress_free[sender] = end
         self.messages += len(messages)
-        self.count(sender, total, begin, end)
+        self.bytes_sent[sender] += total
+        if self.spans is not None:
+            self._busy(sender, begin, end)
         for receiver, size, action, arguments in messages:
-            self._loop.at(
-                begin + self._latency_s, self._first_bit, receiver, size, end + self._latency_s, action, arguments
-            )
+            loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
 
     def _send_piece(
         self, sender: int, receiver: int, size: float, left: int, action: Callable[..., None], arguments: tuple
@@ -73,11 +74,12 @@ class Network:
         self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple
     ) -> None:
         begin = max(self._loop.now, self._ingress_free[receiver])
-        free = begin + size / self._rate[receiver]
         # a port that stands idle between the bits of a slow sender is not busy with them
-        self._ingress_free[receiver] = free
-        self._busy(receiver, begin, max(free, last_bit))
-        self._loop.at(max(free, last_bit), action, *arguments)
+        self._ingress_free[receiver] = free = begin + size / self._rate[receiver]
+        end = max(free, last_bit)
+        if self.spans is not None:
+            self._busy(receiver, begin, end)
+        self._loop.at(end, action, *arguments)
 
     def after_latency(self, action: Callable[..., None], *arguments: object) -> None:
         """Call action(*arguments) when a message without content, a request or an acknowledgement, has arrived."""

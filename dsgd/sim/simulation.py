@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dsgd.experiment import Experiment
-from dsgd.gradients import build_evaluator
+from dsgd.gradients import choose
 from dsgd.gradients.evaluation import FIELDS, measure
 from dsgd.gradients.nothing import Nothing
 from dsgd.gradients.problem import build_problem
+from dsgd.gradients.stacked import Stacked
 from dsgd.marks import Counters, Mark, Progress, summarised
 from dsgd.sim.machine import Machine
 from dsgd.trace import Row
 
 
 class Simulation:
-    """status: running, then completed | diverged | interrupted."""
+    """status: running, then completed | diverged | interrupted. chosen: what evaluates gradients."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.problem = build_problem(experiment)
-        self.machine = Machine(experiment, self.problem, build_evaluator(experiment.gradients, self.problem))
+        self.chosen = choose(experiment, self.problem)
+        self.machine = Machine(experiment, self.problem, self.chosen.evaluator)
         self.progress = Progress()
         self.status = "running"
         self.end_s: float | None = None
@@ -118,7 +120,9 @@ class Simulation:
         if experiment.gradients != "none":
             xs = [node.worker.x for node in machine.nodes]
             buffers = [node.buffers for node in machine.nodes]
-            measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre())
+            evaluator = self.chosen.evaluator
+            together = evaluator.accuracies if isinstance(evaluator, Stacked) else None
+            measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre(), together)
         return self.counters(time_s).fields(experiment) | measured
 
     def counters(self, time_s: float) -> Counters:
