@@ -23,6 +23,7 @@ BESIDE = {
     "trace",
     "models",
     "data",
+    "vision",
     "topology",
     "streams",
     "cluster",

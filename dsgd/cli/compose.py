@@ -171,7 +171,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     assert isinstance(values, dict)
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
-            values[group] = {"name": choice, **{k: v for k, v in values[group].items() if k != "name"}}
+            values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own
     return {str(key): value for key, value in values.items()}
 
 

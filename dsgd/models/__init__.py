@@ -41,12 +41,12 @@ class MLP:
             raise ValueError(f"hidden must be a list of widths >= 1, got {list(self.hidden)}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
-        _labels("mlp", classes)
+        labelled("mlp", classes)
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
         from dsgd.models.mlp import multilayer_perceptron
 
-        return multilayer_perceptron(self.hidden, input_shape, _labels("mlp", classes))
+        return multilayer_perceptron(self.hidden, input_shape, labelled("mlp", classes))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ResNet:
             raise ValueError(f"norm must be batch or group, got {self.norm!r}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
-        _labels(f"resnet{self.depth}", classes)
+        labelled(f"resnet{self.depth}", classes)
         if len(input_shape) != 3 or min(input_shape[1:]) < 8:
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"model=resnet{self.depth} needs images of at least 8 x 8 pixels, got inputs of {shape}")
@@ -75,7 +75,7 @@ class ResNet:
         from dsgd.models.resnet import CifarResNet
 
         self.check(input_shape, classes)
-        labels = _labels(f"resnet{self.depth}", classes)
+        labels = labelled(f"resnet{self.depth}", classes)
         return CifarResNet(self.depth, self.width, self.norm, channels=input_shape[0], classes=labels)
 
 
@@ -94,7 +94,8 @@ class Vector:
         return FreeVector(input_shape[0])
 
 
-def _labels(model: str, classes: int | None) -> int:
+def labelled(model: str, classes: int | None) -> int:
+    """The number of classes. Raises ValueError for data without, which the model cannot serve."""
     if classes is None:
         raise ValueError(f"model={model} needs data with classes; data=quadratic has none and needs model=vector")
     return classes
