@@ -85,7 +85,10 @@ class Experiment:
     budget: Budget
     eval: Evaluation
     target: Target
-    gradients: str = "loop"  # loop | vmap | none
+    gradients: str = "loop"  # stacked | vmap | loop | none
+    stack_size: int | None = None  # most models in one call of `stacked`; None: as many as the cache holds
+    device: str = "auto"  # of `stacked`: auto | cpu | cuda
+    tf32: bool = False  # on CUDA: faster products with 10 instead of 23 bits
     trace: bool = False
 
     def __post_init__(self) -> None:

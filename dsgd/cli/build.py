@@ -16,7 +16,8 @@ from dsgd.record.mirror import MirrorOptions
 from dsgd.schedule import Schedule
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
-GRADIENTS = ("loop", "vmap", "none")
+GRADIENTS = ("stacked", "vmap", "loop", "none")
+DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("fp32", "fp64")
 KEYS = ("nodes", "batch_size", "seed", "precision", "trace", "resume")
 KEYS += ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
@@ -32,8 +33,11 @@ class EngineOptions:
     """`engine.*`: nothing here changes a result of the simulator, but for the last bits. The later ones are of
     engine=dist."""
 
-    gradients: str = "loop"  # loop | vmap | none: timing only
-    threads: int = 1  # of the arithmetic
+    gradients: str = "stacked"  # stacked | vmap | loop | none: timing only
+    stack_size: int | None = None  # most models in one call
+    device: str = "auto"  # auto | cpu | cuda
+    tf32: bool = False
+    threads: int | None = None  # of the arithmetic; null: as many as the process may use
     checkpoint_every_s: float | None = None  # of host time
     timeout_s: float = 60.0
     patience_s: float = 2.0
@@ -42,8 +46,11 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         one_of(self.gradients, GRADIENTS, "gradients")
-        if self.threads < 1:
-            raise ValueError(f"threads must be >= 1, got {self.threads}")
+        one_of(self.device, DEVICES, "device")
+        for name in ("threads", "stack_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
             raise ValueError(f"checkpoint_every_s must be > 0 or null, got {self.checkpoint_every_s}")
         if not 1 <= self.timeout_s <= 86400:
@@ -109,6 +116,9 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
             eval=evaluation,
             target=target,
             gradients=engine.gradients,
+            stack_size=engine.stack_size,
+            device=engine.device,
+            tf32=engine.tf32,
             trace=checked(config["trace"], bool, "trace"),
         )
     with prefixed("algo"):
@@ -128,7 +138,7 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
     arguments = {name: value for name, value in given.items() if name in fields}
     for key, value in values.items():
-        if key in ("_target_", "name"):
+        if key == "_target_" or (key == "name" and key not in fields):
             continue
         if key not in fields:
             raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")

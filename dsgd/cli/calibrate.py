@@ -136,7 +136,7 @@ def _take_part(
     from dsgd.record.writer import write_atomically
 
     keep_freed_memory()  # as workers do
-    torch.set_num_threads(values["engine"]["threads"])
+    torch.set_num_threads(values["engine"]["threads"] or 1)
     experiment = build_experiment(values)
     problem = build_problem(experiment)
     where = launch(os.environ)
@@ -161,7 +161,7 @@ def _take_part(
         return EXIT_FAILED
     if found is not None:
         title = f"{experiment.nodes} workers, model {values['model']['name']} on {values['data']['name']}, "
-        title += f"batches of {experiment.batch_size}, {values['engine']['threads']} threads"
+        title += f"batches of {experiment.batch_size}, {values['engine']['threads'] or 1} threads"
         text = as_cluster_yaml(title, found.jitters, found.links)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dsgd.cli.build import ConfigError, build_experiment
+from dsgd.cli.build import ConfigError, build_experiment, prefixed
 from dsgd.cli.joined import Joined
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.session import describe
@@ -48,7 +48,8 @@ def run_distributed(
     p, k = experiment.nodes, experiment.algo.servers
     ranks = list(range(p)) if joined is None else [joined.rank]
     devices = devices_of(values["engine"]["gpus_per_node"], ranks, launch(os.environ))
-    problem = build_problem(experiment)
+    with prefixed(None):
+        problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
     if joined is None:
         listener = listen("127.0.0.1")
         coordinator, token = listener.getsockname()[:2], new_token()
@@ -61,7 +62,7 @@ def run_distributed(
         coordinator=coordinator,
         token=bytes.fromhex(token),
         limits=Limits(values["engine"]["timeout_s"], values["engine"]["patience_s"]),
-        threads=values["engine"]["threads"],
+        threads=values["engine"]["threads"] or 1,
         devices=devices,
         state=None if checkpoint is None else read_state(checkpoint[0]),
     )

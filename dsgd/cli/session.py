@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from dsgd.cli.build import ConfigError, build_experiment
+from dsgd.cli.build import ConfigError, build_experiment, prefixed
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.resume import command
 from dsgd.experiment import Experiment
+from dsgd.gradients.stacked import Stacked
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import Record
@@ -31,13 +34,22 @@ from dsgd.trace import write_trace
 def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Path, Mapping[str, Any]] | None) -> str:
     """Run the configuration `values`, or go on from `checkpoint` (its path and header), with its record in `folder`.
     Returns the status."""
-    torch.set_num_threads(values["engine"]["threads"])
+    header = {} if checkpoint is None else checkpoint[1]
+    threads = header.get("threads") or values["engine"]["threads"] or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     experiment = build_experiment(values)
-    simulation = Simulation(experiment)
+    if "gradients" in header:  # what the run began with, whatever it was to choose
+        experiment = replace(experiment, gradients=header["gradients"], device=header["device"])
+    with prefixed(None):
+        simulation = Simulation(experiment)  # data that cannot be read, a model that does not fit them
+    if header.get("gradients", simulation.chosen.name) != simulation.chosen.name:
+        raise ConfigError(f"resume must find gradients={header['gradients']} as before; {simulation.chosen.why}")
+    if simulation.chosen.why is not None and checkpoint is None:
+        print(simulation.chosen.why, file=sys.stderr)
     before, lines, wall_s = None, 0, 0.0
     if checkpoint is not None:
-        path, header = checkpoint
+        path = checkpoint[0]
         try:
             restore(simulation, read_state(path))
         except OtherRun as error:
@@ -96,7 +108,10 @@ class Session:
             raise
         finally:
             summary = self.record.finish(
-                describe(self.values, self.simulation.experiment) | self.simulation.summary() | {"status": status}
+                describe(self.values, self.simulation.experiment)
+                | self.simulation.summary()
+                | self._arithmetic
+                | {"status": status}
             )
             mirror.finish()
         return summary
@@ -107,11 +122,19 @@ class Session:
         header = {
             "config": dict(self.values) | {"resume": None},
             "engine": "sim",
+            **self._arithmetic,
             "lines": self.simulation.progress.marks,
             "wall_s": self.record.wall_s,
         }
         write_checkpoint(self.record.folder, header, snapshot(self.simulation))
         self._saved = time.monotonic()
+
+    @property
+    def _arithmetic(self) -> dict[str, Any]:
+        """What decides the last bits of a gradient."""
+        chosen = self.simulation.chosen
+        device = chosen.evaluator.device.type if isinstance(chosen.evaluator, Stacked) else "cpu"
+        return {"gradients": chosen.name, "device": device, "threads": torch.get_num_threads()}
 
     def _between_events(self) -> bool:
         now = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -50,11 +51,20 @@ class Classification:
         indices = torch.from_numpy(self.partition.indices(rank, step))
         images = self._train_images[indices]
         if self.augment:
-            rng = stream("augmentation", self.partition.seed, rank, step)
-            down, right = torch.from_numpy(rng.integers(-PAD, PAD + 1, (2, len(indices))))
-            mirror = torch.from_numpy(rng.integers(0, 2, len(indices)) == 1)
-            images = move_and_mirror(images, down, right, mirror)
+            images = move_and_mirror(images, *self._movements(rank, step))
         return self._normalised(images), self._train_labels[indices]
+
+    def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """As `batch`, row i of inputs [n, b, channels, height, width] and labels [n, b] for ranks[i] at steps[i]."""
+        indices = torch.from_numpy(self.partition.several(ranks, steps))
+        shape, indices = indices.shape, indices.flatten()
+        labels = self._train_labels[indices].view(shape)
+        if not self.augment:  # evaluation keeps the normalised images anyway
+            return self._train_set[0].index_select(0, indices).unflatten(0, shape), labels
+        of_one = [self._movements(rank, step) for rank, step in zip(ranks, steps, strict=True)]
+        down, right, mirror = (torch.cat(column) for column in zip(*of_one, strict=True))
+        moved = move_and_mirror(self._train_images[indices], down, right, mirror)
+        return self._normalised(moved).unflatten(0, shape), labels
 
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
@@ -77,6 +87,17 @@ class Classification:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the `loss` of n batches: outputs [n, b, classes], targets [n, b]."""
+        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum") / targets.shape[1]
+
+    def _movements(self, rank: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """How to augment a batch: pixels down and to the right, and whether to mirror, each [b]."""
+        rng = stream("augmentation", self.partition.seed, rank, step)
+        b = self.partition.batch_size
+        down, right = torch.from_numpy(rng.integers(-PAD, PAD + 1, (2, b)))
+        return down, right, torch.from_numpy(rng.integers(0, 2, b) == 1)
 
     def _normalised(self, images: Tensor) -> Tensor:
         return images.to(self.dtype).sub_(self._mean).div_(self._deviation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -58,6 +59,16 @@ class Partition:
         epoch, batch = divmod(step, self.steps_per_epoch)
         start = rank * (self.samples // self.nodes) + batch * self.batch_size
         return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size].copy()
+
+    def several(self, ranks: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+        """`indices` of several workers, each at its own step: [len(ranks), batch_size]."""
+        epochs, batches = np.divmod(np.asarray(steps), self.steps_per_epoch)
+        starts = np.asarray(ranks) * (self.samples // self.nodes) + batches * self.batch_size
+        found = starts[:, None] + np.arange(self.batch_size)
+        for epoch in set(epochs.tolist()):
+            rows = epochs == epoch
+            found[rows] = _permutation(self.samples, self.seed, epoch)[found[rows]]
+        return found
 
 
 @lru_cache(maxsize=8)  # free-running workers are a few epochs apart

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,14 +32,28 @@ class QuadraticData:
         targets[0, 1] = torch.from_numpy(self.config.gradient_noise(self.seed, rank, step))
         return inputs[rank : rank + 1], targets
 
+    def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """As `batch`, row i of inputs [n, 1, dim] and targets [n, 1, 2, dim] for ranks[i] at steps[i]."""
+        inputs, targets = (whole[list(ranks)].unsqueeze(1) for whole in self.train_set)
+        noise = [self.config.gradient_noise(self.seed, rank, step) for rank, step in zip(ranks, steps, strict=True)]
+        targets[:, 0, 1] = torch.from_numpy(np.stack(noise))
+        return inputs, targets
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean over b of 0.5 sum_j h_j (x_j - c_j)^2 + sum_j n_j x_j, a scalar.
 
         outputs: x, [b, dim]. targets: c and n, [b, 2, dim].
         """
+        return self._each(outputs, targets).mean()
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the `loss` of n batches: outputs [n, b, dim], targets [n, b, 2, dim]."""
+        return self._each(outputs, targets).mean(dim=-1).sum()
+
+    def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         minimum, noise = targets.unbind(dim=-2)
         curved = 0.5 * self._curvature * (outputs - minimum) ** 2
-        return (curved + noise * outputs).sum(dim=-1).mean()
+        return (curved + noise * outputs).sum(dim=-1)
 
 
 def _without_noise(minima: Tensor) -> tuple[Tensor, Tensor]:

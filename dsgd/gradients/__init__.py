@@ -7,11 +7,13 @@ or together with which others, must not change a result.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dsgd.experiment import Experiment
     from dsgd.gradients.problem import Problem
 
 
@@ -41,10 +43,46 @@ class Evaluator(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """name: stacked | vmap | loop | none. why: one line on the choice, None if it is what was asked for by name."""
+
+    evaluator: Evaluator
+    name: str
+    why: str | None = None
+
+
 def build_evaluator(name: str, problem: Problem) -> Evaluator:
-    """name: loop | vmap | none."""
+    """name: stacked | vmap | loop | none. Raises ValueError for a module that cannot be stacked."""
     from dsgd.gradients.loop import Loop
     from dsgd.gradients.nothing import Nothing
+    from dsgd.gradients.stacked import Stacked
     from dsgd.gradients.vmap import Vmap
 
-    return {"loop": Loop, "vmap": Vmap, "none": Nothing}[name](problem)
+    return {"loop": Loop, "vmap": Vmap, "stacked": Stacked, "none": Nothing}[name](problem)
+
+
+def choose(experiment: Experiment, problem: Problem) -> Chosen:
+    """What the experiment asks for, or the next best that can serve this module: stacked, vmap, loop."""
+    name = experiment.gradients
+    if name not in ("stacked", "vmap"):
+        return Chosen(build_evaluator(name, problem), name)
+    from dsgd.gradients.stacked import Stacked, chosen_device
+    from dsgd.gradients.stacking import Unstackable
+    from dsgd.gradients.vmap import Vmap
+
+    why = None
+    if name == "stacked":
+        try:
+            device = chosen_device(experiment.device, experiment.tf32)
+            stacked = Stacked(problem, experiment.stack_size, experiment.nodes, device)
+            most = stacked.sizes[-1]
+            return Chosen(stacked, name, f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}")
+        except Unstackable as error:
+            why = f"stacked does not know {error}"
+    vmap = Vmap(problem)
+    failed = vmap.failure()
+    if failed is None:
+        return Chosen(vmap, "vmap", why and f"gradients: vmap, because {why}")
+    why = f"{why}, and " if why else ""
+    return Chosen(build_evaluator("loop", problem), "loop", f"gradients: loop, because {why}vmap fails: {failed}")

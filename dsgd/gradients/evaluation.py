@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, compress
 
 import torch
 from torch import Tensor
 
 from dsgd.experiment import Evaluation
 from dsgd.gradients.problem import Problem
+
+# the accuracy of each of several models on the test set, from their vectors [d] and buffers [nb]
+AccuraciesOf = Callable[[Sequence[Tensor], Sequence[Tensor]], list[float]]
 
 FIELDS = (
     "train_loss",
@@ -23,12 +28,18 @@ FIELDS = (
 
 
 def measure(
-    problem: Problem, rule: Evaluation, xs: Sequence[Tensor], buffers: Sequence[Tensor], centre: Tensor | None
+    problem: Problem,
+    rule: Evaluation,
+    xs: Sequence[Tensor],
+    buffers: Sequence[Tensor],
+    centre: Tensor | None,
+    accuracies_of: AccuraciesOf | None = None,
 ) -> dict[str, float | None]:
     """The `FIELDS` of a mark, from every worker's vector [d] and buffers [nb].
 
     centre: [d], the output model of methods that have one; None: the mean of the workers' vectors. The accuracy of a
-    worker is that of its own vector with its own batch-norm statistics.
+    worker is that of its own vector with its own batch-norm statistics. accuracies_of: a faster way than one after the
+    other.
     consensus_distance: sqrt(mean_i |x_i - mean|^2).
     discrepancy: max_ij |x_i - x_j|.
     """
@@ -39,7 +50,9 @@ def measure(
         statistics = mean(buffers)
     train_loss, _ = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
     test_loss, test_accuracy = problem.evaluate(output, statistics, test=True)
-    accuracies = [] if test_accuracy is None else _accuracies(problem, xs, buffers)
+    accuracies = (
+        [] if test_accuracy is None else _accuracies(xs, buffers, accuracies_of or partial(_one_by_one, problem))
+    )
     consensus_distance, discrepancy = spread(xs)
     values = (
         train_loss,
@@ -74,13 +87,20 @@ def spread(xs: Sequence[Tensor]) -> tuple[float, float]:
     return consensus, float(pairs.max())
 
 
-def _accuracies(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
-    accuracies: list[float] = []
-    for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True)):
-        if rank and torch.equal(x, xs[rank - 1]) and torch.equal(statistics, buffers[rank - 1]):
-            accuracies.append(accuracies[-1])  # in lock-step all-reduce all workers hold the same model
-            continue
+def _accuracies(xs: Sequence[Tensor], buffers: Sequence[Tensor], accuracies_of: AccuraciesOf) -> list[float]:
+    """Of every worker; in lock-step all-reduce all workers hold the same model, which is evaluated once."""
+    news = [
+        rank == 0 or not (torch.equal(x, xs[rank - 1]) and torch.equal(statistics, buffers[rank - 1]))
+        for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
+    ]
+    found = accuracies_of(list(compress(xs, news)), list(compress(buffers, news)))
+    return [found[index - 1] for index in accumulate(news)]
+
+
+def _one_by_one(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
+    found: list[float] = []
+    for x, statistics in zip(xs, buffers, strict=True):
         _, accuracy = problem.evaluate(x, statistics, test=True)
         assert accuracy is not None
-        accuracies.append(accuracy)
-    return accuracies
+        found.append(accuracy)
+    return found

@@ -11,9 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dsgd.data import Data
 from dsgd.experiment import Experiment
+from dsgd.gradients.flush import evaluation
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activations
 
 
 @dataclass(frozen=True)
@@ -111,31 +111,29 @@ class Problem:
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> tuple[float, float | None]:
         """Mean loss over the test or training set (its first `limit` samples), and the accuracy, None without
         classes."""
-        inputs, targets = (whole[:limit] for whole in (self.data.test_set if test else self.data.train_set))
         self.bind(x, buffers)
         self.module.eval()
-        loss, correct = 0.0, 0
-        for begin in range(0, len(inputs), EVALUATION_BATCH):
-            batch, labels = inputs[begin : begin + EVALUATION_BATCH], targets[begin : begin + EVALUATION_BATCH]
+        loss, correct, count = 0.0, 0, 0
+        for batch, labels in evaluation(self.data, test, limit):
             outputs = self.module(batch)
             loss += float(self.data.loss(outputs, labels)) * len(batch)
+            count += len(batch)
             if self.data.classes is not None:
                 correct += int((outputs.argmax(dim=1) == labels).sum())
-        return loss / len(inputs), None if self.data.classes is None else correct / len(inputs)
+        return loss / count, None if self.data.classes is None else correct / count
 
     @torch.no_grad()
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:
         """Batch-norm statistics [nb] of the model x: the plain average over batches of the training set."""
-        inputs, _ = (whole[:limit] for whole in self.data.train_set)
         buffers = self.start_buffers.clone()
         self.bind(x, buffers)
         self.module.train()
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
-        for count, begin in enumerate(range(0, len(inputs), EVALUATION_BATCH), start=1):
+        for count, (batch, _) in enumerate(evaluation(self.data, test=False, limit=limit), start=1):
             for norm in norms:
                 norm.momentum = 1 / count
-            self.module(inputs[begin : begin + EVALUATION_BATCH])
+            self.module(batch)
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         return buffers

@@ -33,6 +33,15 @@ class Vmap:
         changed = [state[slot.path].reshape(-1) for slot in problem.buffers]
         return problem.data.loss(outputs, targets), torch.cat(changed) if changed else buffers
 
+    def failure(self) -> str | None:
+        """What torch.func says, in one line, if it cannot transform the module; found out on one batch."""
+        problem = self.problem
+        try:
+            self.evaluate([Wanted(0, 0, problem.start.clone(), problem.start_buffers.clone())])
+        except Exception as error:  # of the user's module, under a transformation that its author never saw
+            return " ".join(str(error).split())[:120] or type(error).__name__
+        return None
+
     def evaluate(self, wanted: Sequence[Wanted]) -> None:
         problem = self.problem
         problem.bind(problem.start, problem.start_buffers.clone())

@@ -70,6 +70,7 @@ def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedPro
     assert typed_run[0].stderr == (
         "engine: sim, no torchrun or srun, and 0 GPUs for 4 workers (engine=dist: real processes here); "
         "time is virtual, gradients are real\n"
+        "gradients: stacked, 4 models in one call on cpu\n"
     )
     assert "\x1b" not in typed_run[0].stdout
 

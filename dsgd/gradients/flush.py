@@ -1,0 +1,62 @@
+"""What gradients and evaluation need of a data set at once, whether or not it offers that itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from dsgd.data import Data
+
+EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activations
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """Data that do not fit into memory: there is no `train_set` and no `test_set`."""
+
+    def evaluation(self, test: bool, limit: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test or training set (its first `limit` samples), not augmented, in batches."""
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """Data that serve several batches in one call. The same numbers as `Data.batch` and `Data.loss` give."""
+
+    def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Inputs [n, b, *input_shape] and targets [n, b, ...], row i of worker ranks[i] at its own step steps[i]."""
+        ...
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the losses of n batches of outputs [n, b, ...]: a scalar."""
+        ...
+
+
+def batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """As `Together.batches`, for any data."""
+    if isinstance(data, Together):
+        return data.batches(ranks, steps)
+    found = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
+    inputs, targets = (torch.stack(column) for column in zip(*found, strict=True))
+    return inputs, targets
+
+
+def total_loss(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
+    """As `Together.total_loss`, for any data."""
+    if isinstance(data, Together):
+        return data.total_loss(outputs, targets)
+    return torch.vmap(data.loss)(outputs, targets).sum()
+
+
+def evaluation(data: Data, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """As `Streamed.evaluation`, for any data."""
+    if isinstance(data, Streamed):
+        yield from data.evaluation(test, limit)
+        return
+    inputs, targets = (whole[:limit] for whole in (data.test_set if test else data.train_set))
+    for begin in range(0, len(inputs), EVALUATION_BATCH):
+        part = slice(begin, begin + EVALUATION_BATCH)
+        yield inputs[part], targets[part]

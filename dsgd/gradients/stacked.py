@@ -1,0 +1,207 @@
+"""N models in one call, as one stacked network (`dsgd.gradients.stacking`): the fast way, for known layers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from dsgd.gradients import Wanted
+from dsgd.gradients.flush import batches, evaluation, total_loss
+from dsgd.gradients.problem import Problem, Slot
+from dsgd.gradients.stacking import Network, Unstackable
+
+LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
+CACHED_BYTES = 2 << 20  # of the largest activation of a stack
+EXACT = 1e-9  # of float64, relative to the largest entry
+EVALUATION_NUMBERS = 1 << 20  # in the largest activation of an evaluation
+
+
+class Stacked:
+    """stack_size: most models in one call; None: as many as the cache holds. nodes: most that are ever wanted at once.
+
+    Every gradient is the same to the bit whatever it is stacked with: only sizes of a stack are used of which that was
+    seen before the run. Raises Unstackable for a module that cannot be stacked.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        stack_size: int | None = None,
+        nodes: int = LARGEST,
+        device: torch.device | None = None,
+    ) -> None:
+        self.problem = problem
+        self.device = device or torch.device("cpu")
+        self._training = Network(problem, training=True)
+        self._evaluation = Network(problem, training=False)
+        _verify(problem, self._training, self._evaluation)
+        inputs, _ = problem.data.batch(0, 0)
+        self._activation = self._training.largest * problem.start.element_size()
+        most = stack_size or automatic_size(self._activation * len(inputs))
+        self.sizes = [min(most, nodes)]
+        self.sizes = self._trusted(self.sizes[0])
+
+    def evaluate(self, wanted: Sequence[Wanted]) -> None:
+        begin = 0
+        while begin < len(wanted):
+            size = self._size(len(wanted) - begin)
+            group = wanted[begin : begin + size]
+            self._fulfil(group, size)
+            begin += len(group)
+
+    def accuracies(self, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
+        """Of every model, its vector [d] and buffers [nb], on the test set. The data must have classes."""
+        found: list[float] = []
+        size = max(1, min(LARGEST, EVALUATION_NUMBERS // max(self._evaluation.largest * 64, 1)))
+        for begin in range(0, len(xs), size):
+            part = slice(begin, begin + size)
+            found += self._accuracies(torch.stack(xs[part]), torch.stack(buffers[part]))  # pyright: ignore
+        return found
+
+    @torch.no_grad()
+    def _accuracies(self, x: Tensor, buffers: Tensor) -> list[float]:
+        n = len(x)
+        parameters = _parts(self.problem.parameters, x.to(self.device))
+        statistics = _parts(self.problem.buffers, buffers.to(self.device))
+        samples = max(64, EVALUATION_NUMBERS // max(n * self._evaluation.largest, 1))
+        correct, total = torch.zeros(n, dtype=torch.int64), 0
+        for batch in evaluation(self.problem.data, test=True):
+            for inputs, labels in zip(*(whole.split(samples) for whole in batch), strict=True):
+                outputs = self._evaluation(parameters, statistics, n, inputs.to(self.device))
+                correct += (outputs.argmax(dim=2).cpu() == labels).sum(dim=1)
+                total += len(inputs)
+        return [int(count) / total for count in correct]
+
+    def _size(self, left: int) -> int:
+        """Of the next stack: the smallest that holds all if it is nearly full, otherwise the largest that will be."""
+        for size in self.sizes:
+            if size >= left:
+                fitting = [smaller for smaller in self.sizes if smaller <= left]
+                return size if 4 * size <= 5 * left or not fitting else fitting[-1]
+        return self.sizes[-1]
+
+    def _fulfil(self, group: Sequence[Wanted], size: int) -> None:
+        rows = [*group, *[group[-1]] * (size - len(group))]
+        x = torch.stack([row.snapshot for row in rows if row.snapshot is not None])
+        buffers = torch.stack([row.buffers for row in rows])
+        inputs, targets = batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
+        g, changed = self._gradients(x, buffers, inputs, targets)
+        self.problem.add_decay(g, x)
+        # gradients as rows, not copies: who wanted them together reads them at about the same time
+        for item, value, kept in zip(group, g, changed, strict=False):
+            item.fulfil(value, kept.clone() if kept.numel() else item.buffers)
+
+    def _gradients(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients [n, d] at x [n, d] without decay, and the buffers [n, nb] after the forward pass."""
+        parameters = _parts(self.problem.parameters, x.to(self.device))
+        statistics = _parts(self.problem.buffers, buffers.to(self.device))
+        for parameter in parameters:
+            parameter.requires_grad_()
+        outputs = self._training(parameters, statistics, len(x), inputs.to(self.device))
+        loss = total_loss(self.problem.data, outputs.to(targets.device), targets)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        changed = torch.cat([part.flatten(1) for part in statistics], dim=1) if statistics else buffers
+        return torch.cat([part.flatten(1) for part in gradients], dim=1).to(x.device), changed.to(x.device)
+
+    def _trusted(self, most: int) -> list[int]:
+        """Sizes of a stack, ascending up to `most`, that yield the same bits. Kernels are chosen by size, so that is
+        tried. Raises Unstackable if not even the place in a stack is without influence."""
+        items = _examples(self.problem, most)
+        self._fulfil(items, most)
+        expected = [(item.value, item.buffers) for item in items]
+
+        def same(size: int) -> bool:
+            again = _examples(self.problem, most)[::-1][:size]  # in other places than before
+            self._fulfil(again, size)
+            return all(
+                torch.equal(item.value, value) and torch.equal(item.buffers, buffers)  # pyright: ignore
+                for item, (value, buffers) in zip(again, expected[::-1], strict=False)
+            )
+
+        if not same(most):
+            raise Unstackable("the whole, because its gradients depend on their place in the stack")
+        smaller = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
+        return [size for size in smaller if same(size)] + [most]
+
+
+def chosen_device(name: str, tf32: bool) -> torch.device:
+    """name: auto (CUDA where there is one) | cpu | cuda. Raises ValueError for a device that there is not."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError(f"engine.device must be cpu or auto where there is no CUDA device, got {name}")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products are not deterministic
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    return torch.device("cuda")
+
+
+def automatic_size(activation_bytes: int) -> int:
+    """How many models to stack. activation_bytes: of the largest activation of one model. What one layer leaves for the
+    next should stay in the cache: large activations gain nothing from company."""
+    fitting = CACHED_BYTES // max(activation_bytes, 1)
+    return min(LARGEST, max(SMALLEST, 1 << max(fitting, 1).bit_length() - 1))
+
+
+def _parts(slots: Sequence[Slot], flat: Tensor) -> list[Tensor]:
+    """The slots' own contiguous tensors [n, *shape], from vectors [n, d]."""
+    n = len(flat)
+    sizes = [slot.shape.numel() for slot in slots]
+    return [
+        part.clone(memory_format=torch.contiguous_format).view(n, *slot.shape)
+        for slot, part in zip(slots, flat.split(sizes, dim=1) if slots else [], strict=True)
+    ]
+
+
+def _examples(problem: Problem, count: int, dtype: torch.dtype | None = None) -> list[Wanted]:
+    """Gradients at points around the start, each another."""
+    noise = torch.Generator().manual_seed(0)
+    dtype = dtype or problem.dtype
+    found: list[Wanted] = []
+    for _ in range(count):
+        x = problem.start + 0.05 * torch.randn(problem.dimension, generator=noise)
+        buffers = problem.start_buffers + torch.rand(problem.start_buffers.numel(), generator=noise)
+        found.append(Wanted(0, 0, x.to(dtype), buffers.to(dtype)))
+    return found
+
+
+def _verify(problem: Problem, training: Network, evaluation: Network) -> None:
+    """Two models stacked against the module itself, in double precision: whatever a module does besides its layers
+    would show. Raises Unstackable."""
+    inputs = problem.data.batch(0, 0)[0][:4].double()
+    items = _examples(problem, 2, torch.float64)
+    x = torch.stack([item.snapshot for item in items if item.snapshot is not None])
+    buffers = torch.stack([item.buffers for item in items])
+    for network, mode in ((training, True), (evaluation, False)):
+        parameters = [part.requires_grad_() for part in _parts(problem.parameters, x)]
+        statistics = _parts(problem.buffers, buffers)
+        found = network(parameters, statistics, 2, inputs.expand(2, *inputs.shape) if mode else inputs)
+        direction = torch.linspace(-1, 1, found[0].numel(), dtype=torch.float64).view(found[0].shape)
+        slopes = torch.autograd.grad((found * direction).sum(), parameters, allow_unused=True, materialize_grads=True)
+        for row in range(2):
+            own = [part[row].detach().clone().requires_grad_() for part in parameters]
+            kept = [slot.view(buffers[row].clone()) for slot in problem.buffers]
+            expected = _plain(problem, own, kept, inputs, mode)
+            steep = torch.autograd.grad((expected * direction).sum(), own, allow_unused=True, materialize_grads=True)
+            pairs = [(found[row], expected), *zip((slope[row] for slope in slopes), steep, strict=True)]
+            pairs += zip((part[row] for part in statistics), kept, strict=True)
+            scale = max((float(value.detach().abs().max()) for _, value in pairs if value.numel()), default=0.0)
+            for value, right in pairs:
+                if value.shape != right.shape or not torch.allclose(value, right, rtol=0, atol=EXACT * max(scale, 1.0)):
+                    raise Unstackable(f"{type(problem.module).__name__}, which does more than its layers")
+
+
+def _plain(
+    problem: Problem, parameters: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, training: bool
+) -> Tensor:
+    """The module's own outputs with these parameters and buffers, which change in training."""
+    state = {slot.path: value for slot, value in zip(problem.parameters, parameters, strict=True)}
+    state |= {slot.path: value for slot, value in zip(problem.buffers, buffers, strict=True)}
+    for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
+        if path not in state:  # counters, which change; what does not train
+            state[path] = value.detach().to(inputs.dtype if value.is_floating_point() else value.dtype, copy=True)
+    module = problem.module.train(training)
+    return functional_call(module, state, (inputs,))
