@@ -14,6 +14,7 @@ from tests.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/real_processes.md")
+DOCUMENTS += ("docs/fast_simulator.md", "docs/imagenet.md")
 
 
 def commands(program: str) -> list[list[str]]:

@@ -19,6 +19,7 @@ from rich.console import Console
 from dsgd.cli.build import ConfigError, build_experiment, prefixed
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.resume import command
+from dsgd.data import DataLost
 from dsgd.experiment import Experiment
 from dsgd.gradients.stacked import Stacked
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
@@ -41,8 +42,11 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
     experiment = build_experiment(values)
     if "gradients" in header:  # what the run began with, whatever it was to choose
         experiment = replace(experiment, gradients=header["gradients"], device=header["device"])
-    with prefixed(None):
-        simulation = Simulation(experiment)  # data that cannot be read, a model that does not fit them
+    try:
+        with prefixed(None):
+            simulation = Simulation(experiment)  # data that cannot be read, a model that does not fit them
+    except DataLost as error:
+        raise ConfigError(str(error)) from error
     if header.get("gradients", simulation.chosen.name) != simulation.chosen.name:
         raise ConfigError(f"resume must find gradients={header['gradients']} as before; {simulation.chosen.why}")
     if simulation.chosen.why is not None and checkpoint is None:
@@ -103,6 +107,8 @@ class Session:
                 self.save()
             else:
                 (self.record.folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
+        except DataLost as error:
+            print(error, file=sys.stderr)
         except KeyboardInterrupt:  # a second Ctrl-C
             status = "interrupted"
             raise

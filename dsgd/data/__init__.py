@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Cifar", "Data", "DataConfig", "Digits", "Quadratic", "Shapes"]
+__all__ = ["Cifar", "Data", "DataConfig", "DataLost", "Digits", "Quadratic", "Shapes"]
+
+
+class DataLost(RuntimeError):
+    """Samples cannot be had any more, in the midst of a run: one line that says why."""
 
 
 class Data(Protocol):
@@ -39,12 +43,13 @@ class Data(Protocol):
 
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
-        """All training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read only."""
+        """All training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read only. Not
+        asked for where there is a method `evaluation`, see `dsgd.gradients.flush.Streamed`."""
         ...
 
     @property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        """All test inputs and targets. Read only."""
+        """All test inputs and targets. Read only. As `train_set`."""
         ...
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:

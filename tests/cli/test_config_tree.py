@@ -17,10 +17,20 @@ FILES = sorted(CONF.glob("*/*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 # what else must be chosen for a choice to make sense
+COLOURED = ["data=shapes", "data.channels=3"]
 WITH = {
     "model=vector": ["data=quadratic", "batch_size=1"],
     "data=quadratic": ["model=vector", "batch_size=1"],
     "topology=file": ["topology.path=graph.txt"],
+    "model=torchvision": ["model.name=vgg11", *COLOURED],
+    "model=import": ["model.target=torch.nn.Flatten"],
+    **{f"model={name}": COLOURED for name in ("resnet18", "resnet34", "resnet50", "googlenet")},
+}
+# what is not there in an empty folder
+ABSENT = {
+    "cifar10": r"^data\.root must be a folder with cifar-10",
+    "cifar100": r"^data\.root must be a folder with cifar-10",
+    "imagenet": r"^data\.path must be ",
 }
 
 
@@ -34,12 +44,13 @@ def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
     choice = f"{path.parent.name}={path.stem}"
     values, _ = composed([choice, *WITH.get(choice, [])])
-    if choice.startswith("data=cifar"):
-        with pytest.raises(ConfigError, match=r"^data\.root must be a folder with cifar-10"):
+    missing = ABSENT.get(path.stem.rpartition("_")[2]) if path.parent.name in ("data", "experiment") else None
+    if missing is not None:
+        with pytest.raises(ConfigError, match=missing):
             build_experiment(values)
         return
     experiment = build_experiment(values)
-    if path.parent.name != "experiment":
+    if path.parent.name != "experiment" and choice != "model=torchvision":  # which takes the name of its model
         assert values[path.parent.name]["name"] == path.stem
     assert experiment.nodes == values["nodes"]
 
@@ -54,7 +65,7 @@ def test_every_file_says_what_it_is(path: Path) -> None:
         assert f"experiment={path.stem}" in shlex.split(command)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.rpartition("_")[2] not in ABSENT])
 def test_every_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = call(f"experiment={name}", "nodes=4", "budget.steps=2", "hydra.run.dir=short")

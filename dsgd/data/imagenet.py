@@ -1,0 +1,127 @@
+"""ImageNet (ILSVRC 2012) or any photographs in such folders or tar shards, and generated ones like them.
+
+Source: Russakovsky et al. 2015, ImageNet large scale visual recognition challenge. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsgd.data.images import SIDE
+from dsgd.data.images.decode import DECODERS, chosen
+from dsgd.data.images.generate import Generated, announce, default_folder
+from dsgd.data.images.layout import Layout, find_images
+from dsgd.data.partition import Partition, check_share
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsgd.data.images.loader import Images
+
+ON_ERROR = ("skip", "fail")
+SHAPE = (3, SIDE, SIDE)
+
+
+def _check_options(decoder: str, on_error: str, workers: int | None) -> None:
+    for key, value, choices in (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR)):
+        if value not in choices:
+            raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be >= 1 or null, got {workers}")
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """Photographs in train/ and val/, seen as 3 x 224 x 224 with the standard augmentation."""
+
+    path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
+    decoder: str = "auto"  # auto | simplejpeg | pillow
+    on_error: str = "skip"  # a broken file is replaced by the next one: skip; ends the run: fail
+    workers: int | None = None  # decoding processes of each process that trains; None: as many as there are cores
+
+    def __post_init__(self) -> None:
+        _check_options(self.decoder, self.on_error, self.workers)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return SHAPE
+
+    @property
+    def classes(self) -> int:
+        """Looks into the folder. Raises ValueError."""
+        return len(self._layout.classes)
+
+    def train_samples(self, nodes: int) -> int:
+        """Looks into the folder. Raises ValueError."""
+        return len(self._layout.train.labels)
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        chosen(self.decoder)
+        check_share(len(self._layout.train.labels), nodes, batch_size)
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
+        from dsgd.data.images.loader import Images
+
+        partition = Partition(len(self._layout.train.labels), nodes, batch_size, seed)
+        return Images(self._layout, partition, dtype, chosen(self.decoder), self.on_error, self.workers)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return find_images(self.path, strict=self.on_error == "fail")
+
+
+@dataclass(frozen=True)
+class ImageNetLike:
+    """Generated JPEG files with the sizes and folders of ImageNet's; made once, on first use, then kept."""
+
+    classes: int = 10
+    samples_per_class: int = 100  # for training
+    test_per_class: int = 20
+    side: int = 500  # pixels, of the longer side of most images; small ones decode fast
+    seed: int = 0  # of the images; the seed of the run only orders them
+    path: str | None = None  # folder to keep them in; None: one in the user's cache
+    decoder: str = "auto"
+    on_error: str = "skip"
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16), ("seed", 0)):
+            if getattr(self, key) < least:
+                raise ValueError(f"{key} must be >= {least}, got {getattr(self, key)}")
+        if self.classes > 10_000:
+            raise ValueError(f"classes must be <= 10000, got {self.classes}")
+        _check_options(self.decoder, self.on_error, self.workers)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return SHAPE
+
+    def train_samples(self, nodes: int) -> int:
+        return self.classes * self.samples_per_class
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        chosen(self.decoder)
+        check_share(self.train_samples(nodes), nodes, batch_size)
+        self._images.check(self.folder)
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
+        if not self._images.check(self.folder):
+            announce(self.classes * (self.samples_per_class + self.test_per_class), self.folder)
+        self._images.make(self.folder)
+        found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers)
+        return found.load(nodes, batch_size, seed, dtype)
+
+    @property
+    def folder(self) -> Path:
+        """Where the images are or will be."""
+        if self.path is not None:
+            return Path(self.path).expanduser().absolute()
+        numbers = (self.classes, self.samples_per_class, self.test_per_class, self.side, self.seed)
+        return default_folder("-".join(map(str, numbers)))
+
+    @property
+    def _images(self) -> Generated:
+        return Generated(self.classes, self.samples_per_class, self.test_per_class, self.seed, self.side)

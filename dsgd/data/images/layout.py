@@ -1,0 +1,153 @@
+"""Where the images of a data set lie: a folder for each class, or tar shards. Knows neither torch nor decoders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from dsgd.data.images.shards import read_shards
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+TRAIN, TEST = "train", "val"  # as the folders and shards are called
+Place = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
+
+
+class Source(Protocol):
+    """The samples of one split, in an order that depends on nothing but their names."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """[n] int64."""
+        ...
+
+    def place(self, sample: int) -> Place:
+        """Where the bytes of a sample lie."""
+        ...
+
+    def name(self, sample: int) -> str:
+        """How to call it in a message."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """Files in folder/class/. Their names are one string of bytes: a million Python strings would take 100 MB, and be
+    copied to every forked process by counting references."""
+
+    folder: str
+    names: bytes  # class/file after class/file
+    ends: np.ndarray  # [n] int64, where each name ends
+    labels: np.ndarray  # [n] int64
+
+    def place(self, sample: int) -> Place:
+        return self.name(sample), 0, -1
+
+    def name(self, sample: int) -> str:
+        start = self.ends[sample - 1] if sample else 0
+        return os.path.join(self.folder, os.fsdecode(self.names[start : self.ends[sample]]))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Both splits. classes: their names; the label of a sample is a position in it."""
+
+    train: Source
+    test: Source
+    classes: tuple[str, ...]
+
+
+def find_images(path: str, strict: bool = False) -> Layout:
+    """The images in `path`: train/<class>/ and val/<class>/, or train-*.tar and val-*.tar.
+
+    strict: also look at every file's size and permissions. Raises ValueError, one line, if that is not what is there,
+    the two splits have other classes, or a class is empty.
+    """
+    root = Path(path).expanduser().absolute()
+    wanted = f"a folder with {TRAIN}/ and {TEST}/, or with {TRAIN}-*.tar and {TEST}-*.tar"
+    if not root.is_dir():
+        raise ValueError(f"data.path must be {wanted}, found no folder {root}")
+    shards = {split: sorted(map(str, root.glob(f"{split}-*.tar"))) for split in (TRAIN, TEST)}
+    folders = {split: root / split for split in (TRAIN, TEST) if (root / split).is_dir()}
+    if any(shards.values()) and folders:
+        raise ValueError(f"data.path must be {wanted}, found both in {root}")
+    missing = [split for split in (TRAIN, TEST) if not shards[split] and split not in folders]
+    if missing:
+        raise ValueError(f"data.path must be {wanted}, found no {' and no '.join(missing)} in {root}")
+    return _of_shards(root, shards) if any(shards.values()) else _of_folders(folders, strict)
+
+
+def _of_shards(root: Path, shards: dict[str, list[str]]) -> Layout:
+    train, test = (read_shards(shards[split]) for split in (TRAIN, TEST))
+    seen = [set(np.unique(source.labels).tolist()) for source in (train, test)]
+    _same_classes(*({str(label) for label in labels} for labels in seen))
+    if empty := set(range(max(seen[0]) + 1)) - seen[0]:
+        raise ValueError(f"data.path must hold images of every class, found none of label {min(empty)} in {root}")
+    return Layout(train, test, tuple(map(str, sorted(seen[0]))))
+
+
+def _of_folders(folders: dict[str, Path], strict: bool) -> Layout:
+    classes = {split: _classes(folder) for split, folder in folders.items()}
+    _same_classes(*(set(names) for names in classes.values()))
+    train, test = (_files(folders[split], classes[split], strict) for split in (TRAIN, TEST))
+    return Layout(train, test, tuple(classes[TRAIN]))
+
+
+def _classes(folder: Path) -> list[str]:
+    entries = _entries(folder)
+    names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    if not names:
+        loose = any(entry.name.lower().endswith(EXTENSIONS) for entry in entries)
+        hint = "; scripts/prepare_imagenet.py sorts the official files into such folders" if loose else ""
+        raise ValueError(f"data.path must hold a folder for each class, found none in {folder}{hint}")
+    return names
+
+
+def _same_classes(train: set[str], test: set[str]) -> None:
+    for here, there, split in ((train, test, TRAIN), (test, train, TEST)):
+        if only := sorted(here - there):
+            more = f" and {len(only) - 1} more" if len(only) > 1 else ""
+            raise ValueError(
+                f"data.path must hold the same classes in {TRAIN} and {TEST}, got {only[0]}{more} only in {split}"
+            )
+
+
+def _files(folder: Path, classes: Sequence[str], strict: bool) -> Folder:
+    names: list[bytes] = []
+    lengths: list[np.ndarray] = []
+    counts = []
+    for label in classes:
+        entries = [entry for entry in _entries(folder / label) if entry.name.lower().endswith(EXTENSIONS)]
+        if not entries:
+            raise ValueError(f"data.path must hold images of every class, found none in {folder / label}")
+        if strict:
+            _check_files(entries)
+        encoded = [os.fsencode(f"{label}/{name}") for name in sorted(entry.name for entry in entries)]
+        names.append(b"".join(encoded))
+        lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        counts.append(len(encoded))
+    labels = np.repeat(np.arange(len(classes)), counts)
+    return Folder(str(folder), b"".join(names), np.concatenate(lengths).cumsum(), labels)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError as error:
+        raise ValueError(f"data.path must be readable, got {folder}: {error.strerror}") from error
+
+
+def _check_files(entries: list[os.DirEntry[str]]) -> None:
+    for entry in entries:
+        try:
+            size = entry.stat().st_size
+        except OSError as error:
+            raise ValueError(f"data.path must hold readable files, got {entry.path}: {error.strerror}") from error
+        if not size or not os.access(entry.path, os.R_OK):
+            problem = "no right to read it" if size else "0 bytes"
+            raise ValueError(f"data.path must hold readable files (data.on_error=fail), got {entry.path}: {problem}")

@@ -1,0 +1,73 @@
+"""Training on JPEG files on disk, as users start it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from tests.cli.command import call, shell
+
+ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+RUN = ["model=import", "model.target=tests.cli.test_image_runs.small_net", "nodes=2", "batch_size=6"]
+RUN += ["optimizer.lr=0.05", "budget.epochs=4", "eval.every_epochs=2", "data.workers=1", "hydra.run.dir=run"]
+
+
+def small_net() -> nn.Module:
+    """Enough to tell textures by their colours."""
+    return nn.Sequential(
+        nn.AvgPool2d(8), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    )
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("images") / "generated"
+    return ["data=imagenet-like", f"data.path={folder}", "data.classes=3", "data.samples_per_class=16",
+            "data.test_per_class=4", "data.side=64"]  # fmt: skip
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_training_on_files_lowers_the_loss(
+    algo: str, images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(f"algo={algo}", "engine=sim", *RUN, *images)
+    assert result.status == 0, result.err
+    losses = [mark["train_loss"] for mark in marks(tmp_path / "run")]
+    assert losses[-1] < losses[0]
+
+
+def test_real_processes_train_on_files(images: list[str], tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    line = " ".join(["dsgd-run", "algo=gossip", "engine=dist", *RUN, *images])
+    result = shell(line, tmp_path, PYTHONPATH=str(root))
+    assert result.returncode == 0, result.stderr
+    losses = [mark["train_loss"] for mark in marks(tmp_path / "run")]
+    assert losses[-1] < losses[0]
+
+
+def test_a_broken_file_ends_the_run_in_one_line(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = call("engine=sim", *RUN, *images)
+    assert first.status == 0, first.err
+    source = Path(images[1].removeprefix("data.path="))
+    broken = tmp_path / "broken"
+    shutil.copytree(source, broken)
+    victim = min((broken / "train").rglob("*.JPEG"))
+    victim.write_bytes(victim.read_bytes()[:200])
+    line = [*RUN[:-1], "data=imagenet", f"data.path={broken}", "data.on_error=fail", "hydra.run.dir=failing"]
+    result = call("engine=sim", *line)
+    assert result.status in (1, 2)  # 2 if the very first batch has it
+    (told,) = [text for text in result.err.splitlines() if victim.name in text]
+    assert told.startswith("data.on_error=fail: ")
+    assert "Traceback" not in result.err
+
+
+def marks(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
