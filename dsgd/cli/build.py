@@ -37,7 +37,7 @@ class EngineOptions:
     stack_size: int | None = None  # most models in one call
     device: str = "auto"  # auto | cpu | cuda
     tf32: bool = False
-    threads: int | None = None  # of the arithmetic; null: as many as the process may use
+    threads: int | None = None  # of the arithmetic; null: OMP_NUM_THREADS, or the cores it may use
     checkpoint_every_s: float | None = None  # of host time
     timeout_s: float = 60.0
     patience_s: float = 2.0

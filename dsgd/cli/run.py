@@ -185,8 +185,9 @@ def execute(config: DictConfig, outcome: dict[Path, str], joined: Joined | None)
     if joined is None or joined.rank == 0:
         print(why, file=sys.stderr)
     folder = Path(hydra_config.runtime.output_dir)
-    if hydra_config.mode is RunMode.MULTIRUN and values["wandb"]["group"] is None:
-        values["wandb"]["group"] = Path(hydra_config.sweep.dir).name
+    wandb = values["wandb"]
+    if hydra_config.mode is RunMode.MULTIRUN and wandb["mode"] != "disabled" and wandb["group"] is None:
+        wandb["group"] = Path(hydra_config.sweep.dir).name
     if engine == "sim":
         from dsgd.cli.session import run_and_record  # imports torch
 

@@ -36,7 +36,7 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
     """Run the configuration `values`, or go on from `checkpoint` (its path and header), with its record in `folder`.
     Returns the status."""
     header = {} if checkpoint is None else checkpoint[1]
-    threads = header.get("threads") or values["engine"]["threads"] or len(os.sched_getaffinity(0))
+    threads = header.get("threads") or values["engine"]["threads"] or available_threads()
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     experiment = build_experiment(values)
@@ -68,6 +68,12 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
     if experiment.trace:
         write_trace(simulation.trace_rows(), simulation.time_s, folder / "trace.json")
     return summary["status"]
+
+
+def available_threads() -> int:
+    """As torch has it: OMP_NUM_THREADS, or the cores that this process may use."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
 
 
 def show(outcome: Mapping[Path, str]) -> None:
