@@ -96,16 +96,17 @@ class Collecting:
 
     # What comes
 
-    def add(self, node: int, key: str, snapshot: Snapshot, training: bool) -> None:
-        """A snapshot has come; nothing happens if nobody waits for it any more."""
+    def add(self, node: int, key: str, snapshot: Snapshot, training: bool) -> bool:
+        """A snapshot has come; returns whether anybody was waiting for it."""
         gathering = self._wanted(key, snapshot, training)
         if gathering is None:
-            return
+            return False
         with self._counting:
             self._waiting_bytes += snapshot.size
         gathering.add(node, snapshot)
         if key == LAST:
             self._drop_marks_without(node)
+        return True
 
     def _wanted(self, key: str, snapshot: Snapshot, training: bool) -> Gathering | None:
         if self._checkpoint is not None and self._checkpoint.key == key:

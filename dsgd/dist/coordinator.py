@@ -295,10 +295,9 @@ class Coordinator:
         member: Member = client.owner
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
         member.counters = message["counters"] or member.counters
-        if {"computing", "communicating"} <= vectors.keys():
-            spans = [vectors.pop(name).view(-1, 2).tolist() for name in ("computing", "communicating")]
-            self.trace.append(Row(member.name, *([tuple(span) for span in kind] for kind in spans)))
-        self._collecting.add(member.node, message["key"], snapshot, self._phase == "training")
+        spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
+        if self._collecting.add(member.node, message["key"], snapshot, self._phase == "training") and spans:
+            self.trace.append(Row(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
         self._emit()
 
     def _emit(self) -> None:
