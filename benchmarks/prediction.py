@@ -6,9 +6,8 @@ On this machine (Linux, root) it makes four hosts with links of a known rate, as
 (`dsgd-calibrate`), runs every algorithm there in real processes, one a host, and simulates the same on the calibrated
 cluster. The hosts share this machine's processors, so a gradient is mostly a pause, as if an accelerator computed it
 (`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a gradient's backward pass, so
-`sync` runs with algo.overlap=false. TCP takes processor time, too, at 1 Gbit/s enough to slow down the gradients of
-hosts that share two cores: the pause is longer there. Medians of `--repeats` runs; the figure and the table are
-`dsgd-plot`'s. Give the machine nothing else to do meanwhile.
+`sync` runs with algo.overlap=false. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the
+machine nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ HOSTS = 4
 PORTS = iter(range(29500, 29999))
 # 1.1 million parameters, 4.5 MB: a vector takes about 0.38 s at 100 Mbit/s and 0.04 s at 1 Gbit/s
 TRAINING = ("nodes=4", "model=mlp", "model.hidden=[1024,1000]", "batch_size=16", "optimizer.lr=0.01", "seed=0")
-TRAINING += ("data._target_=benchmarks.pausing.PausingDigits",)
-PAUSE_S = {"100mbit": 0.1, "1gbit": 0.2}
+TRAINING += ("data._target_=benchmarks.pausing.PausingDigits", "+data.pause_s=0.1")
 TRAINING += ("eval.every_epochs=null", "eval.every_time_s=1e6")  # at the start and at the end
 STEPS = {"sync": 16, "easgd": 120, "downpour": 24, "gossip": 30, "dpsgd": 16, "delayfree": 48}
 SCRIPTS = Path(sys.executable).parent
@@ -59,21 +57,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/prediction"), help="of figure and tables")
     parser.add_argument("--runs", type=Path, default=Path("outputs/prediction"), help="of the records")
-    parser.add_argument("--rates", nargs="+", choices=PAUSE_S, default=list(PAUSE_S))
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     runs: Path = options.runs.absolute()
     shutil.rmtree(runs, ignore_errors=True)
     for rate in options.rates:
-        training = (*TRAINING, f"+data.pause_s={PAUSE_S[rate]}")
+        faster = 1 if rate == "100mbit" else 2
         with Network(HOSTS, rate) as network:
             calibrated = runs / "conf" / "cluster" / f"calibrated_{rate}.yaml"
-            on_all_hosts(network, "dsgd-calibrate", f"--out={calibrated}", *training)
+            on_all_hosts(network, "dsgd-calibrate", f"--out={calibrated}", *TRAINING)
             print(calibrated.read_text(), flush=True)
             for algorithm in options.algorithms:
-                arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *training]
-                arguments += [f"algo={algorithm}", f"budget.steps={STEPS[algorithm]}", "budget.epochs=null"]
+                arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *TRAINING]
+                arguments += [f"algo={algorithm}", f"budget.steps={faster * STEPS[algorithm]}", "budget.epochs=null"]
                 arguments += ["algo.overlap=false"] if algorithm == "sync" else []
                 for repeat in range(options.repeats):
                     folder = runs / f"{algorithm}_{rate}_{repeat}"
