@@ -190,10 +190,6 @@ def _function(function: Callable[..., Tensor]) -> Callable[[Trace, fx.Node], Ste
     return rule
 
 
-def _per_channel(trace: Trace, node: fx.Node, module: nn.Module) -> Step:
-    return _of_images(trace, node, module)
-
-
 def _of_images(trace: Trace, node: fx.Node, function: Callable[..., Tensor], *options: Any, **named: Any) -> Step:
     if len(trace.shape(_source(node))) != 3:
         raise Unstackable(trace.name(node))
@@ -333,7 +329,7 @@ _MODULES: dict[type[nn.Module], Callable[[Trace, fx.Node, Any], Step]] = {
     nn.Flatten: _reshape,
     nn.Unflatten: _reshape,
     **dict.fromkeys(_ACTIVATIONS, _activation),
-    **dict.fromkeys(_POOLINGS, _per_channel),
+    **dict.fromkeys(_POOLINGS, _of_images),
 }
 _FUNCTIONS: dict[Any, Callable[[Trace, fx.Node], Step]] = {
     F.relu: _relu,

@@ -80,15 +80,12 @@ class Problem:
         self.data.loss(self.module(inputs), targets).backward()
         return self.add_decay(g, x)
 
-    def add_decay(self, g: Tensor, x: Tensor, begin: int = 0, scale: float = 1.0) -> Tensor:
-        """Add scale times the gradient of the weight decay at x to g, in place; works on rows of vectors too.
-
-        g, x may be a range of [d], the one that starts at `begin`."""
+    def add_decay(self, g: Tensor, x: Tensor) -> Tensor:
+        """Add the gradient of the weight decay at x to g, in place; works on rows of vectors, too."""
         if self.weight_decay and self.decay_mask is not None:
-            mask = self.decay_mask[begin : begin + g.shape[-1]]
-            g.addcmul_(x, mask, value=self.weight_decay * scale)
+            g.addcmul_(x, self.decay_mask, value=self.weight_decay)
         elif self.weight_decay:
-            g.add_(x, alpha=self.weight_decay * scale)
+            g.add_(x, alpha=self.weight_decay)
         return g
 
     def decayed(self, g: Tensor, x: Tensor, slot: Slot, scale: float, out: Tensor) -> None:

@@ -42,8 +42,7 @@ class Stacked:
         inputs, _ = problem.data.batch(0, 0)
         self._activation = self._training.largest * problem.start.element_size()
         most = stack_size or automatic_size(self._activation * len(inputs))
-        self.sizes = [min(most, nodes)]
-        self.sizes = self._trusted(self.sizes[0])
+        self.sizes = self._trusted(min(most, nodes))
 
     def evaluate(self, wanted: Sequence[Wanted]) -> None:
         begin = 0
