@@ -123,7 +123,8 @@ class Stacked:
 
         if not same(most):
             raise Unstackable("the whole, because its gradients depend on their place in the stack")
-        smaller = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
+        # below 4, kernels for one or a few matrices are others, which an example need not show
+        smaller = [2**exponent for exponent in range(2, most.bit_length()) if 2**exponent < most]
         return [size for size in smaller if same(size)] + [most]
 
 
