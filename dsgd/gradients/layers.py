@@ -18,6 +18,7 @@ from dsgd.gradients.stacking import Call, Read, Trace, Unstackable
 
 Step = tuple[Read, str]
 ALIGNED = 16  # numbers, 64 bytes of float32
+UNROLLED = 64  # numbers that a loop over vectors takes at once, at most
 
 
 def translate(trace: Trace, node: fx.Node) -> Step:
@@ -137,14 +138,27 @@ def _elementwise(trace: Trace, node: fx.Node, function: Callable[..., Tensor], *
     return lambda call: function(read(call), *options, **named), layout
 
 
+def _curved(trace: Trace, node: fx.Node, function: Callable[..., Tensor], *options: Any, **named: Any) -> Step:
+    """Elementwise, with other last bits in what is left at the end of a loop over vectors: zeros fill up each
+    thread's last vector, so that a model's place has no influence."""
+
+    def filled(x: Tensor) -> Tensor:
+        more = -x.numel() % (UNROLLED * torch.get_num_threads())
+        if not more:
+            return function(x, *options, **named)
+        return function(F.pad(x.flatten(), (0, more)), *options, **named)[: x.numel()].view(x.shape)
+
+    return _elementwise(trace, node, filled)
+
+
 def _activation(trace: Trace, node: fx.Node, module: nn.Module) -> Step:
     if getattr(module, "inplace", False):
         module = copy.copy(module)
         module.inplace = False  # pyright: ignore[reportArgumentType]
-        step = _elementwise(trace, node, module)
+        step = _curved(trace, node, module)
         trace.changes(_source(node), node)
         return step
-    return _elementwise(trace, node, module)
+    return _curved(trace, node, module)
 
 
 def _relu(trace: Trace, node: fx.Node, module: nn.Module | None = None) -> Step:
@@ -185,7 +199,7 @@ def _function(function: Callable[..., Tensor]) -> Callable[[Trace, fx.Node], Ste
         named = {name: trace.constant(option) for name, option in node.kwargs.items()}
         if named.pop("inplace", False):
             trace.changes(_source(node), node)
-        return _elementwise(trace, node, function, *options, **named)
+        return _curved(trace, node, function, *options, **named)
 
     return rule
 

@@ -13,6 +13,7 @@ from dsgd.gradients import Wanted
 from dsgd.gradients.flush import batches, evaluation, total_loss
 from dsgd.gradients.problem import Problem, Slot
 from dsgd.gradients.stacking import Network, Unstackable
+from dsgd.gradients.trial import alike, examples
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
 CACHED_BYTES = 2 << 20  # of the largest activation of a stack
@@ -109,23 +110,12 @@ class Stacked:
     def _trusted(self, most: int) -> list[int]:
         """Sizes of a stack, ascending up to `most`, that yield the same bits. Kernels are chosen by size, so that is
         tried. Raises Unstackable if not even the place in a stack is without influence."""
-        items = _examples(self.problem, most)
-        self._fulfil(items, most)
-        expected = [(item.value, item.buffers) for item in items]
-
-        def same(size: int) -> bool:
-            again = _examples(self.problem, most)[::-1][:size]  # in other places than before
-            self._fulfil(again, size)
-            return all(
-                torch.equal(item.value, value) and torch.equal(item.buffers, buffers)  # pyright: ignore
-                for item, (value, buffers) in zip(again, expected[::-1], strict=False)
-            )
-
-        if not same(most):
-            raise Unstackable("the whole, because its gradients depend on their place in the stack")
         # below 4, kernels for one or a few matrices are others, which an example need not show
         smaller = [2**exponent for exponent in range(2, most.bit_length()) if 2**exponent < most]
-        return [size for size in smaller if same(size)] + [most]
+        sizes = alike(self.problem, most, [*smaller, most], self._fulfil)
+        if most not in sizes:
+            raise Unstackable("the whole, because its gradients depend on their place in the stack")
+        return sizes
 
 
 def chosen_device(name: str, tf32: bool) -> torch.device:
@@ -156,23 +146,11 @@ def _parts(slots: Sequence[Slot], flat: Tensor) -> list[Tensor]:
     ]
 
 
-def _examples(problem: Problem, count: int, dtype: torch.dtype | None = None) -> list[Wanted]:
-    """Gradients at points around the start, each another."""
-    noise = torch.Generator().manual_seed(0)
-    dtype = dtype or problem.dtype
-    found: list[Wanted] = []
-    for _ in range(count):
-        x = problem.start + 0.05 * torch.randn(problem.dimension, generator=noise)
-        buffers = problem.start_buffers + torch.rand(problem.start_buffers.numel(), generator=noise)
-        found.append(Wanted(0, 0, x.to(dtype), buffers.to(dtype)))
-    return found
-
-
 def _verify(problem: Problem, training: Network, evaluation: Network) -> None:
     """Two models stacked against the module itself, in double precision: whatever a module does besides its layers
     would show. Raises Unstackable."""
     inputs = problem.data.batch(0, 0)[0][:4].double()
-    items = _examples(problem, 2, torch.float64)
+    items = examples(problem, 2, dtype=torch.float64)
     x = torch.stack([item.snapshot for item in items if item.snapshot is not None])
     buffers = torch.stack([item.buffers for item in items])
     for network, mode in ((training, True), (evaluation, False)):

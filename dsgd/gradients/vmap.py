@@ -10,6 +10,7 @@ from torch.func import functional_call, grad
 
 from dsgd.gradients import Wanted
 from dsgd.gradients.problem import Problem
+from dsgd.gradients.trial import alike
 
 # Every call has this many rows, the last one filled up with repetitions: kernels are chosen by size, so a result that
 # did not depend on how many were wanted together must always be computed at one size.
@@ -34,10 +35,11 @@ class Vmap:
         return problem.data.loss(outputs, targets), torch.cat(changed) if changed else buffers
 
     def failure(self) -> str | None:
-        """What torch.func says, in one line, if it cannot transform the module; found out on one batch."""
-        problem = self.problem
+        """What torch.func says, in one line, if it cannot transform the module, or what else speaks against it; found
+        out on examples."""
         try:
-            self.evaluate([Wanted(0, 0, problem.start.clone(), problem.start_buffers.clone())])
+            if not alike(self.problem, ROWS, [ROWS], lambda wanted, _: self.evaluate(wanted)):
+                return "its gradients depend on what is computed with them"
         except Exception as error:  # of the user's module, under a transformation that its author never saw
             return " ".join(str(error).split())[:120] or type(error).__name__
         return None
