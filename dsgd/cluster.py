@@ -20,6 +20,7 @@ class Cluster:
     server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
     servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
     node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
+    vector_s: float = 0.0  # seconds of a node's computing that each vector costs which it receives
     pieces: int = 1  # a message passes ports in so many pieces. 1: first come, first served; 16: shared, as TCP does
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
@@ -29,7 +30,7 @@ class Cluster:
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
-        for name in ("gradient_s", "latency_s", "jitter"):
+        for name in ("gradient_s", "latency_s", "vector_s", "jitter"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")

@@ -162,7 +162,7 @@ def _take_part(
     if found is not None:
         title = f"{experiment.nodes} workers, model {values['model']['name']} on {values['data']['name']}, "
         title += f"batches of {experiment.batch_size}, {values['engine']['threads'] or 1} threads"
-        text = as_cluster_yaml(title, found.jitters, found.links)
+        text = as_cluster_yaml(title, found.jitters, found.vector_s, found.links)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())
         print(text, end="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +12,14 @@ from datetime import timedelta
 from itertools import combinations
 
 import torch
+from torch import Tensor
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.dist.collectives import Groups
 from dsgd.dist.compute import Compute
 from dsgd.dist.measure import Jitter, Link, fit, measure_link
+from dsgd.dist.plane import Plane
+from dsgd.dist.rendezvous import new_token
 from dsgd.experiment import Experiment
 from dsgd.gradients.problem import Problem
 
@@ -25,26 +29,40 @@ WAIT_S = 600.0  # for the slowest worker
 
 @dataclass(frozen=True)
 class Calibration:
-    """jitters: of each worker, by rank; links: by pair of ranks."""
+    """jitters: of each worker, by rank; vector_s: likewise, how much longer a step takes for each received vector;
+    links: by pair of ranks."""
 
     jitters: list[Jitter]
+    vector_s: list[float]
     links: dict[tuple[int, int], Link]
 
 
 def step_times(
-    experiment: Experiment, problem: Problem, devices: Sequence[torch.device], rank: int, repeats: int
+    experiment: Experiment,
+    problem: Problem,
+    devices: Sequence[torch.device],
+    rank: int,
+    repeats: int,
+    exchange: Callable[[Tensor, int], Callable[[], Tensor]] | None = None,
 ) -> list[float]:
     """Seconds of `repeats` local steps as the engine makes them, a copy of x and the update included: what a step costs
-    without communication."""
+    without communication. With exchange(vector, step), which returns how to wait for the answer, a vector is sent, one
+    received meanwhile, and added; the wait does not count."""
     x, buffers = problem.start.to(devices[0], copy=True), problem.start_buffers.to(devices[0], copy=True)
     compute = Compute(problem, devices, Groups(rank, 1, None, None, WAIT_S))
     velocity = None
     times: list[float] = []
     for step in range(WARM_UP + repeats):
         begin = time.perf_counter()
+        arriving = None if exchange is None else exchange(x.to("cpu", copy=True), step)
         g = compute.gradient(x.clone(), buffers.clone(), rank, step).result()
+        took_s = time.perf_counter() - begin
+        received = None if arriving is None else arriving()
+        begin = time.perf_counter()
+        if received is not None:
+            x.add_(received.to(x.device), alpha=0.0)
         velocity = experiment.optimizer.step(x, g, velocity, 0.0)  # any rate takes as long, this one stays put
-        times.append(time.perf_counter() - begin)
+        times.append(took_s + time.perf_counter() - begin)
     compute.close()
     return times[WARM_UP:]
 
@@ -71,6 +89,18 @@ def calibrate(
     jitter = fit(step_times(experiment, problem, devices, rank, repeats))
     store.set(f"jitter/{rank}", json.dumps(asdict(jitter)))
     _meet(store, "stepped", rank, p)
+    if p > 1:
+        say(f"{p} workers make {repeats} steps and send a vector in each")
+        before = (rank - 1) % p
+        with _plane(problem, store, rank, p, address) as plane:
+
+            def exchange(vector: Tensor, step: int) -> Callable[[], Tensor]:
+                arriving = plane.exchange(vector, step, [(rank + 1) % p], [before])
+                return lambda: arriving.result()[before]
+
+            longer = fit(step_times(experiment, problem, devices, rank, repeats, exchange)).mean_s - jitter.mean_s
+            _meet(store, "exchanged", rank, p)
+        store.set(f"vector/{rank}", repr(max(0.0, longer)))
     for first, second in pairs(p):
         _meet(store, f"link/{first}/{second}", rank, p)
         if rank == first:
@@ -89,9 +119,25 @@ def calibrate(
     if rank > 0:
         return None
     jitters = [Jitter(**json.loads(store.get(f"jitter/{other}"))) for other in range(p)]
+    vector_s = [float(store.get(f"vector/{other}")) for other in range(p)] if p > 1 else [0.0]
     links = {pair: Link(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
     _leave(store, p)
-    return Calibration(jitters, links)
+    return Calibration(jitters, vector_s, links)
+
+
+def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> Plane:
+    """This worker's end of a plane of the workers."""
+    if rank == 0:
+        store.set("token", new_token())
+    token = bytes.fromhex(store.get("token").decode())
+    plane = Plane(rank, p, address, token, problem.dimension, problem.dtype, WAIT_S, WAIT_S / 10, _complain)
+    store.set(f"plane/{rank}", json.dumps((address, plane.port)))
+    plane.connect([tuple(json.loads(store.get(f"plane/{other}"))) for other in range(p)])
+    return plane
+
+
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def pairs(p: int) -> Iterator[tuple[int, int]]:

@@ -167,11 +167,14 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return bytes(buffer[:filled])
 
 
-def as_cluster_yaml(title: str, jitters: Sequence[Jitter], links: Mapping[tuple[int, int], Link]) -> str:
+def as_cluster_yaml(
+    title: str, jitters: Sequence[Jitter], vector_s: Sequence[float], links: Mapping[tuple[int, int], Link]
+) -> str:
     """A file for the folder `cluster` of the configuration.
 
-    title: one line, what was measured and where. jitters: of each worker, by rank. links: between pairs of them; a
-    link is as fast as the slower of its two ports, so a node's port is as fast as the fastest of its links.
+    title: one line, what was measured and where. jitters: of each worker, by rank. vector_s: likewise, what a received
+    vector costs. links: between pairs of them; a link is as fast as the slower of its two ports, so a node's port is as
+    fast as the fastest of its links.
     Raises ValueError without links or for a rank that has no jitter."""
     ranks = range(len(jitters))
     if not links or not all(rank in ranks for pair in links for rank in pair):
@@ -193,6 +196,7 @@ def as_cluster_yaml(title: str, jitters: Sequence[Jitter], links: Mapping[tuple[
         ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
+        ("vector_s", _number(statistics.median(vector_s)), "each received vector: median of what steps took longer"),
         ("pieces", "16", "messages share a port, as TCP's streams do"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),

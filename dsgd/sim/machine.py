@@ -116,6 +116,7 @@ class Machine:
     def inbox(self, worker: Worker) -> list[Tensor]:
         node = self.nodes[worker.rank]
         taken, node.inbox = node.inbox, []
+        node.received += len(taken)
         for _, sender, steps in taken:
             self._count_staleness(self.nodes[sender].worker.steps - steps)
         return [vector for vector, _, _ in taken]
@@ -210,6 +211,9 @@ class Machine:
             for node, brought in zip(self.nodes, gathering.brought, strict=True)
         ]
         result = mean(vectors)
+        if not isinstance(gathering.brought[0], Wanted):
+            for node in self.nodes:
+                node.received += 1
         for node, steps in zip(self.nodes, gathering.steps, strict=True):
             self._count_staleness(node.worker.steps - steps)
         for task in gathering.tasks:
@@ -241,6 +245,7 @@ class Machine:
                 assert letter is not None
                 received[source], steps = letter
                 self._count_staleness(self.nodes[source].worker.steps - steps)
+            node.received += len(received)
             exchange.task.resume(received)
 
     def _pull(self, task: Task[Any], request: Pull) -> None:
@@ -253,6 +258,7 @@ class Machine:
 
     def _pulled(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
         self._count_staleness(self.nodes[peer].worker.steps - steps)
+        task.owner.received += 1
         task.resume(vector)
 
     def _push(self, task: Task[Any], request: Push) -> None:
@@ -306,6 +312,7 @@ class Machine:
     def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
         missing[0] -= 1
         if missing[0] == 0:
+            task.owner.received += answers[0] is not None
             task.resume(None if answers[0] is None else answers[0] if len(answers) == 1 else torch.cat(answers))
 
     def _count_staleness(self, staleness: int) -> None:

@@ -39,6 +39,7 @@ class Node:
         "inbox",
         "processor",
         "published",
+        "received",
         "velocity",
         "worker",
     )
@@ -54,6 +55,7 @@ class Node:
         self.exchanges: list[Incoming] = []  # waiting for vectors, the first one entered first
         self.early: dict[int, list[Letter]] = {}  # exchanged vectors by source that came before they were waited for
         self.collectives = 0  # how many collectives it has entered
+        self.received = 0  # vectors, since the last gradient was begun
         self.computed_s = 0.0  # in finished gradients
         self.computing = (0.0, 0.0)  # the latest gradient's start and end
 
@@ -98,7 +100,8 @@ class Node:
         """Start to compute now; returns when it will be done."""
         begin, end = self.computing
         self.computed_s += end - begin
-        self.computing = (start_s, self.processor.finish(start_s))
+        self.computing = (start_s, self.processor.finish(start_s, self.received))
+        self.received = 0
         return self.computing[1]
 
     def idle_fraction(self, now_s: float) -> float:

@@ -110,7 +110,7 @@ def test_what_is_no_measurement_is_refused(asked: bytes) -> None:
 def yaml(jitters: Sequence[Jitter], links: dict[tuple[int, int], Link], folder: Path) -> Path:
     path = folder / "conf" / "cluster" / "mine.yaml"
     path.parent.mkdir(parents=True)
-    path.write_text(as_cluster_yaml("two nodes, mlp\nbatch 16", jitters, links))
+    path.write_text(as_cluster_yaml("two nodes, mlp\nbatch 16", jitters, [0.002] * len(jitters), links))
     return path
 
 
@@ -130,6 +130,7 @@ def test_the_file_is_a_cluster_that_runs(tmp_path: Path) -> None:
         "bandwidth: 920000000.0",
         "latency_s: 0.0001",
         "node_bandwidth:\n    3: 92000000.0",
+        "vector_s: 0.002",
         "slow_nodes:\n    1: 2.0",
         "jitter: 0.1",
         "jitter_distribution: lognormal",
@@ -149,4 +150,4 @@ def test_every_key_of_the_cluster_is_in_the_file_and_has_a_comment(tmp_path: Pat
 @pytest.mark.parametrize("links", [{}, {(0, 2): Link(1e-4, 1e8, 1e8)}])
 def test_links_must_be_between_ranks(links: dict[tuple[int, int], Link]) -> None:
     with pytest.raises(ValueError, match=r"^links must be between ranks in 0\.\.1 and at least one, got "):
-        as_cluster_yaml("", [Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, links)
+        as_cluster_yaml("", [Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, [0.0] * 2, links)

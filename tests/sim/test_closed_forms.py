@@ -281,6 +281,29 @@ def test_who_waits_is_idle(cluster: Cluster, p: int) -> None:
     assert summary["idle_fraction_mean"] == pytest.approx(mean, abs=1e-9)
 
 
+@few
+@given(cluster=clusters(), p=several_nodes, v=st.floats(1e-4, 0.1), steps=step_counts)
+def test_received_vectors_lengthen_the_next_gradient(
+    close: Close, cluster: Cluster, p: int, v: float, steps: int
+) -> None:
+    """By v each: two of them with two neighbours, one after a pull, an all-reduce or a server's answer."""
+    t, a, n = parameters(cluster)
+    cluster = dataclasses.replace(cluster, vector_s=v)
+    topology = Ring().build(p, 0)
+    degree = len(topology.sources(0))
+    exchange = a + degree * n
+    found = timed(DPSGD(topology), cluster, p, steps, topology)
+    close(found.time_s, max(t, exchange) + (steps - 1) * max(t + degree * v, exchange))
+    peers = cycle(p)
+    pulls = timed(Gossip(peers, tau=2, mode="pull", peers="topology"), cluster, p, 2 * steps, peers)
+    close(pulls.time_s, steps * (2 * t + 2 * a + n + v))
+    calls = timed(EASGD(tau=1, servers=1), cluster, 1, steps)
+    close(calls.time_s, steps * (t + v + 2 * a + 2 * n))
+    reduce = all_reduce("best", p, a, n)
+    reduces = timed(DelayFree(tau=2), cluster, p, steps)
+    close(reduces.time_s, max(t, reduce) + (steps - 1) * max(t + v, reduce))
+
+
 @pytest.mark.parametrize("p", [1, 2, 3, 8])
 def test_an_ideal_network_leaves_the_gradients_alone(close: Close, p: int) -> None:
     cluster = Cluster(0.01, float("inf"), 0.0, message_bytes=1e6)
