@@ -1,19 +1,21 @@
 """How fast the simulator trains with each way to evaluate gradients: updates a second, against one after the other.
 
-    python benchmarks/stacked.py [--threads 1 2] [--repeats 5] [--cases mlp resnet8 resnet20]
+    python benchmarks/stacked.py [--threads 1 2] [--repeats 5] [--cases mlp resnet8 resnet20] [--algorithms sync dpsgd]
 
 Every way runs in a process of its own, and they take turns. An update is one step of one worker: gradient, message,
-event, optimiser; evaluation is left out. Medians, ratios of medians to `loop`. Memory: the process's peak over what it
-had before the run began.
+event, optimiser; evaluation is left out. Medians, ratios of medians to `loop`. Outside: the share of the time that is
+not spent in the evaluator of gradients. Memory: the process's peak over what it had before the run began.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import resource
 import statistics
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 CASES = {
@@ -34,40 +36,55 @@ CASES = {
     ),
 }
 WAYS = ("loop", "vmap", "stacked")
-ENDLESS = ["algo=dpsgd", "budget.epochs=null", "budget.time_s=1e9", "eval.every_epochs=null", "eval.train_samples=16"]
+ENDLESS = ["budget.epochs=null", "budget.time_s=1e9", "eval.every_epochs=null", "eval.train_samples=16"]
 
 
-def child(case: str, way: str, threads: int, pipe: Connection) -> None:
-    """Run on for some steps of every worker whenever asked; answer with seconds per update and bytes."""
+def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> None:
+    """Run on for some steps of every worker whenever asked; answer with seconds per update, the share of them outside
+    the evaluator, and KiB."""
     import torch
 
     from dsgd.cli.build import build_experiment
     from dsgd.cli.compose import composed
+    from dsgd.gradients import Wanted
     from dsgd.sim.simulation import Simulation
 
     torch.set_num_threads(threads)
     _, steps, overrides = CASES[case]
-    experiment = build_experiment(composed([*overrides, *ENDLESS, "engine=sim", f"engine.gradients={way}"])[0])
+    experiment = build_experiment(
+        composed([*overrides, *ENDLESS, f"algo={algo}", "engine=sim", f"engine.gradients={way}"])[0]
+    )
     simulation = Simulation(experiment)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     updates = steps * experiment.nodes
+    evaluator = simulation.machine.evaluator
+    evaluate, inside_s = evaluator.evaluate, 0.0
+
+    def timed(wanted: Sequence[Wanted]) -> None:
+        nonlocal inside_s
+        begin = time.perf_counter()
+        evaluate(wanted)
+        inside_s += time.perf_counter() - begin
+
+    evaluator.evaluate = timed
     while pipe.recv():
         goal = simulation.machine.samples + updates * experiment.batch_size
-        begin = time.perf_counter()
+        begin, inside_s = time.perf_counter(), 0.0
         list(simulation.run(lambda goal=goal: simulation.machine.samples >= goal))
         seconds = time.perf_counter() - begin
-        pipe.send((seconds / updates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        pipe.send((seconds / updates, 1 - inside_s / seconds, memory))
 
 
-def measured(case: str, threads: int, repeats: int) -> dict[str, tuple[float, float]]:
-    """Median seconds per update, and KiB, of each way."""
+def measured(case: str, algo: str, threads: int, repeats: int) -> dict[str, tuple[float, float, float]]:
+    """Of each way the medians of what `child` answers, and the largest memory."""
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
     processes = []
     for way in WAYS:
         pipes[way], theirs = context.Pipe()
-        processes.append(context.Process(target=child, args=(case, way, threads, theirs)))
+        processes.append(context.Process(target=child, args=(case, algo, way, threads, theirs)))
         processes[-1].start()
     for repeat in range(repeats + 1):
         for way in WAYS if repeat % 2 else reversed(WAYS):
@@ -79,7 +96,8 @@ def measured(case: str, threads: int, repeats: int) -> dict[str, tuple[float, fl
         pipe.send(False)
     for process in processes:
         process.join()
-    return {way: (statistics.median(s for s, _ in of), max(kib for _, kib in of)) for way, of in found.items()}
+    columns = {way: tuple(zip(*answers, strict=True)) for way, answers in found.items()}
+    return {way: (statistics.median(s), statistics.median(o), max(kib)) for way, (s, o, kib) in columns.items()}
 
 
 def main() -> None:
@@ -87,15 +105,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--algorithms", nargs="+", default=["sync", "dpsgd"])
     options = parser.parse_args()
     print(f"medians of {options.repeats} rounds\n")
-    print("| case | threads | gradients | updates/s | against loop | memory, MiB |\n|---|---:|---|---:|---:|---:|")
-    for case in options.cases:
-        for threads in options.threads:
-            found = measured(case, threads, options.repeats)
-            for way, (seconds, kib) in found.items():
-                cells = (CASES[case][0], threads, way, f"{1 / seconds:,.0f}", f"{found['loop'][0] / seconds:.2f}")
-                print(f"| {' | '.join(map(str, cells))} | {kib / 1024:.0f} |", flush=True)
+    print("| case | algorithm | threads | gradients | updates/s | against loop | outside, % | memory, MiB |")
+    print("|---|---|---:|---|---:|---:|---:|---:|")
+    for case, algo, threads in itertools.product(options.cases, options.algorithms, options.threads):
+        found = measured(case, algo, threads, options.repeats)
+        for way, (seconds, outside, kib) in found.items():
+            ratio = found["loop"][0] / seconds
+            numbers = (f"{1 / seconds:,.0f}", f"{ratio:.2f}", f"{100 * outside:.1f}", f"{kib / 1024:.0f}")
+            print(f"| {' | '.join([CASES[case][0], algo, str(threads), way, *numbers])} |", flush=True)
 
 
 if __name__ == "__main__":

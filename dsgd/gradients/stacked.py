@@ -105,7 +105,19 @@ class Stacked:
         loss = total_loss(self.problem.data, outputs.to(targets.device), targets)
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         changed = torch.cat([part.flatten(1) for part in statistics], dim=1) if statistics else buffers
-        return torch.cat([part.flatten(1) for part in gradients], dim=1).to(x.device), changed.to(x.device)
+        return self._rows(gradients, x), changed.to(x.device)
+
+    def _rows(self, parts: Sequence[Tensor], like: Tensor) -> Tensor:
+        """Vectors [n, d] of the slots' tensors [n, *shape], however these lie in memory."""
+        rows = torch.empty_like(like)
+        if parts[0].device != like.device:
+            return rows.copy_(torch.cat([part.flatten(1) for part in parts], dim=1))
+        begin = 0
+        for slot, part in zip(self.problem.parameters, parts, strict=True):
+            end = begin + slot.shape.numel()
+            rows[:, begin:end].view(part.shape).copy_(part)
+            begin = end
+        return rows
 
     def _trusted(self, most: int) -> list[int]:
         """Sizes of a stack, ascending up to `most`, that yield the same bits. Kernels are chosen by size, so that is
