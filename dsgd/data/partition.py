@@ -65,7 +65,10 @@ class Partition:
         epochs, batches = np.divmod(np.asarray(steps), self.steps_per_epoch)
         starts = np.asarray(ranks) * (self.samples // self.nodes) + batches * self.batch_size
         found = starts[:, None] + np.arange(self.batch_size)
-        for epoch in set(epochs.tolist()):
+        present = set(epochs.tolist())
+        if len(present) == 1:
+            return _permutation(self.samples, self.seed, present.pop())[found]
+        for epoch in present:
             rows = epochs == epoch
             found[rows] = _permutation(self.samples, self.seed, epoch)[found[rows]]
         return found

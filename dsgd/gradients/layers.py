@@ -121,12 +121,13 @@ def _products(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
     Small products come out with other last bits where a matrix does not begin at a multiple of 64 bytes, which would
     depend on the model's place: there zeros fill up."""
+    # the weights come first: then their gradients lie in memory as they do
     samples, inputs, outputs = x.shape[1], x.shape[2], w.shape[1]
     if not (samples * inputs % ALIGNED or samples * outputs % ALIGNED or inputs * outputs % ALIGNED):
-        return torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
+        return torch.baddbmm(b.unsqueeze(2), w, x.transpose(1, 2)).transpose(1, 2)
     more, wider = -inputs % ALIGNED, -outputs % ALIGNED
-    y = torch.bmm(F.pad(x, (0, more)), F.pad(w, (0, more, 0, wider)).transpose(1, 2))
-    return y[:, :, :outputs] + b.unsqueeze(1)
+    y = torch.bmm(F.pad(w, (0, more, 0, wider)), F.pad(x, (0, more)).transpose(1, 2))
+    return y[:, :outputs].transpose(1, 2) + b.unsqueeze(1)
 
 
 # What acts on every number or every channel for itself
