@@ -21,7 +21,7 @@ class Cluster:
     servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
     node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
     vector_s: float = 0.0  # seconds of a node's computing that each vector costs which it receives
-    pieces: int = 1  # a message passes ports in so many pieces. 1: first come, first served; 16: shared, as TCP does
+    pieces: int = 1  # of a message at a port. 1: first come, first served; 4: shared, about as TCP does
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal

@@ -197,7 +197,7 @@ def as_cluster_yaml(
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
         ("vector_s", _number(statistics.median(vector_s)), "each received vector: median of what steps took longer"),
-        ("pieces", "16", "messages share a port, as TCP's streams do"),
+        ("pieces", "4", "messages share a port, as TCP streams do: not evenly for long"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
         ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
