@@ -74,7 +74,7 @@ class Experiment:
     nodes: int
     batch_size: int
     seed: int
-    precision: str  # fp32 | fp64
+    precision: str  # fp32 | fp64 | tf32 | bf16 | fp16
     algo: Algorithm
     model: ModelConfig
     data: DataConfig
@@ -88,7 +88,8 @@ class Experiment:
     gradients: str = "loop"  # stacked | vmap | loop | none
     stack_size: int | None = None  # most models in one call of `stacked`; None: as many as the cache holds
     device: str = "auto"  # of `stacked`: auto | cpu | cuda
-    tf32: bool = False  # on CUDA: faster products with 10 instead of 23 bits
+    channels_last: bool = False  # images and kernels in memory
+    compile: bool = False  # the model, by torch.compile
     trace: bool = False
 
     def __post_init__(self) -> None:

@@ -84,7 +84,7 @@ def summarised(
 ) -> Mark:
     """The run as a whole: the last measured values, the counters as they are at its end. steps: of the worker with the
     most; collective: the name of the all-reduce."""
-    values = (progress.last_values or dict.fromkeys(FIELDS)) | counters.fields(experiment)
+    values = dict.fromkeys(FIELDS) | (progress.last_values or {}) | counters.fields(experiment)
     return {
         "status": status,
         "clock": counters.clock,

@@ -95,7 +95,7 @@ def test_batches_are_a_pure_function_of_rank_and_step(config: DataConfig):
 def test_every_data_yaml_states_the_defaults_of_its_class():
     """One choice, one class of dsgd.data; what the file says is what the class does when used from Python."""
     choices = {entry.name: entry.read_text() for entry in resources.files("dsgd.conf").joinpath("data").iterdir()}
-    for name in ("imagenet.yaml", "imagenet-like.yaml"):  # of a module of their own, with tests of their own
+    for name in ("imagenet.yaml", "imagenet-like.yaml", "import.yaml"):  # of modules and with tests of their own
         del choices[name]
     assert sorted(choices) == ["cifar10.yaml", "cifar100.yaml", "digits.yaml", "quadratic.yaml", "shapes.yaml"]
     for name, text in choices.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import types
 import typing
@@ -18,8 +19,8 @@ from dsgd.schedule import Schedule
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 GRADIENTS = ("stacked", "vmap", "loop", "none")
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("fp32", "fp64")
-KEYS = ("nodes", "batch_size", "seed", "precision", "trace", "resume")
+PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
+KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
 KEYS += ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
 KEYS += ("budget", "eval", "target", "wandb")
 
@@ -36,7 +37,6 @@ class EngineOptions:
     gradients: str = "stacked"  # stacked | vmap | loop | none: timing only
     stack_size: int | None = None  # most models in one call
     device: str = "auto"  # auto | cpu | cuda
-    tf32: bool = False
     threads: int | None = None  # of the arithmetic; null: OMP_NUM_THREADS, or the cores it may use
     checkpoint_every_s: float | None = None  # of host time
     timeout_s: float = 60.0
@@ -118,7 +118,8 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
             gradients=engine.gradients,
             stack_size=engine.stack_size,
             device=engine.device,
-            tf32=engine.tf32,
+            channels_last=checked(config["channels_last"], bool, "channels_last"),
+            compile=checked(config["compile"], bool, "compile"),
             trace=checked(config["trace"], bool, "trace"),
         )
     with prefixed("algo"):
@@ -134,7 +135,7 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {values!r}")
     cls = cls or locate(values.get("_target_"), group)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
     arguments = {name: value for name, value in given.items() if name in fields}
     for key, value in values.items():
@@ -148,6 +149,11 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
             raise ConfigError(f"{group}.{field.name} must be given, got nothing")
     with prefixed(group):
         return cls(**arguments)
+
+
+@functools.cache  # a sweep builds the same few classes for every job
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def locate(path: Any, group: str) -> Any:

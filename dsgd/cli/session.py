@@ -20,7 +20,9 @@ from dsgd.cli.build import ConfigError, build_experiment, prefixed
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.resume import command
 from dsgd.data import DataLost
+from dsgd.dist.environment import STOPS
 from dsgd.experiment import Experiment
+from dsgd.gradients.loop import Loop
 from dsgd.gradients.stacked import Stacked
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
@@ -103,16 +105,17 @@ class Session:
         status = "failed"
         mirror = Mirror(self.values, self.record.folder)
         try:
-            with self._signals(), self._progress:
-                for mark in self.simulation.run(interrupt=self._between_events):
-                    self.record.mark(mark)
-                    mirror.wake()
-                    self._progress.measured(mark)
-            status = self.simulation.status
-            if status == "interrupted":
-                self.save()
-            else:
-                (self.record.folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
+            with self._signals():
+                with self._progress:
+                    for mark in self.simulation.run(interrupt=self._between_events):
+                        self.record.mark(mark)
+                        mirror.wake()
+                        self._progress.measured(mark)
+                status = self.simulation.status
+                if status == "interrupted":
+                    self.save()
+                else:
+                    (self.record.folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
         except DataLost as error:
             print(error, file=sys.stderr)
         except KeyboardInterrupt:  # a second Ctrl-C
@@ -145,7 +148,7 @@ class Session:
     def _arithmetic(self) -> dict[str, Any]:
         """What decides the last bits of a gradient."""
         chosen = self.simulation.chosen
-        device = chosen.evaluator.device.type if isinstance(chosen.evaluator, Stacked) else "cpu"
+        device = chosen.evaluator.device.type if isinstance(chosen.evaluator, (Loop, Stacked)) else "cpu"
         return {"gradients": chosen.name, "device": device, "threads": torch.get_num_threads()}
 
     def _between_events(self) -> bool:
@@ -160,19 +163,20 @@ class Session:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run at the next event; a second one ends the process at once."""
+        """Any of STOPS ends the run at the next event. After it Ctrl-C ends the process at once, and the others mean
+        nothing new."""
 
         def remember(number: int, frame: object) -> None:
             self.stop_signal = number
-            for name in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(name, previous[name])
+            signal.signal(signal.SIGINT, previous[signal.SIGINT])
 
-        previous = {name: signal.signal(name, remember) for name in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, remember) for number in STOPS}
         try:
             yield
         finally:
-            for name, handler in previous.items():
-                signal.signal(name, handler)
+            for number, handler in previous.items():
+                if self.stop_signal is None or number == signal.SIGINT:
+                    signal.signal(number, handler)
 
 
 def describe(values: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:

@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from dsgd.data.images.loader import Images
 
 ON_ERROR = ("skip", "fail")
+LOADERS = ("processes",)
 SHAPE = (3, SIDE, SIDE)
 
 
-def _check_options(decoder: str, on_error: str, workers: int | None) -> None:
-    for key, value, choices in (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR)):
+def _check_options(decoder: str, on_error: str, workers: int | None, loader: str) -> None:
+    if loader == "dali":
+        raise ValueError("loader must be processes, got 'dali': decoding by NVIDIA DALI is not built in")
+    options = (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR), ("loader", loader, LOADERS))
+    for key, value, choices in options:
         if value not in choices:
             raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
     if workers is not None and workers < 1:
@@ -40,10 +44,11 @@ class ImageNet:
     path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
     decoder: str = "auto"  # auto | simplejpeg | pillow
     on_error: str = "skip"  # a broken file is replaced by the next one: skip; ends the run: fail
-    workers: int | None = None  # decoding processes of each process that trains; None: as many as there are cores
+    workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
+    loader: str = "processes"  # what decodes
 
     def __post_init__(self) -> None:
-        _check_options(self.decoder, self.on_error, self.workers)
+        _check_options(self.decoder, self.on_error, self.workers, self.loader)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -86,6 +91,7 @@ class ImageNetLike:
     decoder: str = "auto"
     on_error: str = "skip"
     workers: int | None = None
+    loader: str = "processes"
 
     def __post_init__(self) -> None:
         for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16), ("seed", 0)):
@@ -93,7 +99,7 @@ class ImageNetLike:
                 raise ValueError(f"{key} must be >= {least}, got {getattr(self, key)}")
         if self.classes > 10_000:
             raise ValueError(f"classes must be <= 10000, got {self.classes}")
-        _check_options(self.decoder, self.on_error, self.workers)
+        _check_options(self.decoder, self.on_error, self.workers, self.loader)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from dsgd.dist.measure import Jitter, Link, fit, measure_link
 from dsgd.dist.plane import Plane
 from dsgd.dist.rendezvous import new_token
 from dsgd.experiment import Experiment
+from dsgd.gradients.precision import prepare
 from dsgd.gradients.problem import Problem
 
 WARM_UP = 3  # steps before the first that counts: memory is taken and kernels are chosen in them
@@ -49,6 +50,8 @@ def step_times(
     without communication. With exchange(vector, step), which returns how to wait for the answer, a vector is sent, one
     received meanwhile, and added; the wait does not count."""
     x, buffers = problem.start.to(devices[0], copy=True), problem.start_buffers.to(devices[0], copy=True)
+    for device in devices:
+        prepare(experiment.precision, device)
     compute = Compute(problem, devices, Groups(rank, 1, None, None, WAIT_S))
     velocity = None
     times: list[float] = []

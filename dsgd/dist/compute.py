@@ -6,14 +6,17 @@ import ctypes
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dsgd.dist.batches import Batch, Batches
 from dsgd.dist.collectives import Groups, collective, finish
 from dsgd.dist.replicas import Chunk, InOrder, cut, replicate
+from dsgd.gradients.precision import compiling
 from dsgd.gradients.problem import Problem
 
 # of a third of the vector, within limits: smaller chunks cost more time each, with larger ones less overlaps
@@ -50,7 +53,8 @@ class Compute:
         share = max(LEAST_CHUNK_BYTES, problem.start.nbytes // CHUNKS)
         self._chunks = cut(problem, min(CHUNK_BYTES, share))
         self._replicas = replicate(problem, devices, self._chunks)
-        self._ahead: tuple[tuple[int, int], list[list[Tensor]]] | None = None  # a batch already on the devices
+        self._batches = Batches(problem.data, problem.dtype, devices)
+        self._prefetches = devices[0].type != "cpu"  # there is nothing beside the computation on a CPU
         # a new thread computes with all cores until it has asked how many threads torch was told to use
         threads = partial(ThreadPoolExecutor, initializer=torch.get_num_threads)
         self._thread = threads(1, thread_name_prefix="compute")
@@ -69,8 +73,10 @@ class Compute:
 
     def warm_up(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> None:
         """Compute one gradient that nobody gets and no clock counts: what is loaded or tuned on first use is not
-        training. Changes nothing."""
-        self.gradient(at, buffers.clone(), rank, step).result()
+        training. Changes nothing. Raises Unsuitable for a module that cannot be compiled."""
+        problem = self._problem
+        with compiling(type(problem.module).__name__) if problem.compiled else nullcontext():
+            self.gradient(at, buffers.clone(), rank, step).result()
         self.busy_s = 0.0
         if self.spans is not None:
             self.spans.clear()
@@ -80,28 +86,56 @@ class Compute:
         groups. The problem's module is as it was."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._others.shutdown()
+        self._batches.close()
         for replica in self._replicas:
             replica.close()
 
     def _gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int, workers: int) -> Tensor:
         began = time.monotonic()
-        batches = self._batches(rank, step)
+        before = buffers.clone()
+        batches = self._batches.get(rank, step)
+        if self._prefetches:
+            self._batches.prefetch(rank, step + 1)
+        scales = iter(self._problem.loss_scales)
+        while True:
+            scale = next(scales)
+            g = self._pass(at, buffers, batches, f"all-reduce of step {step}", workers, scale, began)
+            # an overflow anywhere is in everybody's mean: all agree to repeat the pass
+            if scale == 1 or bool(g.isfinite().all()):
+                return g
+            buffers.copy_(before)
+            began = time.monotonic()
+
+    def _pass(
+        self,
+        at: Tensor,
+        buffers: Tensor,
+        batches: Sequence[Batch],
+        reduction: str,
+        workers: int,
+        scale: float,
+        began: float,
+    ) -> Tensor:
+        """The gradient [d] by a backward pass through `scale` times the loss, averaged over the workers. began: when
+        the computation did, by time.monotonic()."""
         replicas = self._replicas[: len(batches)]
-        samples = sum(len(inputs) for inputs, _ in batches)
-        weights = [len(inputs) / samples / workers for inputs, _ in batches]
+        samples = sum(map(len, batches))
+        # shares of the mean: in the loss nothing has to be multiplied afterwards, unless the loss is scaled anyway
+        shares = [len(batch) / samples / workers for batch in batches]
+        weights, factors = (shares, [1.0] * len(shares)) if scale == 1 else ([scale] * len(shares), shares)
         statistics = [buffers, *(buffers.to(replica.device, copy=True) for replica in replicas[1:])]
         g = torch.empty_like(at)
         reductions: list[dist.Work] = []
 
         def hand_on(chunk: Chunk) -> None:
             part = g[chunk.begin : chunk.end]
-            replicas[0].collect(chunk, 1 / workers, part)
-            for replica in replicas[1:]:
+            replicas[0].collect(chunk, factors[0] / scale, 1 / workers, part)
+            for replica, factor in zip(replicas[1:], factors[1:], strict=True):
                 other = torch.empty_like(part, device=replica.device)
-                replica.collect(chunk, 0, other)
+                replica.collect(chunk, factor / scale, 0, other)
                 part.add_(other.to(g.device))
             if workers > 1:
-                with collective(self._groups.rank, f"all-reduce of step {step}"):
+                with collective(self._groups.rank, reduction):
                     work = dist.all_reduce(part, group=self._groups.gradients, async_op=True)
                 assert work is not None  # none only for those who are not in the group
                 reductions.append(work)
@@ -118,23 +152,13 @@ class Compute:
             list(self._others.map(run, range(len(replicas))))
             buffers.copy_(torch.stack([of.to(buffers.device) for of in statistics]).mean(dim=0))
         turns.flush()
-        if g.is_cuda:
-            self._ahead = (rank, step + 1), self._batches(rank, step + 1)  # the device is still busy with this one
         finish(g.device)
         ended = time.monotonic()
         self.busy_s += ended - began
         if self.spans is not None:
             self.spans.append((began, ended))
-        with collective(self._groups.rank, f"all-reduce of step {step}"):
+        with collective(self._groups.rank, reduction):
             for work in reductions:
                 work.wait()
         finish(g.device)
         return g
-
-    def _batches(self, rank: int, step: int) -> list[list[Tensor]]:
-        """Inputs and targets of every replica that gets any, on its device."""
-        if self._ahead is not None and self._ahead[0] == (rank, step):
-            return self._ahead[1]
-        count = len(self._replicas)
-        slices = zip(*(whole.tensor_split(count) for whole in self._problem.data.batch(rank, step)), strict=True)
-        return [replica.put(batch) for replica, batch in zip(self._replicas, slices, strict=True) if len(batch[0])]

@@ -95,8 +95,12 @@ class Gathering:
             "steps": max(snapshot.steps for snapshot in found),
             "progress": progress,
             "next": list(self.marks_before),
-            "workers": [s and {"steps": s.steps, "vectors": s.vectors, **s.extra} for s in workers],
-            "servers": [snapshot.vectors for snapshot in self.of(range(p, p + k))],
+            "workers": [
+                s and {"steps": s.steps, "counters": s.counters, "vectors": s.vectors, **s.extra} for s in workers
+            ],
+            "servers": [
+                {"counters": snapshot.counters, "vectors": snapshot.vectors} for snapshot in self.of(range(p, p + k))
+            ],
         }
 
 

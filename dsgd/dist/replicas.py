@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from dsgd.dist.batches import Batch
 from dsgd.gradients.problem import Problem
 
 
@@ -79,27 +80,12 @@ class Replica:
         problem.to(device)
         self._parameters = [slot.owner.get_parameter(slot.name) for slot in problem.parameters]
         self._hooks = [self._watch(chunk, place) for place, chunk in enumerate(chunks)]
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def put(self, batch: Sequence[Tensor]) -> list[Tensor]:
-        """The batch on the device; the copy goes on beside what the device computes."""
-        if self._copies is None:
-            return list(batch)
-        with torch.cuda.stream(self._copies):
-            return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in batch]
-
-    def run(
-        self, x: Tensor, buffers: Tensor, batch: Sequence[Tensor], weight: float, report: Callable[[int], None]
-    ) -> None:
+    def run(self, x: Tensor, buffers: Tensor, batch: Batch, weight: float, report: Callable[[int], None]) -> None:
         """One forward and backward pass at x [d] for `weight` times the loss; reports the place of a parameter's chunk
         as soon as the parameter's gradient is there. Changes the buffers [nb] in place. All tensors are on the
         device."""
-        if self._copies is not None:
-            computing = torch.cuda.current_stream(self.device)
-            computing.wait_stream(self._copies)
-            for tensor in batch:
-                tensor.record_stream(computing)
-        inputs, targets = batch
+        batch.wait()
         problem = self._problem
         problem.bind(x, buffers)
         for parameter in self._parameters:
@@ -107,19 +93,21 @@ class Replica:
         problem.module.train()
         self._report = report
         try:
-            loss = problem.data.loss(problem.module(inputs), targets)
+            loss = problem.data.loss(problem.outputs(batch.inputs), batch.targets)
             (loss * weight).backward()  # no gradient has to be scaled afterwards
         finally:
             self._report = None
 
-    def collect(self, chunk: Chunk, decay: float, out: Tensor) -> None:
-        """Write the gradient of a chunk, and `decay` times that of the weight decay, into out [end - begin]; where the
-        pass did not come the gradient is zero."""
+    def collect(self, chunk: Chunk, factor: float, decay: float, out: Tensor) -> None:
+        """Write `factor` times the gradient of a chunk, and `decay` times that of the weight decay, into out
+        [end - begin]; where the pass did not come the gradient is zero."""
         parameters = [self._parameters[place] for place in chunk.parameters]
         slots = [self._problem.parameters[place] for place in chunk.parameters]
         for parameter, slot in zip(parameters, slots, strict=True):
             into = slot.view(out, chunk.begin)
             gradient = into.zero_() if parameter.grad is None else parameter.grad
+            if factor != 1:
+                gradient = gradient.mul_(factor)
             self._problem.decayed(gradient, parameter.detach(), slot, decay, into)
             parameter.grad = None
 
@@ -139,7 +127,16 @@ class Replica:
 def replicate(problem: Problem, devices: Sequence[torch.device], chunks: Sequence[Chunk]) -> list[Replica]:
     """The problem's own module on the first device, copies of it on the others."""
     copies = [
-        Problem(copy.deepcopy(problem.module), problem.data, problem.dtype, weight_decay=0.0, decay_norm_and_bias=True)
+        Problem(
+            copy.deepcopy(problem.module),
+            problem.data,
+            problem.dtype,
+            weight_decay=0.0,
+            decay_norm_and_bias=True,
+            autocast=problem.autocast,
+            channels_last=problem.channels_last,
+            compiled=problem.compiled,
+        )
         for _ in devices[1:]
     ]
     return [Replica(of, device, chunks) for of, device in zip([problem, *copies], devices, strict=True)]

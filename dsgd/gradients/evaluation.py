@@ -19,6 +19,7 @@ FIELDS = (
     "train_loss",
     "test_loss",
     "test_accuracy",
+    "test_top5",
     "worker_accuracy_min",
     "worker_accuracy_mean",
     "worker_accuracy_max",
@@ -48,16 +49,17 @@ def measure(
         statistics = problem.recalibrated(output, rule.train_samples)
     else:
         statistics = mean(buffers)
-    train_loss, _ = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
-    test_loss, test_accuracy = problem.evaluate(output, statistics, test=True)
+    train = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
+    test = problem.evaluate(output, statistics, test=True)
     accuracies = (
-        [] if test_accuracy is None else _accuracies(xs, buffers, accuracies_of or partial(_one_by_one, problem))
+        [] if test.accuracy is None else _accuracies(xs, buffers, accuracies_of or partial(_one_by_one, problem))
     )
     consensus_distance, discrepancy = spread(xs)
     values = (
-        train_loss,
-        test_loss,
-        test_accuracy,
+        train.loss,
+        test.loss,
+        test.accuracy,
+        test.top5,
         min(accuracies, default=None),
         sum(accuracies) / len(accuracies) if accuracies else None,
         max(accuracies, default=None),
@@ -100,7 +102,7 @@ def _accuracies(xs: Sequence[Tensor], buffers: Sequence[Tensor], accuracies_of: 
 def _one_by_one(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
     found: list[float] = []
     for x, statistics in zip(xs, buffers, strict=True):
-        _, accuracy = problem.evaluate(x, statistics, test=True)
+        accuracy = problem.evaluate(x, statistics, test=True).accuracy
         assert accuracy is not None
         found.append(accuracy)
     return found

@@ -23,6 +23,15 @@ class Streamed(Protocol):
 
 
 @runtime_checkable
+class Decoded(Protocol):
+    """Data that processes of their own read and decode."""
+
+    def share(self, processes: int) -> None:
+        """So many processes of this machine ask for batches at once: each is to take its part of the cores."""
+        ...
+
+
+@runtime_checkable
 class Together(Protocol):
     """Data that serve several batches in one call. The same numbers as `Data.batch` and `Data.loss` give."""
 

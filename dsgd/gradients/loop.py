@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from dsgd.gradients import Wanted
 from dsgd.gradients.problem import Problem
 
 
 class Loop:
-    def __init__(self, problem: Problem) -> None:
+    """device: where to compute, evaluation too."""
+
+    def __init__(self, problem: Problem, device: torch.device | None = None) -> None:
         self.problem = problem
+        self.device = device or torch.device("cpu")
+        problem.to(self.device)
 
     def evaluate(self, wanted: Sequence[Wanted]) -> None:
         for item in wanted:
             assert item.snapshot is not None
-            g = self.problem.gradient(item.snapshot, item.buffers, item.rank, item.step)
-            item.fulfil(g, item.buffers)
+            x, buffers = item.snapshot.to(self.device), item.buffers.to(self.device)
+            g = self.problem.gradient(x, buffers, item.rank, item.step)
+            item.fulfil(g.to(item.snapshot.device), buffers.to(item.snapshot.device))

@@ -130,14 +130,13 @@ class Stacked:
         return sizes
 
 
-def chosen_device(name: str, tf32: bool) -> torch.device:
+def chosen_device(name: str) -> torch.device:
     """name: auto (CUDA where there is one) | cpu | cuda. Raises ValueError for a device that there is not."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ValueError(f"engine.device must be cpu or auto where there is no CUDA device, got {name}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products are not deterministic
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     return torch.device("cuda")
 
 

@@ -13,7 +13,7 @@ from dsgd.cli.compose import GROUPS, composed
 from tests.cli.command import call, lines, summary
 
 CONF = Path(__file__).parents[2] / "dsgd" / "conf"
-FILES = sorted(CONF.glob("*/*.yaml"))
+FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name != "slurm")  # which is no part of a run
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 # what else must be chosen for a choice to make sense
@@ -24,6 +24,7 @@ WITH = {
     "topology=file": ["topology.path=graph.txt"],
     "model=torchvision": ["model.name=vgg11", *COLOURED],
     "model=import": ["model.target=torch.nn.Flatten"],
+    "data=import": ["data.target=tests.test_own_data.still", "data.classes=4", "batch_size=5"],
     **{f"model={name}": COLOURED for name in ("resnet18", "resnet34", "resnet50", "googlenet")},
 }
 # what is not there in an empty folder

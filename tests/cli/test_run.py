@@ -15,12 +15,13 @@ from tests.cli.command import PATIENCE_S, call, environment, lines, shell, summa
 
 MARK = {
     *("time_s", "clock", "wall_s", "samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy"),
-    *("worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max", "consensus_distance"),
+    *("test_top5", "worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max", "consensus_distance"),
     *("staleness_mean", "staleness_max", "bytes_sent", "idle_fraction_mean", "idle_fraction_max"),
 }
 SUMMARY = {
     *("algo", "nodes", "engine", "clock", "status", "time_s", "wall_s", "samples", "epochs"),
-    *("train_loss", "test_loss", "test_accuracy", "worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max"),
+    *("train_loss", "test_loss", "test_accuracy", "test_top5"),
+    *("worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max"),
     *("time_to_target_s", "bytes_sent_total", "bytes_sent_max_node", "idle_fraction_mean", "idle_fraction_max"),
     *("staleness_mean", "staleness_max", "consensus_distance"),
 }

@@ -55,6 +55,11 @@ def test_chunks_go_in_the_same_order_whatever_the_backward_pass_finishes_first(n
 
 
 @two_and_three
+def test_an_overflow_of_one_worker_in_fp16_is_repeated_by_all(nodes: int, held: Held) -> None:
+    held("overflow", nodes, range(nodes))
+
+
+@two_and_three
 def test_unused_parameters_are_zero_and_hold_nobody_up(nodes: int, held: Held) -> None:
     held("unused_parameters", nodes, range(nodes))
 

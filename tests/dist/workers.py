@@ -157,6 +157,32 @@ def unused_parameters(groups: Groups) -> None:
     assert_close(found, torch.stack([own(problem, rank, 0)[0] for rank in range(groups.nodes)]).mean(dim=0))
 
 
+class Loud(Points):
+    """The inputs of one worker are so large that its gradient in fp16 must be scaled less."""
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().batch(rank, step)
+        return inputs.float() * (3000 if rank == 1 else 1), targets
+
+
+def overflow(groups: Groups) -> None:
+    """Of one worker: all repeat the pass, and get the mean that there is in single precision."""
+    torch.manual_seed(1)
+    module = nn.Linear(6, 3)
+    single = Problem(module, Loud(), torch.float32, 0.1, decay_norm_and_bias=True)
+    at = torch.zeros(single.dimension)
+    expected = torch.stack([single.gradient(at, torch.empty(0), rank, 0) for rank in range(groups.nodes)]).mean(dim=0)
+    assert float(expected.abs().max()) * 4096 > torch.finfo(torch.float16).max
+    half = Problem(module, Loud(), torch.float32, 0.1, decay_norm_and_bias=True, autocast=torch.float16)
+    computing, averaging = Compute(half, CPU, groups), Averaging(groups)
+    for step in (0, 0):
+        found = computing.mean_gradient(at, torch.empty(0), groups.rank, step).result()
+        assert_close(found, expected, 0.01)
+        assert_same_everywhere(averaging, found)
+    computing.close()
+    averaging.close()
+
+
 def two_threads(groups: Groups) -> None:
     """Gradients and vectors of the same length are under way at the same time."""
     problem = branches()
@@ -201,7 +227,7 @@ def silence(groups: Groups) -> None:
 
 
 CHECKS: list[Callable[[Groups], None]] = [
-    mean_of_vectors, mean_gradient, order_of_chunks, unused_parameters, two_threads
+    mean_of_vectors, mean_gradient, order_of_chunks, unused_parameters, overflow, two_threads
 ]  # fmt: skip
 
 

@@ -187,12 +187,24 @@ def test_evaluation_is_the_mean_over_the_set(model: str, test: bool, limit: int 
     of = problem(model, "precision=fp64")
     [item] = wanted(of, 1)
     assert item.snapshot is not None
-    loss, accuracy = of.evaluate(item.snapshot, item.buffers, test, limit)
+    loss, accuracy, top5 = of.evaluate(item.snapshot, item.buffers, test, limit)
     inputs, labels = (whole[:limit] for whole in (of.data.test_set if test else of.data.train_set))
     with torch.no_grad():
         outputs = own_module(of, item.snapshot, item.buffers).eval()(inputs)
     assert loss == pytest.approx(float(nn.functional.cross_entropy(outputs, labels)), rel=EXACT)
     assert accuracy == pytest.approx(float((outputs.argmax(dim=1) == labels).double().mean()), rel=1e-15)
+    beaten_by = (outputs > outputs.gather(1, labels[:, None])).sum(dim=1)
+    assert top5 == pytest.approx(float((beaten_by < 5).double().mean()), rel=1e-15)
+
+
+def test_five_classes_or_fewer_have_no_top5() -> None:
+    """Among five of five is every label. Equal outputs are in order."""
+    for classes, has in ((5, False), (6, True)):
+        of = build_problem(experiment("nodes=2", "data=shapes", f"data.classes={classes}", "data.test_size=120"))
+        found = of.evaluate(torch.zeros(of.dimension), of.start_buffers, test=True)
+        labels = of.data.test_set[1]
+        assert found.accuracy == pytest.approx(float((labels == 0).double().mean()))
+        assert found.top5 == (pytest.approx(float((labels < 5).double().mean())) if has else None)
 
 
 @each_model

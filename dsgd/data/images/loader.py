@@ -92,13 +92,16 @@ class Images:
         """Inputs [b, 3, 224, 224], normalised, and labels [b] of worker `rank` at its own step `step`."""
         return self._inputs(self._asked(rank, step))
 
-    def pixels(self, rank: int, step: int, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
         """As `batch`, 8-bit and not normalised: a quarter of the bytes on their way to a device.
 
-        out: [b, 3, 224, 224] uint8 on the CPU, where to write them, such as pinned memory."""
+        pinned: in memory that a GPU copies from beside its other work."""
         job = self._asked(rank, step)
-        if out is None:
-            out = torch.from_numpy(self._buffers.take((len(job.samples), *self.input_shape), np.uint8))
+        shape = (len(job.samples), *self.input_shape)
+        if pinned:
+            out = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # torch uses such memory again
+        else:
+            out = torch.from_numpy(self._buffers.take(shape, np.uint8))
         target = out.numpy()
         for rows, found in self._here().take(job):
             target[rows] = found

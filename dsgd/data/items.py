@@ -1,0 +1,100 @@
+"""Samples that are read one by one, in the process that asks for them: the loaded form of data of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dsgd.data import DataLost
+from dsgd.data.partition import Partition
+from dsgd.streams import stream
+
+if TYPE_CHECKING:
+    from dsgd.data.imported import Samples
+
+EVALUATION_BATCH = 256  # samples: bounds the memory
+
+
+def sample(name: str, samples: Samples, index: int, classes: int) -> tuple[Tensor, int]:
+    """Input and label of one sample. name: of the data, for errors. Raises DataLost."""
+    try:
+        found, label = samples[index]
+        value = torch.as_tensor(found)
+        number = int(label)
+    except Exception as error:  # of somebody else's code: whatever it may raise
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise DataLost(f"{name}: sample {index} must be a tensor or array, and a label; {reason}") from error
+    if not 0 <= number < classes:
+        raise DataLost(f"{name}: the label of sample {index} must be in [0, data.classes = {classes}), got {number}")
+    return value, number
+
+
+class Items:
+    """Samples of two map-style data sets, split over the workers.
+
+    What they draw from torch's global random stream, such as augmentation, is seeded by (seed, rank, step)."""
+
+    def __init__(
+        self,
+        name: str,
+        train: Samples,
+        test: Samples,
+        classes: int,
+        input_shape: tuple[int, ...],
+        partition: Partition,
+        dtype: torch.dtype,
+    ) -> None:
+        self.partition = partition
+        self.samples = len(train)
+        self.classes: int | None = classes
+        self.input_shape = input_shape
+        self.dtype = dtype
+        self._name = name
+        self._train = train
+        self._test = test
+        self._labels = classes
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs [b, *input_shape] and labels [b] of worker `rank` at its own step `step`. Raises DataLost."""
+        indices = self.partition.indices(rank, step).tolist()
+        with _seeded("augmentation", self.partition.seed, rank, step):
+            return self._read(self._train, indices)
+
+    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of the test or training set in batches. limit: so many samples only, the same ones in every
+        run, from all places of the set."""
+        samples = self._test if test else self._train
+        order = stream("evaluation order", int(test)).permutation(len(samples))[:limit].tolist()
+        for begin in range(0, len(order), EVALUATION_BATCH):
+            with _seeded("evaluation", int(test), begin):
+                found = self._read(samples, order[begin : begin + EVALUATION_BATCH])
+            yield found
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
+        return F.cross_entropy(outputs, targets)
+
+    def _read(self, samples: Samples, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        inputs = torch.empty(len(indices), *self.input_shape, dtype=self.dtype)
+        labels = torch.empty(len(indices), dtype=torch.int64)
+        for row, index in enumerate(indices):
+            value, labels[row] = sample(self._name, samples, index, self._labels)
+            if value.shape != self.input_shape:
+                first, other = (" x ".join(map(str, shape)) for shape in (self.input_shape, value.shape))
+                raise DataLost(f"{self._name}: sample {index} must be {first} as the first one, got {other}")
+            inputs[row] = value
+        return inputs, labels
+
+
+@contextmanager
+def _seeded(*key: str | int) -> Iterator[None]:
+    """Torch's global random stream begins anew in here, and goes on afterwards as if nothing had been drawn."""
+    name, *numbers = key
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream(str(name), *map(int, numbers)).integers(2**63)))
+        yield
