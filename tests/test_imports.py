@@ -13,7 +13,7 @@ import dsgd
 PACKAGE = Path(dsgd.__file__).parent
 
 # Higher may import lower, never the other way round, and never its own level's neighbour.
-LEVELS = {"cli": 4, "report": 3, "record": 3, "sim": 2, "dist": 2, "algorithms": 1, "worker": 0}
+LEVELS = {"cli": 5, "sweep": 4, "report": 3, "record": 3, "sim": 2, "dist": 2, "algorithms": 1, "worker": 0}
 # Beside the tower: these know no engine and no algorithm; of the tower they may see the waist alone.
 BESIDE = {
     "gradients",

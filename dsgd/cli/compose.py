@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import itertools
 import os
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import version
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
@@ -23,12 +24,13 @@ from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from dsgd.cli.build import ConfigError
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
+TRIALS = 20  # of making a folder
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -58,6 +60,7 @@ class ConfigTree:
         setup_globals()
         self._loader = ConfigLoaderImpl(config_search_path=search)
         self._config_name = config_name
+        self._parsed: dict[str, Override] = {}  # the jobs of a sweep have most overrides in common
 
     def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
         """The configuration of a command line, not yet resolved. Raises ConfigError."""
@@ -68,7 +71,7 @@ class ConfigTree:
 
     def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
         """Every run of a command line: one, or those of a sweep in their order. Raises ConfigError."""
-        parsed = self._parse(overrides)
+        parsed = self.parse(overrides)
         master = self.load(overrides, RunMode.MULTIRUN)
         if not multirun and master.hydra.mode != RunMode.MULTIRUN:
             for override in parsed:
@@ -80,7 +83,7 @@ class ConfigTree:
         # as typed: an interpolation in them is each job's to resolve
         given = OmegaConf.to_container(master.hydra.overrides, resolve=False)
         assert isinstance(given, dict)
-        task = self._parse([*swept, *given["task"]])
+        task = self.parse([*swept, *given["task"]])
         for override in task:
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 key, value = override.get_key_element(), override.get_value_string()
@@ -88,20 +91,48 @@ class ConfigTree:
         points = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
         with contextlib.suppress(OmegaConfBaseException):  # every job reports it again
             OmegaConf.select(master, "hydra.sweep.dir")  # fixes the time of ${now:...}, which all jobs share
-        jobs = []
+        jobs, files = [], {}
         for number, point in enumerate(points):
-            config = self.load([*given["hydra"], *point])
+            config = self._point([*given["hydra"], *point], files)
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, number))
         return jobs
 
+    def _point(self, overrides: Sequence[str], files: dict[tuple[str, ...], bytes]) -> DictConfig:
+        """What `load` gives, for one of many command lines: composing the files that it chooses takes most of the time
+        and is done once. files: the configurations so far, pickled (copies of them would take six times as long)."""
+        parsed = self.parse(overrides)
+        chosen, given = [], []
+        for override in parsed:
+            key = override.key_or_group
+            group = self._loader.repository.group_exists(key) and not isinstance(override.value(), dict)
+            (chosen if group or key == "hydra.searchpath" else given).append(override)
+        choice = tuple(str(override.input_line) for override in chosen)
+        try:
+            if choice not in files:
+                files[choice] = pickle.dumps(self._load(choice, RunMode.RUN))
+            config: DictConfig = pickle.loads(files[choice])
+            self._loader._apply_overrides_to_config(given, config)
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise ConfigError(self._explained(error, overrides)) from error
+        job, task = config.hydra.job, [override for override in parsed if not override.is_hydra_override()]
+        config.hydra.overrides.hydra = [override.input_line for override in parsed if override.is_hydra_override()]
+        config.hydra.overrides.task = [override.input_line for override in task]
+        style = job.config.override_dirname
+        job.override_dirname = get_overrides_dirname(task, style.exclude_keys, style.item_sep, style.kv_sep)
+        return config
+
     def _load(self, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-        self._parse(overrides)
+        self.parse(overrides)
         return self._loader.load_configuration(self._config_name, list(overrides), mode)
 
-    def _parse(self, overrides: Sequence[str]) -> list[Override]:
+    def parse(self, overrides: Sequence[str]) -> list[Override]:
+        """Overrides as Hydra's grammar has them. Raises ConfigError."""
         try:
-            parsed = OverridesParser.create(config_loader=self._loader).parse_overrides(list(overrides))
+            new = [text for text in dict.fromkeys(overrides) if text not in self._parsed]
+            parser = OverridesParser.create(config_loader=self._loader)
+            self._parsed.update(zip(new, parser.parse_overrides(new), strict=True))
+            parsed = [self._parsed[text] for text in overrides]
         except OverrideParseException as error:
             reason = one_line(error).split(" See https:")[0]
             rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
@@ -130,7 +161,7 @@ class ConfigTree:
         found = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
         if not found:
             return key_first(text)
-        choices = [item for item in self._parse(overrides) if item.key_or_group in GROUPS and item.package is None]
+        choices = [item for item in self.parse(overrides) if item.key_or_group in GROUPS and item.package is None]
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
 
 
@@ -160,19 +191,21 @@ def _job(config: DictConfig, number: int | None) -> Job:
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """Plain values of everything but Hydra's own part, each group with the name of its choice. Raises ConfigError."""
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    values: dict[str, Any] = {}
     try:
-        missing = sorted(OmegaConf.missing_keys(own))
-        values = OmegaConf.to_container(own, resolve=True)
+        for key in (str(key) for key in config if key != "hydra"):
+            value = config[key]
+            if OmegaConf.is_config(value):
+                value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+            values[key] = value
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key} must be given, got nothing") from error
     except OmegaConfBaseException as error:
         raise ConfigError(key_first(one_line(error))) from error
-    if missing:
-        raise ConfigError(f"{missing[0]} must be given, got nothing")
-    assert isinstance(values, dict)
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
             values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own
-    return {str(key): value for key, value in values.items()}
+    return values
 
 
 def unknown_key(key: str, config: DictConfig) -> str:
@@ -218,17 +251,23 @@ def one_line(error: BaseException) -> str:
 
 def check_writable(folder: Path, key: str) -> None:
     """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind."""
-    made: list[Path] = []
-    try:
-        for path in [*reversed(folder.parents), folder]:
-            if not path.exists():
-                path.mkdir()
-                made.append(path)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(f"{key} must be a folder that can be written, got {folder} ({error.strerror})") from error
-    finally:
-        for path in reversed(made):
-            path.rmdir()
+    for attempt in range(TRIALS):
+        made: list[Path] = []
+        try:
+            for path in [*reversed(folder.parents), folder]:
+                if not path.exists():
+                    path.mkdir(exist_ok=True)
+                    made.append(path)
+            probe = folder / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+            return
+        except OSError as error:
+            # jobs that begin at the same time take away the folders above that they made for their trial
+            if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:
+                reason = f"{folder} ({error.strerror})"
+                raise ConfigError(f"{key} must be a folder that can be written, got {reason}") from error
+        finally:
+            for path in reversed(made):
+                with contextlib.suppress(OSError):  # somebody else is using it by now
+                    path.rmdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compose import ConfigTree
+from dsgd.cli.compose import ConfigTree, plain
 from tests.cli.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 
 NAME = "größe 2, oder 4"
@@ -100,3 +100,15 @@ def test_an_interpolation_is_resolved_by_each_job(tmp_path: Path) -> None:
     folder = "hydra.sweep.subdir=${hydra.runtime.choices.algo}-${optimizer.lr}"
     jobs = ConfigTree().jobs([*sweep[1:], f"hydra.sweep.dir={tmp_path}", folder], multirun=True)
     assert [job.folder.name for job in jobs] == ["sync-0.1", "sync-0.2", "gossip-0.1", "gossip-0.2"]
+
+
+def test_each_job_is_what_hydra_composes_for_it() -> None:
+    """Files are composed once for all jobs that choose the same ones, and values set on a copy: nothing of one job may
+    be left in the next."""
+    tree = ConfigTree()
+    sweep = ["algo=sync,gossip", "nodes=2,4", "experiment=slow_network", "~target.accuracy"]
+    sweep += ["+cluster.slow_nodes={1: 2.0},{0: 3.0}", "model=resnet8", "hydra.sweep.dir=x"]
+    jobs = tree.jobs(sweep, multirun=True)
+    assert len(jobs) == 8
+    for job in jobs:
+        assert job.values == plain(tree.load([*job.overrides, "hydra.sweep.dir=x"]))

@@ -1,0 +1,348 @@
+"""`dsgd-sweep`: a grid of runs as jobs of SLURM, from one command on a login node to the figures."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.table import Table
+
+from dsgd.sweep import slurm, submission
+from dsgd.sweep.manifest import MANIFEST, Point, Sweep, Writer, engine_of, identity, locked, point_of, read
+from dsgd.sweep.site import Request, Site
+from dsgd.sweep.states import FINISHED, STATES, WAITING, State, finished, states
+
+SHOWN = 10  # points that `status` lists without --points
+
+EXAMPLES = """\
+    dsgd-sweep submit algo=sync,gossip nodes=8,16 seed=1,2,3 engine=dist slurm.partition=gpu
+    dsgd-sweep status
+    dsgd-sweep collect
+
+submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for what the site wants to be told
+(dsgd/conf/slurm/default.yaml has all keys). Typed again it submits what is missing, and only that."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)  # one line, like every other error, without the usage
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
+    try:
+        options = parser().parse_args(argv)
+        return options.command(options)
+    except ValueError as error:
+        print(f"dsgd-sweep: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = _Parser(
+        prog="dsgd-sweep",
+        description="A grid of runs as jobs of SLURM.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str, points: str | None) -> _Parser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(command=run)
+        command.add_argument("--folder", default="sweep", metavar="DIR", help="of the sweep (default: %(default)s)")
+        if points is not None:
+            command.add_argument("points", nargs="*", metavar="POINT", help=f"{points}; like gossip_8_1 or 'sync_*'")
+        return command
+
+    new = add("submit", _submit, "submit what is not yet there of a grid", None)
+    new.add_argument("--config-dir", metavar="DIR", help="your own configuration files, with slurm/NAME.yaml")
+    new.add_argument("--dry-run", action="store_true", help="print the batch scripts, do nothing")
+    new.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    status = add("status", _status, "where the points of a sweep stand", None)
+    status.add_argument("--points", action="store_true", help="a line for every point")
+    logs = add("logs", _logs, "what jobs have printed", "whose (default: of all that failed or are lost)")
+    logs.add_argument("--lines", type=int, default=20, help="how many of the last ones (default: %(default)s)")
+    add("cancel", _cancel, "take points out of the queue and end those that run", "which (default: all)")
+    again = add("retry", _retry, "submit anew what has ended without a result", "which (default: all such)")
+    again.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="changes slurm.KEY")
+    collect = add("collect", _collect, "table and figures of all completed points", None)
+    collect.add_argument("--out", metavar="DIR", help="where to write (default: figures in the sweep's folder)")
+    return whole
+
+
+def _submit(options: argparse.Namespace) -> int:
+    words, overrides = [], []
+    for text in options.overrides:
+        bare = text.lstrip("+")
+        (words if bare.partition("=")[0].partition(".")[0] == "slurm" else overrides).append(text)
+    if not overrides:
+        raise ValueError("submit must be given overrides, like algo=sync,gossip nodes=8,16, got none")
+    config_dir = str(Path(options.config_dir).resolve()) if options.config_dir else None
+    site = _site(words, config_dir)
+    points = _points(overrides, config_dir)
+    folder = Path(options.folder)
+    requests = submission.arrays(points.values(), site)
+    if options.dry_run:
+        for wanted, members in requests.items():
+            print(submission.text("dsgd-sweep", members, folder.absolute(), wanted, site))
+        return 0
+    largest = submission.largest_array()
+    with locked(folder) as writer:
+        sweep = _recovered(folder, writer)
+        known = [state for state in states(sweep)[0] if state.point.id in points]
+        there = Counter(state.name for state in known if state.name in (*FINISHED, *WAITING))
+        settled = {state.point.id for state in known if state.name in there}
+        writer.points([point for key, point in points.items() if key not in sweep.points])
+        missing = [point for key, point in points.items() if key not in settled]
+        if there:
+            print(f"{there.total()} of {len(points)} points are there already: {_counted(there)}")
+        if not missing:
+            print("nothing to submit")
+            return 0
+        submission.submit(writer, folder, missing, site, words, largest, _say)
+    print(f"next: dsgd-sweep status{_option(options.folder)}")
+    return 0
+
+
+def _recovered(folder: Path, writer: Writer) -> Sweep:
+    """The manifest, after submissions of submitters that died have been looked into."""
+    if not (folder / MANIFEST).exists():
+        return Sweep(folder)
+    sweep = read(folder)
+    if sweep.submitting:
+        submission.recover(writer, sweep)
+        sweep = read(folder)
+    return sweep
+
+
+def _site(words: Sequence[str], config_dir: str | None) -> Site:
+    """words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
+    from dsgd.cli.build import build
+    from dsgd.cli.compose import ConfigTree, did_you_mean, plain
+
+    fields = list(Site.__dataclass_fields__)
+    overrides = []
+    for word in words:
+        bare = word.lstrip("+")
+        key = bare.partition("=")[0].removeprefix("slurm.").partition(".")[0]
+        if key not in ("slurm", *fields):
+            near = did_you_mean([f"slurm.{name}" for name in difflib.get_close_matches(key, fields)])
+            raise ValueError(f"slurm.{key} is not a key of slurm{near or '; it has ' + ', '.join(fields)}")
+        # a file of the user's need not have every key: set or add
+        overrides.append(bare if bare.startswith("slurm=") else f"++{bare}")
+    tree = ConfigTree(config_dir, "sweep")
+    for override in tree.parse(overrides):
+        if override.is_sweep_override():
+            raise ValueError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
+    return build(Site, plain(tree.load(overrides)).get("slurm") or {}, "slurm")
+
+
+def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point]:
+    """The checked points of a grid by their id, in its order."""
+    from dsgd.cli.build import ConfigError, build_experiment
+    from dsgd.cli.compose import ConfigTree
+
+    tree = ConfigTree(config_dir)
+    for override in tree.parse(overrides):
+        key = override.key_or_group
+        if key == "resume" or key.partition(".")[0].partition("/")[0] == "hydra":
+            raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what goes on")
+    found: dict[str, Point] = {}
+    # the folders are not asked for, and would take half of the time
+    for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True):
+        build_experiment(job.values)
+        if engine_of(job.values) == "dist" and job.values["engine"].get("gradients") == "none":
+            raise ConfigError("engine.gradients must not be none with engine=dist, got none")
+        point = point_of(job.values, job.overrides, config_dir)
+        found.setdefault(point.id, point)
+    if not found:
+        raise ConfigError(f"a sweep must have at least one point, got none from {' '.join(overrides)}")
+    return found
+
+
+def _say(job: str, wanted: Request, points: int) -> None:
+    gpus = f", {wanted.gpus_per_node} GPUs a machine" if wanted.gpus_per_node else ""
+    what = f"{_plural(wanted.tasks, 'task')} on {_plural(wanted.nodes, 'machine')}{gpus}"
+    print(f"job {job}: {_plural(points, 'point')}, each {what}", flush=True)
+
+
+def _status(options: argparse.Namespace) -> int:
+    sweep = read(Path(options.folder))
+    found, problem = states(sweep)
+    counts = Counter(state.name for state in found)
+    print(f"{_plural(len(found), 'point')} in {options.folder}: {_counted(counts)}")
+    if not found:
+        return 0
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    names = [name for name in STATES if counts[name]]
+    table = Table("algo", "nodes", *names)
+    for algo, nodes in dict.fromkeys((state.point.algo, state.point.nodes) for state in found):
+        row = Counter(state.name for state in found if (state.point.algo, state.point.nodes) == (algo, nodes))
+        table.add_row(algo, str(nodes), *(str(row[name] or "") for name in names))
+    console.print(table)
+    shown = found if options.points else [state for state in found if state.name not in (*FINISHED, "pending")][:SHOWN]
+    if shown:
+        console.print(_listed(shown, sweep))
+    if problem and counts["lost"]:
+        print(f"more could be known about what is lost: {problem}")
+    if again := sum(counts[name] for name in STATES if name not in (*FINISHED, *WAITING)):
+        print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{_option(options.folder)}, then retry")
+    return 0
+
+
+def _listed(found: Sequence[State], sweep: Sweep) -> Table:
+    told = ("algo=", "nodes=", "seed=")  # by the name of the point
+    given = [{text for text in point.overrides if not text.startswith(told)} for point in sweep.points.values()]
+    common = set.intersection(*given)
+    table = Table("point", "with", "state", "job", "epoch", "test accuracy", "reason")
+    for state in found:
+        own = [text for text in state.point.overrides if not text.startswith(told) and text not in common]
+        epoch = "" if state.epoch is None else f"{state.epoch:.3g}"
+        accuracy = "" if state.accuracy is None else f"{state.accuracy:.4f}"
+        table.add_row(_name(state.point), " ".join(own), state.name, state.task, epoch, accuracy, state.reason)
+    return table
+
+
+def _logs(options: argparse.Namespace) -> int:
+    if options.lines < 1:
+        raise ValueError(f"--lines must be >= 1, got {options.lines}")
+    sweep = read(Path(options.folder))
+    if options.points:
+        points = _chosen(sweep, options.points)
+    else:
+        points = [state.point for state in states(sweep)[0] if state.name in ("failed", "lost")]
+        if not points:
+            print("no point has failed or is lost; name the points whose logs you want")
+    for point in points:
+        task = sweep.tasks.get(point.id)
+        path = None if task is None else submission.log(sweep.folder, task)
+        if path is None or not path.is_file():
+            print(f"{_name(point)}: nothing printed yet")
+            continue
+        lines = path.read_text(errors="replace").splitlines()[-options.lines :]
+        print(f"{_name(point)}: {path}", *(f"    {line}" for line in lines), sep="\n")
+    return 0
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    folder = Path(options.folder)
+    with _known(folder) as writer:
+        sweep = _recovered(folder, writer)
+        wanted = {point.id for point in _chosen(sweep, options.points)}
+        found = [state for state in states(sweep)[0] if state.name in WAITING and state.point.id in wanted]
+        if not found:
+            print("nothing to cancel: no such point is in the queue")
+            return 0
+        writer.cancelled([state.point for state in found])
+        slurm.cancel([state.task for state in found if state.task is not None])
+    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry goes on with them")
+    return 0
+
+
+def _retry(options: argparse.Namespace) -> int:
+    folder = Path(options.folder)
+    largest = submission.largest_array()
+    with _known(folder) as writer:
+        sweep = _recovered(folder, writer)
+        wanted = {point.id for point in _chosen(sweep, options.points)}
+        batches: dict[tuple[tuple[str, ...], str | None], list[Point]] = {}
+        for state in states(sweep)[0]:
+            if state.point.id not in wanted:
+                continue
+            if state.name in (*FINISHED, *WAITING):
+                if options.points:
+                    raise ValueError(f"POINT must have ended without a result, got {_name(state.point)}: {state.name}")
+                continue
+            words = (*sweep.slurm.get(state.point.id, ()), *(f"slurm.{text}" for text in options.slurm))
+            batches.setdefault((words, state.point.config_dir), []).append(state.point)
+        if not batches:
+            print("nothing to retry: every point is completed or in the queue")
+            return 0
+        sites = {key: _site(*key) for key in batches}  # every one is checked before anything is submitted
+        for key, points in batches.items():
+            submission.submit(writer, folder, points, sites[key], key[0], largest, _say)
+    return 0
+
+
+def _collect(options: argparse.Namespace) -> int:
+    import yaml
+
+    from dsgd.cli import plot
+    from dsgd.record.writer import CONFIG
+
+    sweep = read(Path(options.folder))
+    points = finished(sweep)
+    if not points:
+        raise ValueError(f"collect needs a completed point, got none of {len(sweep.points)} in {options.folder}")
+    folders = {point.id: sweep.folder / point.folder for point in points}
+    for key, folder in folders.items():
+        recorded = yaml.load((folder / CONFIG).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if identity(recorded) != key:
+            print(f"warning: {folder} is not of the configuration that was submitted; have defaults changed?")
+    status = plot.main([*map(str, folders.values()), "--out", options.out or str(sweep.folder / "figures")])
+    if rest := len(sweep.points) - len(points):
+        print(f"left out: {_plural(rest, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}")
+    return status
+
+
+def _chosen(sweep: Sweep, texts: Sequence[str]) -> list[Point]:
+    """The points with these names, beginnings of names or ids, or patterns; all of them without any."""
+    if not texts:
+        return list(sweep.points.values())
+    chosen: dict[str, Point] = {}
+    for text in texts:
+        found = [
+            point
+            for point in sweep.points.values()
+            if text in (point.id, _name(point), _name(point).partition("-")[0])
+            or fnmatch.fnmatchcase(_name(point), text)
+        ]
+        if not found:
+            names = [_name(point).partition("-")[0] for point in sweep.points.values()]
+            near = difflib.get_close_matches(text, names, n=1)
+            raise ValueError(
+                f"POINT must be of {sweep.folder}, like {(near or names or ['gossip_8_1'])[0]}, got {text}"
+            )
+        chosen.update({point.id: point for point in found})
+    return list(chosen.values())
+
+
+@contextmanager
+def _known(folder: Path) -> Iterator[Writer]:
+    """The lock of a sweep that there is."""
+    read(folder)
+    with locked(folder) as writer:
+        yield writer
+
+
+def _name(point: Point) -> str:
+    return Path(point.folder).name
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _option(folder: str) -> str:
+    return "" if folder == "sweep" else f" --folder {shlex.quote(folder)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""The list of a sweep's points and of what was submitted: lines of JSON that are only ever added.
+
+`manifest.jsonl` is the truth about a sweep. Who adds to it holds the lock of the folder, so that of two submitters the
+second one sees what the first one did. A line that was cut off by a crash does not count, and is taken away by the next
+who writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
+LOCK_WAIT_S = 60.0
+
+# What a result does not depend on, so that a change of it makes no new point.
+WITHOUT_EFFECT = ("resume", "wandb", "trace")
+OF_ENGINE = {
+    "sim": ("name", "gradients"),  # gradients only where there are none
+    "dist": ("name", "threads", "gpus_per_node", "restarts", "patience_s"),
+}
+
+
+class ManifestError(ValueError):
+    """A sweep's folder that cannot be used: one line why."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep. id: of its configuration. folder: of its record, below the sweep's. tasks: processes to be
+    started. threads, gpus: of each task. overrides: its command line. config_dir: the user's own files, absolute."""
+
+    id: str
+    folder: str
+    algo: str
+    nodes: int
+    seed: int
+    engine: str  # sim | dist
+    tasks: int
+    threads: int
+    gpus: int
+    overrides: tuple[str, ...]
+    config_dir: str | None
+
+
+@dataclass
+class Sweep:
+    """What a manifest says. tasks: the latest array task of each point, like 12_3. cancelled: points that the user has
+    cancelled since they were last submitted. submitting: token and points of submissions of which the end is not known.
+    slurm: the `slurm.*` that each point was last submitted with."""
+
+    folder: Path
+    points: dict[str, Point] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
+    slurm: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    cancelled: set[str] = field(default_factory=set)
+    submitting: dict[str, list[str]] = field(default_factory=dict)
+
+    def jobs(self) -> list[str]:
+        """The numbers of all jobs that are the latest of some point."""
+        return sorted({task.partition("_")[0] for task in self.tasks.values()}, key=int)
+
+
+def identity(values: Mapping[str, Any]) -> str:
+    """A name for a resolved configuration; the same for all that come to the same result."""
+    kept = {key: value for key, value in values.items() if key not in WITHOUT_EFFECT}
+    engine = dict(values["engine"])
+    engine["name"] = engine_of(values)
+    if engine["name"] == "sim" and engine.get("gradients") != "none":
+        engine.pop("gradients", None)
+    kept["engine"] = {key: engine[key] for key in OF_ENGINE[engine["name"]] if key in engine}
+    return hashlib.sha256(json.dumps(_canonical(kept), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def engine_of(values: Mapping[str, Any]) -> str:
+    """`sim` or `dist`, which is what engine=auto is in a job of SLURM."""
+    return "sim" if values["engine"]["name"] == "sim" else "dist"
+
+
+def _canonical(value: Any) -> Any:
+    """1 and 1.0 are one number, 3 and "3" one key."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def point_of(values: Mapping[str, Any], overrides: Sequence[str], config_dir: str | None) -> Point:
+    """values: a resolved configuration that has been checked."""
+    name, nodes, seed = str(values["algo"]["name"]), int(values["nodes"]), int(values["seed"])
+    engine, key = engine_of(values), identity(values)
+    return Point(
+        id=key,
+        folder=f"{RUNS}/{name}_{nodes}_{seed}-{key}",
+        algo=name,
+        nodes=nodes,
+        seed=seed,
+        engine=engine,
+        tasks=nodes if engine == "dist" else 1,
+        threads=values["engine"].get("threads") or 1,
+        gpus=(values["engine"].get("gpus_per_node") or 0) if engine == "dist" else 0,
+        overrides=tuple(overrides),
+        config_dir=config_dir,
+    )
+
+
+def read(folder: Path) -> Sweep:
+    """Raises ManifestError."""
+    path, sweep = folder / MANIFEST, Sweep(folder)
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")  # what follows the last end of a line is torn, or nothing
+    except FileNotFoundError as error:
+        raise ManifestError(f"--folder must be the folder of a sweep, got {folder} without {MANIFEST}") from error
+    except OSError as error:
+        raise ManifestError(f"--folder must be readable, got {folder} ({error.strerror})") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            _apply(sweep, json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestError(f"{path} line {number} is not a line of a manifest: {error!r}") from error
+    return sweep
+
+
+def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "point":
+        values = {name: event[name] for name in Point.__dataclass_fields__}
+        point = Point(**{**values, "overrides": tuple(values["overrides"])})
+        sweep.points[point.id] = point
+    elif kind == "submitting":
+        sweep.submitting[event["token"]] = event["points"]
+        sweep.slurm.update(dict.fromkeys(event["points"], tuple(event["slurm"])))
+    elif kind == "submitted":
+        points = sweep.submitting.pop(event["token"])
+        sweep.tasks.update({point: f"{event['job']}_{index}" for index, point in enumerate(points)})
+        sweep.cancelled.difference_update(points)
+    elif kind == "refused":
+        sweep.submitting.pop(event["token"])
+    elif kind == "cancelled":
+        sweep.cancelled.update(event["points"])
+    else:
+        raise ValueError(f"event {kind!r}")
+
+
+class Writer:
+    """Adds to a manifest whose lock this process holds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / MANIFEST
+
+    def add(self, *events: Mapping[str, Any]) -> None:
+        """All of these or, after a crash, the first few; on the disk when this returns."""
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        text = "".join(json.dumps({**event, "time": now}, ensure_ascii=False) + "\n" for event in events)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        with open(descriptor, "r+b", buffering=0) as file:
+            content = file.read()
+            if not content.endswith(b"\n"):
+                file.truncate(content.rfind(b"\n") + 1)
+            file.write(text.encode())
+            os.fsync(file.fileno())
+
+    def points(self, points: Sequence[Point]) -> None:
+        self.add(*({"event": "point", **asdict(point)} for point in points))
+
+    def submitting(self, token: str, points: Sequence[Point], slurm: Sequence[str]) -> None:
+        names = [point.id for point in points]
+        self.add({"event": "submitting", "token": token, "points": names, "slurm": list(slurm)})
+
+    def submitted(self, token: str, job: str) -> None:
+        self.add({"event": "submitted", "token": token, "job": job})
+
+    def refused(self, token: str, reason: str) -> None:
+        self.add({"event": "refused", "token": token, "reason": reason})
+
+    def cancelled(self, points: Sequence[Point]) -> None:
+        self.add({"event": "cancelled", "points": [point.id for point in points]})
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[Writer]:
+    """Makes the folder. Raises ManifestError if it cannot be written, or another process holds the lock for a minute.
+
+    The lock is the kind that network file systems pass between machines, and ends with its process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a")
+    except OSError as error:
+        raise ManifestError(
+            f"--folder must be a folder that can be written, got {folder} ({error.strerror})"
+        ) from error
+    with lock:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    message = f"{folder / LOCK} is held by another dsgd-sweep for {LOCK_WAIT_S:g} s ({error.strerror})"
+                    raise ManifestError(message) from error
+                time.sleep(0.05)
+        yield Writer(folder)

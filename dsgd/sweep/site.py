@@ -1,0 +1,132 @@
+"""What a SLURM site wants to be told, and what a point of a sweep asks of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsgd.sweep.manifest import Point
+
+WORD = re.compile(r"[^\s'\"\\]+")
+TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}(:\d{2})?)?|\d+:\d{2}:\d{2})")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+OWN = (
+    "array",
+    "chdir",
+    "cpus-per-task",
+    "gpus-per-node",
+    "job-name",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "open-mode",
+)
+OWN += ("output", "parsable", "requeue", "no-requeue", "signal", "wrap")
+
+
+@dataclass(frozen=True)
+class Site:
+    """`slurm.*`. Null leaves it to the site's own default."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    time: str = "01:00:00"
+    mem: str | None = None
+    tasks_per_node: int = 1
+    cpus_per_task: int | None = None
+    gpus_per_task: int = 0
+    at_once: int | None = None
+    requeue: bool = True
+    warning_s: int = 120
+    options: Mapping[str, Any] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    setup: list[str] = field(default_factory=list)
+    container: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not TIME.fullmatch(self.time):
+            raise ValueError(f"time must be like 2:30:00 or 1-12:00:00 (days-hours:minutes:seconds), got {self.time!r}")
+        for name in ("partition", "account", "qos", "constraint", "mem"):
+            value = getattr(self, name)
+            if value is not None and not WORD.fullmatch(value):
+                raise ValueError(f"{name} must be one word without quotes, got {value!r}")
+        for name, least in (("tasks_per_node", 1), ("cpus_per_task", 1), ("gpus_per_task", 0), ("at_once", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
+        if not 0 <= self.warning_s <= 65535:
+            raise ValueError(f"warning_s must be in [0, 65535], got {self.warning_s}")
+        for name, value in self.options.items():
+            if name in OWN:
+                raise ValueError(f"options must not hold {name}, which every job is given, got {value!r}")
+            if not re.fullmatch(r"[a-z][a-z-]*", name) or not (value is True or WORD.fullmatch(_text(value))):
+                raise ValueError(
+                    f"options must be long options of sbatch, like {{reservation: x}}, got {name}: {value!r}"
+                )
+        for name, value in self.environment.items():
+            if not NAME.fullmatch(name) or not isinstance(value, str | int | float):
+                raise ValueError(f"environment must give variables their values, got {name}: {value!r}")
+        for name in self.modules:
+            if not WORD.fullmatch(name):
+                raise ValueError(f"modules must be names of modules, got {name!r}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one job asks for. Points with the same request share an array."""
+
+    nodes: int  # machines
+    tasks: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+
+
+def request(point: Point, site: Site) -> Request:
+    """A task for each worker of real processes, one for a whole simulation. Raises ValueError."""
+    per_node = min(site.tasks_per_node, point.tasks)
+    if point.gpus > site.gpus_per_task:
+        raise ValueError(
+            f"slurm.gpus_per_task must be >= engine.gpus_per_node = {point.gpus}, got {site.gpus_per_task}"
+        )
+    return Request(
+        nodes=math.ceil(point.tasks / per_node),
+        tasks=point.tasks,
+        tasks_per_node=per_node,
+        cpus_per_task=site.cpus_per_task or point.threads,
+        gpus_per_node=site.gpus_per_task * per_node,  # not --gpus-per-task: each worker counts its GPUs among all
+    )
+
+
+def directives(site: Site, wanted: Request, name: str) -> list[str]:
+    """The #SBATCH options of a job, without array, folder and output."""
+    found: dict[str, Any] = {
+        "job-name": name,
+        "nodes": wanted.nodes,
+        "ntasks": wanted.tasks,
+        "ntasks-per-node": wanted.tasks_per_node,
+        "cpus-per-task": wanted.cpus_per_task,
+        "gpus-per-node": wanted.gpus_per_node or None,
+        "time": site.time,
+        "mem": site.mem,
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "constraint": site.constraint,
+        "requeue" if site.requeue else "no-requeue": True,
+        "open-mode": "append",
+        "signal": f"USR1@{site.warning_s}" if site.warning_s else None,
+        **site.options,
+    }
+    given = ((key, value) for key, value in found.items() if value is not None and value is not False)
+    return [f"--{key}" if value is True else f"--{key}={_text(value)}" for key, value in given]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
