@@ -74,7 +74,7 @@ def run(values: Mapping[str, Any], out: Path, steps: int, link_s: float) -> int:
 
     from dsgd.cli.distributed import devices_of
     from dsgd.dist.launch import Parent
-    from dsgd.dist.rendezvous import listen
+    from dsgd.dist.rendezvous import NoMeeting, listen, master_of
     from dsgd.gradients.problem import build_problem
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
@@ -84,7 +84,10 @@ def run(values: Mapping[str, Any], out: Path, steps: int, link_s: float) -> int:
         if where.nodes != experiment.nodes:
             raise ConfigError(f"nodes must be {where.nodes}, the processes started, got {experiment.nodes}")
         devices = [torch.device(name) for name in devices_of(wanted, [where.rank], where)[where.rank]]
-        place = (where.master_address, where.master_port, None)
+        try:
+            place = (master_of(where), where.master_port, None)
+        except NoMeeting as error:
+            raise ConfigError(str(error)) from error
         return _take_part(values, devices, where.rank, *place, out, steps, link_s)
     ranks = list(range(experiment.nodes))
     devices_by_rank = devices_of(wanted, ranks, where)

@@ -25,6 +25,8 @@ from dsgd.dist.job import Job, Limits
 from dsgd.dist.launch import Child, Parent
 from dsgd.dist.process import Post, guarded, serve, work
 from dsgd.dist.rendezvous import listen, new_token
+from dsgd.gradients.flush import Decoded
+from dsgd.gradients.precision import prepare
 from dsgd.gradients.problem import build_problem
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
@@ -49,7 +51,11 @@ def run_distributed(
     ranks = list(range(p)) if joined is None else [joined.rank]
     devices = devices_of(values["engine"]["gpus_per_node"], ranks, launch(os.environ))
     with prefixed(None):
+        if any(names == ["cpu"] for names in devices.values()):
+            prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    if isinstance(problem.data, Decoded):
+        problem.data.share(len(ranks) if joined is None else launch(os.environ).local_nodes)
     if joined is None:
         listener = listen("127.0.0.1")
         coordinator, token = listener.getsockname()[:2], new_token()
@@ -200,7 +206,12 @@ def coordinate(
         if status == "failed":
             _say(error)  # also where the summary cannot be written
         summary = describe(values, job.experiment) | coordinator.summary()
-        record.finish(summary | {"engine": "dist", "status": status, "error": error or None})
+        try:
+            record.finish(summary | {"engine": "dist", "status": status, "error": error or None})
+        except OSError as failure:
+            _say(f"the summary in {folder} cannot be written: {failure.strerror}")
+            status = "failed"
+        coordinator.close(status)
         mirror.finish()
     if job.experiment.trace:
         write_trace(coordinator.trace, coordinator.time_s, folder / "trace.json")

@@ -12,7 +12,7 @@ from typing import Any
 from dsgd.cli.build import ConfigError
 from dsgd.cli.resume import compare, with_numbers
 from dsgd.dist.environment import Launch
-from dsgd.dist.rendezvous import Meeting, NoMeeting, address_of, listen, meet, new_token
+from dsgd.dist.rendezvous import Meeting, NoMeeting, listen, master_of, meet, new_token
 from dsgd.record.writer import code_version
 
 
@@ -47,7 +47,7 @@ def join(where: Launch, values: Mapping[str, Any], folder: Path) -> Joined:
 
     try:
         if where.rank == 0:
-            listener = listen(address_of(where.master_address))
+            listener = listen(master_of(where))
         meeting = meet(where, offer, object_to)
     except NoMeeting as error:
         raise ConfigError(str(error)) from error

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dsgd.cli.build import ConfigError
-from dsgd.record.checkpoint import CheckpointError, find_checkpoint, read_header
-from dsgd.record.writer import METRICS, SUMMARY
+from dsgd.dist.environment import launch
+from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header
+from dsgd.record.writer import CONFIG, METRICS, SUMMARY
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
+AUTO = "auto"
+CHECKPOINT = "in the checkpoint to resume from"
+
+
+class NothingToDo(Exception):
+    """The run has come to its end before: one line that says so."""
+
+
+def is_automatic(wanted: str | None) -> bool:
+    """Is the run in the record's folder the one to go on with, if there is one? wanted: the value of `resume`. A job
+    that SLURM has started again goes on by itself."""
+    where = launch(os.environ)
+    return wanted == AUTO or (wanted is None and where.step is not None and where.attempt > 0)
+
+
+def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
+    """The run in this folder, if it can go on; None: it is to begin. Raises NothingToDo if it has come to its end, and
+    ConfigError if that was one with another configuration."""
+    summary = folder / SUMMARY
+    if (folder / NAME).is_file():
+        return str(folder)
+    status = json.loads(summary.read_text()).get("status") if summary.is_file() else None
+    if status not in ("completed", "diverged"):
+        return None  # it was ended before its first checkpoint, if there ever was one
+    stored = yaml.safe_load((folder / CONFIG).read_text())
+    _compare_all(stored, values, f"in the record in {folder}")
+    raise NothingToDo(f"the run in {folder} is {status}: nothing to do")
 
 
 def checkpoint_of(path: str) -> tuple[Path, dict[str, Any]]:
@@ -48,9 +79,7 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
     same one; raises ConfigError at the first difference."""
     stored: dict[str, Any] = with_numbers(header["config"])
     if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.")) for text in overrides):
-        for key in dict.fromkeys([*stored, *values]):
-            if key not in FREE_TO_CHANGE:
-                compare(stored.get(key), values.get(key), key)
+        _compare_all(stored, values, CHECKPOINT)
     return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
 
 
@@ -61,7 +90,13 @@ def with_numbers(value: Any) -> Any:
     return {int(key) if key.isdecimal() else key: with_numbers(inner) for key, inner in value.items()}
 
 
-def compare(stored: Any, given: Any, key: str, where: str = "in the checkpoint to resume from") -> None:
+def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    for key in dict.fromkeys([*stored, *given]):
+        if key not in FREE_TO_CHANGE:
+            compare(stored.get(key), given.get(key), key, where)
+
+
+def compare(stored: Any, given: Any, key: str, where: str) -> None:
     """Raise ConfigError at the first difference. where: the stored value is."""
     if isinstance(stored, dict) and isinstance(given, dict):
         for inner in dict.fromkeys([*stored, *given]):

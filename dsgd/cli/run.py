@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ from omegaconf import DictConfig
 
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
-from dsgd.cli.resume import checkpoint_of, quoted, resumed
-from dsgd.dist.environment import advice, gpus, launch
+from dsgd.cli.resume import NothingToDo, checkpoint_of, is_automatic, quoted, resumed, unfinished
+from dsgd.dist.environment import STOPS, advice, gpus, launch
 from dsgd.record.writer import METRICS
 
 if TYPE_CHECKING:
@@ -29,13 +30,18 @@ EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns 0 (also for a diverged run, which is a result), 1 for a run of real processes that could not
-    go on, 2 for a bad configuration, 130 on Ctrl-C.
+    go on, 2 for a bad configuration, 130 where one of STOPS has ended it early.
 
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after a run that failed."""
     as_called = sys.argv
     sys.argv = [as_called[0], *(as_called[1:] if argv is None else argv)]  # Hydra reads it
+    handlers = {number: signal.signal(number, _interrupt) for number in STOPS}
     try:
         return _main()
+    except NothingToDo as line:
+        if launch(os.environ).rank == 0:
+            print(line, file=sys.stderr)
+        return 0
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
@@ -43,6 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     finally:
         sys.argv = as_called
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _main() -> int:
@@ -93,29 +105,33 @@ def check(arguments: argparse.Namespace) -> Joined | None:
 def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tuple[list[str], Joined | None]:
     """Check every job before the first one starts, leave nothing behind. Returns overrides to add, and the other
     processes that a launcher has started, if it has."""
-    jobs = tree.jobs(overrides, multirun)
+    added = [] if multirun or any(text.startswith("hydra.run.dir=") for text in overrides) else step_folder()
+    jobs = tree.jobs([*overrides, *added], multirun)
     folders: dict[Path, str] = {}
-    added: list[str] = []
     joined: Joined | None = None
     for job in jobs:
         values, folder = job.values, job.folder.absolute()
         before, engine = None, None
+        if values["resume"] is not None and len(jobs) > 1:
+            raise ConfigError(f"resume must be used without a sweep, got {values['resume']}")
+        if not multirun and is_automatic(values["resume"]):
+            before = folder.resolve()  # what is there without a checkpoint is begun again
+            values["resume"] = unfinished(folder, values)
+            added.append("resume=null" if values["resume"] is None else f"resume={quoted(folder)}")
         if values["resume"] is not None:
-            if len(jobs) > 1:
-                raise ConfigError(f"resume must be used without a sweep, got {values['resume']}")
             checkpoint, header = checkpoint_of(str(values["resume"]))
             values = resumed(values, job.overrides, header)
             engine = header.get("engine", "sim")
             before = checkpoint.parent.resolve()
             if not any(text.startswith(f"{job.folder_key}=") for text in overrides):
                 folder = before
-                added = [f"{job.folder_key}={quoted(folder)}"]
+                added += [f"{job.folder_key}={quoted(folder)}"]
         engine, _ = choose_engine(values, engine)
         build_experiment(values)
         if engine == "dist":
             joined = check_launch(values, folder, multirun)
             if joined is not None and joined.rank > 0:
-                added = [f"{job.folder_key}={quoted(Path(joined.meeting.folder))}"]
+                added += [f"{job.folder_key}={quoted(Path(joined.meeting.folder))}"]
                 continue  # rank 0 checks its folder: several at once would take each other's trial away
         if (folder / METRICS).exists() and folder.resolve() != before:
             hint = "" if multirun else f"; resume={job.folder} goes on with that run"
@@ -126,6 +142,12 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tu
     for folder, key in folders.items():
         check_writable(folder, key)
     return added, joined
+
+
+def step_folder() -> list[str]:
+    """The folder of a record in a step of SLURM, which finds it again when the job is started again."""
+    step = launch(os.environ).step
+    return [] if step is None else [f"hydra.run.dir=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
 
 
 def choose_engine(values: Mapping[str, Any], before: str | None = None) -> tuple[str, str]:
@@ -182,9 +204,13 @@ def execute(config: DictConfig, outcome: dict[Path, str], joined: Joined | None)
         checkpoint = checkpoint_of(str(values["resume"]))
         values = resumed(values, hydra_config.overrides.task, checkpoint[1])
     engine, why = choose_engine(values, checkpoint[1].get("engine", "sim") if checkpoint else None)
+    folder = Path(hydra_config.runtime.output_dir)
+    if checkpoint is not None and checkpoint[0].parent.resolve() == folder.resolve():
+        values["resume"] = None  # it is one run, however often it was interrupted
+    if engine == "dist" and joined is None:  # but a launcher of Hydra's may have started several processes for this job
+        joined = check_launch(values, folder, multirun=False)
     if joined is None or joined.rank == 0:
         print(why, file=sys.stderr)
-    folder = Path(hydra_config.runtime.output_dir)
     wandb = values["wandb"]
     if hydra_config.mode is RunMode.MULTIRUN and wandb["mode"] != "disabled" and wandb["group"] is None:
         wandb["group"] = Path(hydra_config.sweep.dir).name

@@ -56,7 +56,7 @@ class Line:
         except OSError as error:
             raise Closed(f"the coordinator at {address[0]}:{address[1]} cannot be reached: {error}") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._sending = threading.Lock()
         self.local_address: str = self.socket.getsockname()[0]
         self._write([memoryview(MAGIC + token)])
@@ -89,7 +89,7 @@ class Line:
             except TimeoutError as error:
                 silences += 1  # the first may be our own: this process was stopped
                 if silences > 1:
-                    raise Closed(f"the coordinator has been silent for {self._timeout_s:g} s") from error
+                    raise Closed(f"the coordinator has been silent for {self.timeout_s:g} s") from error
                 continue
             except OSError as error:
                 raise Closed(f"the coordinator is gone: {error}") from error

@@ -26,7 +26,8 @@ from dsgd.dist.rendezvous import listen
 from dsgd.marks import Counters, Mark, Progress, summarised
 from dsgd.trace import Row
 
-POLL_S, TELL_S, BEAT_S, VERDICT_S = 0.02, 0.02, 1.0, 1.5
+POLL_S, TELL_S, BEAT_S, VERDICT_S, CLOSING_S = 0.02, 0.02, 1.0, 1.5, 5.0
+COMPILING_S = 900.0  # for the first pass through a model by torch.compile
 
 
 class Coordinator:
@@ -57,6 +58,9 @@ class Coordinator:
         self._store: TCPStore | None = None
         self._start_s = 0.0
         self._agents: list[Client] = []  # parents of processes elsewhere
+        self._closing = threading.Event()
+        self._outcome = "failed"
+        self._watching = threading.Thread(target=self._watch_safely, name="coordinator", daemon=True)
         if job.state is not None:
             self.progress = Progress(**{**job.state["progress"], "last_mark": None})
             self._collecting.next_marks = tuple(job.state["next"])
@@ -68,9 +72,8 @@ class Coordinator:
 
     def run(self, interrupt: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield the measured fields of every mark, until the run is over. `interrupt` is asked now and then; True ends
-        the run with a checkpoint. save: stores the state of a checkpoint."""
-        watching = threading.Thread(target=self._watch_safely, name="coordinator", daemon=True)
-        watching.start()
+        the run with a checkpoint. save: stores the state of a checkpoint. `close` must follow."""
+        self._watching.start()
         with contextlib.suppress(AttributeError, OSError):  # where threads have no priority of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         if self.job.state is None:
@@ -93,6 +96,13 @@ class Coordinator:
                 save(item.checkpoint(self.experiment, asdict(self.progress)))
             elif self._verdict is None:
                 yield self._evaluate(item)
+
+    def close(self, outcome: str) -> None:
+        """Let everybody go, now that the record is written. outcome: how the run has ended."""
+        self._outcome = outcome
+        self._closing.set()
+        if self._watching.is_alive():
+            self._watching.join(CLOSING_S)
 
     def _evaluate(self, gathering: Gathering) -> Mark:
         values = gathering.evaluated(self.experiment, self.job.problem)
@@ -145,8 +155,12 @@ class Coordinator:
             self._end("failed", f"the coordinator failed: {type(error).__name__}: {error}")
             raise
         finally:
-            self._hub.close()
             self._items.put(None)
+            # whoever starts processes may end all of them with the first
+            while not self._closing.wait(BEAT_S):
+                self._tell_agents({"kind": "beat"})
+            self._tell_agents({"kind": "exit", "status": self._outcome})
+            self._hub.close()
 
     def _watch(self) -> None:
         while self._phase != "over":
@@ -159,16 +173,17 @@ class Coordinator:
                     break
             self._tick(time.monotonic())
         self._tell_all({"kind": "exit", "status": self.status})
-        for agent in self._agents:
-            self._hub.send(agent, {"kind": "exit", "status": self.status})
 
     def _tick(self, now: float) -> None:
         if now - self._beaten > BEAT_S:
             self._beaten = now
             self._tell_all({"kind": "beat"}, droppable=True)
+            self._tell_agents({"kind": "beat"})
         if self._phase == "over":
             return
-        if self._verdict is not None:
+        if self._closing.is_set():  # the record cannot be written
+            self._end(self._outcome)
+        elif self._verdict is not None:
             self._end(self._verdict)
         elif self._suspicion is not None and now > self._suspicion[0]:
             self._fail(*self._members.explain(self._suspicion[1], self._suspicion[2]))
@@ -198,7 +213,7 @@ class Coordinator:
             for member in members.members:
                 member.heard = now
                 self._tell(member, self._go(member))
-        elif now - self._since > max(HELLO_S, self.job.limits.timeout_s):
+        elif now - self._since > max(HELLO_S, self.job.limits.timeout_s, COMPILING_S * self.experiment.compile):
             late = [member.name for member in members.members if not (member.joined and member.ready)]
             self._fail(f"{', '.join(late)} did not come within {now - self._since:.0f} s")
 
@@ -296,7 +311,8 @@ class Coordinator:
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
         member.counters = message["counters"] or member.counters
         spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
-        if self._collecting.add(member.node, message["key"], snapshot, self._phase == "training") and spans:
+        wanted = self._collecting.add(member.node, message["key"], snapshot, self._phase == "training")
+        if wanted and spans and message["key"] == LAST:  # one that has ended by itself adds them to earlier marks, too
             self.trace.append(Row(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
         self._emit()
 
@@ -359,6 +375,10 @@ class Coordinator:
     def _tell_all(self, message: Message, droppable: bool = False) -> None:
         for member in self._members.members:
             self._tell(member, message, droppable)
+
+    def _tell_agents(self, message: Message) -> None:
+        for agent in self._agents:
+            self._hub.send(agent, message, droppable=message["kind"] == "beat")
 
     _handle: ClassVar[dict[str, Callable[..., None]]] = {
         "hello": _hello,

@@ -216,9 +216,13 @@ class Engine:
         extra = {"batches": self.batches, "rng": worker.rng.bit_generator.state}
         self.hand_in(key, worker.steps, self.time_s, self.counters(), copies, extra)
 
-    def restore(self, steps: int, batches: int, rng: dict[str, Any], vectors: dict[str, Tensor]) -> None:
-        """Be what the worker was that handed in this checkpoint."""
+    def restore(
+        self, steps: int, batches: int, rng: dict[str, Any], vectors: dict[str, Tensor], counters: dict[str, Any]
+    ) -> None:
+        """Be what the worker was that handed in this checkpoint. counters: none at the start of a run."""
         worker = self.worker
+        self.plane.bytes_sent, self._busy_s = counters.get("bytes_sent", 0), counters.get("busy_s", 0.0)
+        self.staleness, self.missed = list(counters.get("staleness", (0, 0, 0))), counters.get("missed", 0)
         worker.steps, self.batches = steps, batches
         worker.rng.bit_generator.state = rng
         self.buffers.copy_(vectors["buffers"])

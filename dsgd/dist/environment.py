@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 import secrets
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+# Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing connections
 # Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
 SPECIAL_STEPS = 0xFFFFFFF0
@@ -29,6 +32,8 @@ class Launch:
     attempt: int  # how often the job has been restarted
     job: str  # the same in all processes, another in other jobs and after a restart: as far as the launcher tells
     agent_store: bool = False  # torchrun itself already serves a TCPStore at the master's address: nobody else must
+    step: str | None = None  # of srun, like slurm-17.0: the same after a restart
+    last_host: str | None = None  # of srun's step
 
 
 def launch(environment: Mapping[str, str]) -> Launch:
@@ -74,16 +79,16 @@ def gpus(environment: Mapping[str, str], proc: Path = GPUS) -> int:
     return len(visible) if len(set(visible)) == len(visible) else 0
 
 
-def first_host(nodelist: str, name: str = "nodelist") -> str:
-    """The first host of a list as SLURM writes it: n[1-3,7],m5 begins with n1.
+def ends_of(nodelist: str, name: str = "nodelist") -> tuple[str, str]:
+    """The first and the last host of a list as SLURM writes it: n[1-3,7],m[5-6] is from n1 to m6.
 
     name: of the variable, for the ValueError about something else."""
     one = r"[^\s,\[\]]*(?:\[\d[\d,-]*\][^\s,\[\]]*)*"
-    match = re.fullmatch(rf"({one})(?:,{one})*", nodelist)
+    match = re.fullmatch(rf"({one})(?:,({one}))*", nodelist)
     first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[1]) if match else ""
-    if not first:
+    if not match or not first:
         raise ValueError(f"{name} must be a list of hosts like n[1-3,7],m5, got {nodelist!r}")
-    return first
+    return first, re.sub(r"\[(?:[^\]]*[,-])?(\d+)\]", r"\1", match[2] or match[1])
 
 
 def _torchrun(environment: Mapping[str, str]) -> Launch:
@@ -119,24 +124,14 @@ def _slurm(environment: Mapping[str, str]) -> Launch:
             )
     job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, "SLURM_STEP_ID", 0)
     attempt = _restarts(environment)
-    if "MASTER_ADDR" in environment:
-        address = _text(environment, "MASTER_ADDR")
-    else:
-        hosts = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
-        address = first_host(_text(environment, hosts), hosts)
+    hosts = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
+    first, last = ends_of(_text(environment, hosts), hosts)
+    address = _text(environment, "MASTER_ADDR") if "MASTER_ADDR" in environment else first
     # steps of one job, and jobs with neighbouring numbers, may share their first host
     port = _port(environment) if "MASTER_PORT" in environment else PORTS[(31 * job + step) % len(PORTS)]
-    return Launch(
-        "slurm",
-        rank,
-        nodes,
-        local_rank,
-        _tasks_here(environment, nodes),
-        address,
-        port,
-        attempt,
-        f"slurm-{job}.{step}-{attempt}",
-    )
+    here, name = _tasks_here(environment, nodes), f"slurm-{job}.{step}"
+    whole = f"{name}-{attempt}"
+    return Launch("slurm", rank, nodes, local_rank, here, address, port, attempt, whole, step=name, last_host=last)
 
 
 def _tasks_here(environment: Mapping[str, str], nodes: int) -> int:

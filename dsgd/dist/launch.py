@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsgd.dist.control import Closed, Line
+from dsgd.dist.environment import STOPS
 
 GRACE_S = 3.0  # for a child to end by itself when the run is over
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Parent:
     closing: list[socket.socket] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     status: str | None = None  # of the run, as a coordinator elsewhere has said at its end
+    heard: float = 0.0  # when that coordinator last said anything, by time.monotonic()
 
     def start(
         self, name: str, main: Callable[[bool], int], restarts: int = 0, echo: bool = False, quiet: bool = True
@@ -86,18 +87,21 @@ class Parent:
 
     def supervise(self, over: Child | Line, stop: Callable[[], None]) -> int | None:
         """Wait until the run is over: until the child that coordinates it has ended, or the line to it elsewhere. Then
-        end every child. stop: called on Ctrl-C and SIGTERM; a second one kills all. Returns the coordinating child's
-        exit status."""
+        end every child. stop: called on the first of STOPS; on Ctrl-C after it again, which then kills all. Returns
+        the coordinating child's exit status."""
+        self.heard = time.monotonic()
         try:
             with _signals() as (woken, caught):
-                stopped = 0
+                stopped = False
                 while not self._is_over(over, woken):
-                    for _ in range(len(caught)):
-                        caught.pop()
-                        stopped += 1
-                        stop()
-                        if stopped > 1:
+                    while caught:
+                        impatient = stopped and caught[0] == signal.SIGINT
+                        del caught[0]
+                        if impatient or not stopped:  # SLURM's signals come in twos and mean one thing
+                            stop()
+                        if impatient:
                             raise KeyboardInterrupt
+                        stopped = True
                     for child in self.children:
                         if child is not over and child.status not in (None, 0) and child.restarts > 0:
                             child.restarts -= 1
@@ -120,7 +124,12 @@ class Parent:
         if isinstance(over, Child):
             return over.status is not None
         if over.fileno() not in readable:
-            return False
+            if time.monotonic() - self.heard <= over.timeout_s:
+                return False
+            print(f"the coordinator has been silent for {over.timeout_s:g} s", file=sys.stderr)
+            self.status = "failed"
+            return True
+        self.heard = time.monotonic()
         try:
             message = over.receive()
         except Closed:

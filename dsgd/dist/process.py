@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.data import DataLost
 from dsgd.dist.collectives import Averaging, CollectiveFailed, Groups, join_groups
 from dsgd.dist.compute import Compute, keep_freed_memory
 from dsgd.dist.control import Closed, Line, Message
 from dsgd.dist.engine import CannotGoOn, Engine
 from dsgd.dist.job import BEAT_S, HELLO_S, Job
 from dsgd.dist.plane import Plane, Unreachable
+from dsgd.gradients.precision import Unsuitable, prepare
 from dsgd.server import Shard
 
 READ = "dsgd.read"  # a call that every server answers: its range of the output model
@@ -135,9 +137,10 @@ def guarded(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, n
         print(error, flush=True)
         return EXIT_ORPHAN
     except Exception as error:  # whatever an algorithm, a model or a data set may raise
+        own = isinstance(error, (DataLost, Unsuitable))
         known = isinstance(error, (CannotGoOn, CollectiveFailed, Unreachable))
-        text = str(error) if known else f"{type(error).__name__}: {error}"
-        if not known:
+        text = str(error) if known or own else f"{type(error).__name__}: {error}"
+        if not (known or own):
             print(traceback.format_exc(), flush=True)
         blame = error.blame if isinstance(error, CannotGoOn) else None
         try:
@@ -154,6 +157,8 @@ def work(job: Job, rank: int, post: Post, again: bool) -> None:
     experiment, problem = job.experiment, job.problem
     p, k = experiment.nodes, experiment.algo.servers
     devices = [torch.device(name) for name in job.devices[rank]]
+    for device in devices:
+        prepare(experiment.precision, device)
     plane = _plane(job, rank, post)
     book = post.wait_for("book")
     plane.connect([tuple(at) if at else None for at in book["addresses"]])
@@ -165,7 +170,7 @@ def work(job: Job, rank: int, post: Post, again: bool) -> None:
     )
     stored = job.state["workers"][rank] if job.state is not None and not again else None
     if stored is not None:
-        engine.restore(stored["steps"], stored["batches"], stored["rng"], stored["vectors"])
+        engine.restore(stored["steps"], stored["batches"], stored["rng"], stored["vectors"], stored["counters"])
     elif again or job.state is not None:
         x.copy_(_model_of_others(plane, rank, p, k))
         engine.worker.steps = engine.batches = book["steps"]
@@ -205,9 +210,9 @@ def serve(job: Job, node: int, post: Post, again: bool) -> None:
     p, k = experiment.nodes, experiment.algo.servers
     index = node - p
     shard = Shard(experiment.algo.server(job.problem.start.tensor_split(k)[index].clone()), p)
-    if job.state is not None:
-        for name, vector in job.state["servers"][index].items():
-            getattr(shard.server, name).copy_(vector)
+    stored = {"counters": {}, "vectors": {}} if job.state is None else job.state["servers"][index]
+    for name, vector in stored["vectors"].items():
+        getattr(shard.server, name).copy_(vector)
     lock = threading.Lock()
     serving: list[tuple[float, float]] = []
 
@@ -224,6 +229,7 @@ def serve(job: Job, node: int, post: Post, again: bool) -> None:
             return answer
 
     plane = _plane(job, node, post)
+    plane.bytes_sent = stored["counters"].get("bytes_sent", 0)
     plane.serve(operate)
     plane.connect([tuple(at) if at else None for at in post.wait_for("book")["addresses"]])
     post.tell("ready")

@@ -54,8 +54,27 @@ def new_token() -> str:
     return secrets.token_hex(TOKEN_BYTES)
 
 
+def master_of(launch: Launch) -> str:
+    """The IPv4 address of the machine of rank 0 at which all others reach it. Raises NoMeeting.
+
+    Many machines take their own name for 127.0.1.1. There it is the address of the interface that leads to another
+    machine of the step."""
+    address = address_of(launch.master_address)
+    if not address.startswith("127.") or launch.local_nodes == launch.nodes:
+        return address
+    if launch.last_host is None:
+        raise NoMeeting(
+            f"MASTER_ADDR must be an address that other machines reach, got {launch.master_address}, which is {address}"
+        )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address_of(launch.last_host), 9))  # of a datagram socket: sends nothing
+        except OSError as error:
+            raise NoMeeting(f"{launch.last_host} cannot be reached from the machine of rank 0: {error}") from error
+        return probe.getsockname()[0]
+
+
 def address_of(name: str) -> str:
-    """The IPv4 address of a host. Raises NoMeeting."""
     try:
         return socket.gethostbyname(name)
     except OSError as error:
@@ -133,7 +152,7 @@ def _reached(launch: Launch) -> Iterator[None]:
 
 def _serve(launch: Launch) -> TCPStore:
     """A store on the interface of the master's address, and on no other."""
-    address = address_of(launch.master_address)
+    address = master_of(launch)
     try:
         listener = socket.create_server((address, launch.master_port), backlog=1024)
     except OSError as error:
@@ -151,7 +170,7 @@ def _serve(launch: Launch) -> TCPStore:
 
 def _connect(launch: Launch, deadline: float) -> TCPStore:
     """The store of somebody else. Raises NoMeeting if there is none by the deadline."""
-    address, port = address_of(launch.master_address), launch.master_port
+    address, port = master_of(launch), launch.master_port
     while True:
         try:
             socket.create_connection((address, port), max(deadline - time.monotonic(), POLL_S)).close()

@@ -72,11 +72,15 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step: after a crash there is the old or the new one, whole."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk others need the room
+        raise
 
 
 def environment() -> dict[str, Any]:

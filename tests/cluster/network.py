@@ -18,6 +18,7 @@ each other.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import functools
 import json
@@ -106,6 +107,18 @@ class Network:
         else:
             _do(*self._enter(host, "net"), *_shape("eth0", state))
             _do(*self._enter(0, "net"), *_shape(f"v{host}", state))
+
+    def processes(self, host: int) -> dict[int, str]:
+        """What runs on a host: names by process id."""
+        return _members({self._namespace(host)})
+
+    def kill(self, host: int) -> None:
+        """SIGKILL to everything that runs on a host."""
+        if not _kill_members({self._namespace(host)}):
+            raise RuntimeError(f"processes of host {host} did not end within {PATIENCE_S / 2:g} s")
+
+    def _namespace(self, host: int) -> int:
+        return os.stat(f"/proc/{self._warden.pid}/fd/{self._descriptors[host]['net']}").st_ino
 
     def _enter(self, index: int, *kinds: str) -> list[str]:
         files = {kind: f"/proc/{self._warden.pid}/fd/{self._descriptors[index][kind]}" for kind in kinds}
@@ -210,18 +223,26 @@ def _kill_members(networks: set[int]) -> bool:
     """SIGKILL to all processes in these network namespaces, until twice in a row there is none. False: some stay."""
     quiet, deadline = 0, time.monotonic() + PATIENCE_S / 2
     while quiet < 2 and time.monotonic() < deadline:
-        found = False
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if (entry / "ns" / "net").stat().st_ino in networks:
-                        found = True
-                        os.kill(int(entry.name), signal.SIGKILL)
-                except (FileNotFoundError, ProcessLookupError, PermissionError):
-                    continue  # it has ended meanwhile, or is somebody else's
+        found = _members(networks)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         quiet = 0 if found else quiet + 1
         time.sleep(0.01)
     return quiet == 2
+
+
+def _members(networks: set[int]) -> dict[int, str]:
+    """All processes in these network namespaces but this one: their names."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if (entry / "ns" / "net").stat().st_ino in networks:
+                    found[int(entry.name)] = (entry / "comm").read_text().strip()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it has ended meanwhile, or is somebody else's
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.dist.environment import PORTS, advice, first_host, gpus, launch
+from dsgd.dist.environment import PORTS, advice, ends_of, gpus, launch
 
 TORCHRUN = {
     "RANK": "2",
@@ -205,25 +205,27 @@ def test_half_of_a_step_is_an_error(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodelist", "first"),
+    ("nodelist", "first", "last"),
     [
-        ("n1", "n1"),
-        ("n[1-3,7],m5", "n1"),
-        ("n[007-010]", "n007"),
-        ("m5,n[1-3]", "m5"),
-        ("rack[1-2]n[3-4]", "rack1n3"),
-        ("n[5,9]-ib,x", "n5-ib"),
-        ("a-b.example.org,c", "a-b.example.org"),
+        ("n1", "n1", "n1"),
+        ("n[1-3,7],m5", "n1", "m5"),
+        ("n[007-010]", "n007", "n010"),
+        ("m5,n[1-3]", "m5", "n3"),
+        ("n[1-3,7]", "n1", "n7"),
+        ("rack[1-2]n[3-4]", "rack1n3", "rack2n4"),
+        ("x,n[5,9]-ib", "x", "n9-ib"),
+        ("n[5,9]-ib,x", "n5-ib", "x"),
+        ("a-b.example.org,c", "a-b.example.org", "c"),
     ],
 )
-def test_the_first_host_of_a_list(nodelist: str, first: str) -> None:
-    assert first_host(nodelist) == first
+def test_the_ends_of_a_list_of_hosts(nodelist: str, first: str, last: str) -> None:
+    assert ends_of(nodelist) == (first, last)
 
 
 @pytest.mark.parametrize("nodelist", ["", "n[", "n[]", "n]1", ",n1", "n[a-b]", "n1 n2", "n1,n[2"])
 def test_what_is_no_list_of_hosts_is_refused(nodelist: str) -> None:
     with pytest.raises(ValueError, match=r"^nodelist must be a list of hosts"):
-        first_host(nodelist)
+        ends_of(nodelist)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""`resume=auto`: the same command line, however often it is typed, comes to the end of one run."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import PATIENCE_S, call, lines, marks, start, summary, wait_until
+
+SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
+LONG = ("algo=gossip", "nodes=4", "engine=sim", "budget.epochs=10")  # seconds
+STEP = {  # what srun says to its only task
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "n7",
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+
+
+def test_it_begins_once_and_has_nothing_to_do_then(tmp_path: Path) -> None:
+    command = (*SMALL, "resume=auto", f"hydra.run.dir={tmp_path}/run")
+    first = call(*command)
+    assert first.status == 0, first.err
+    record = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert b"resume: null" in record["config.yaml"]
+    again = call(*command)
+    assert (again.status, again.err) == (0, f"the run in {tmp_path}/run is completed: nothing to do\n")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == record
+
+
+def test_a_run_that_has_ended_with_another_configuration_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    folder = f"hydra.run.dir={tmp_path}/run"
+    assert call(*SMALL, folder).status == 0
+    again = call(*SMALL, folder, "resume=auto", "seed=1")
+    assert (again.status, again.err) == (2, f"seed must be 0, as in the record in {tmp_path}/run, got 1\n")
+
+
+def test_it_goes_on_after_a_signal(tmp_path: Path) -> None:
+    """As SLURM sends them on preemption: the one that was asked for, and SIGTERM at once after it."""
+    assert call(*LONG, f"hydra.run.dir={tmp_path}/whole").status == 0
+    process = start(f"dsgd-run {shlex.join(LONG)} resume=auto hydra.run.dir=run", tmp_path)
+    wait_until(lambda: lines(tmp_path / "run") >= 3, process)
+    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert lines(tmp_path / "run") < lines(tmp_path / "whole")
+    assert call(*LONG, f"hydra.run.dir={tmp_path}/run", "resume=auto").status == 0
+    assert marks(tmp_path / "run") == marks(tmp_path / "whole")
+    assert summary(tmp_path / "run") == summary(tmp_path / "whole")
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == (tmp_path / "whole" / "config.yaml").read_bytes()
+
+
+def test_what_was_ended_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert call(*SMALL, f"hydra.run.dir={folder}").status == 0
+    whole = marks(folder)
+    (folder / "summary.json").unlink()
+    (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text()[:-20])
+    assert call(*SMALL, f"hydra.run.dir={folder}", "resume=auto").status == 0
+    assert marks(folder) == whole
+
+
+def test_a_sweep_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = call("-m", *SMALL, "seed=0,1", "resume=auto")
+    assert (found.status, found.err) == (2, "resume must be used without a sweep, got auto\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_step_of_slurm_has_a_folder_of_its_own_and_finds_it_again_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in STEP.items():
+        monkeypatch.setenv(name, value)
+    assert call(*SMALL).status == 0
+    folder = tmp_path / "outputs" / "slurm-17.0_sync_4"
+    assert summary(folder)["status"] == "completed"
+    twice = call(*SMALL)
+    assert twice.status == 2
+    assert twice.err.startswith("hydra.run.dir must not hold another run's record, got outputs/slurm-17.0_sync_4;")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    restarted = call(*SMALL)
+    assert (restarted.status, restarted.err) == (0, f"the run in {folder} is completed: nothing to do\n")
