@@ -75,6 +75,7 @@ def master_of(launch: Launch) -> str:
 
 
 def address_of(name: str) -> str:
+    """The IPv4 address of a host. Raises NoMeeting."""
     try:
         return socket.gethostbyname(name)
     except OSError as error:
