@@ -11,11 +11,12 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dsgd.gradients import choose
+from dsgd.gradients import Evaluator, choose
 from dsgd.gradients.problem import Problem, build_problem
 from dsgd.gradients.stacked import Stacked, automatic_size
 from dsgd.gradients.stacking import Unstackable
-from tests.gradients.networks import KNOWN, Branching, Hooked, Mixing, Normed, modules, problem_of
+from dsgd.gradients.vmap import Vmap
+from tests.gradients.networks import CLASSES, KNOWN, Branching, Hooked, Mixing, Normed, modules, problem_of
 from tests.gradients.test_evaluators import assert_close, fulfilled, wanted
 from tests.simulate import experiment, simulate
 
@@ -86,6 +87,26 @@ def test_what_is_stacked_with_what_changes_no_bit_of_a_random_network(module: nn
         evaluator = Stacked(of, data.draw(st.sampled_from([3, 5, 8])))
     except Unstackable:  # found out before a run: kernels for tiny layers may depend on where a matrix lies
         reject()
+    assert_composes(evaluator, of, data)
+
+
+@pytest.mark.parametrize("features", [13, 16])
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_what_is_vmapped_with_what_changes_no_bit_or_vmap_is_not_used(features: int, data: st.DataObject) -> None:
+    """Products of odd sizes come out with other last bits where a matrix lies elsewhere, on some processors."""
+    layers = [nn.Flatten(), nn.Linear(64, features), nn.LayerNorm(features), nn.Linear(features, CLASSES)]
+    of = problem_of(seeded(module=nn.Sequential(*layers)))
+    evaluator = Vmap(of)
+    reason = evaluator.failure()
+    if reason is not None:
+        assert reason == "its gradients depend on what is computed with them"
+        return
+    assert_composes(evaluator, of, data)
+
+
+def assert_composes(evaluator: Evaluator, of: Problem, data: st.DataObject) -> None:
+    """Each gradient is the same to the bit alone and with others."""
     count = 9
     alone = wanted(of, count)
     for item in alone:
@@ -100,6 +121,20 @@ def test_what_is_stacked_with_what_changes_no_bit_of_a_random_network(module: nn
         assert other.value is not None
         assert torch.equal(one.value, other.value)
         assert torch.equal(one.buffers, other.buffers)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus])
+def test_the_end_of_a_vector_loop_is_like_its_middle(activation: type[nn.Module]) -> None:
+    """What is left over for the scalar code there is 15 numbers of 5 models with 1 feature each."""
+    layers = [nn.Flatten(), nn.Linear(64, 1), activation(), nn.Linear(1, CLASSES)]
+    of = problem_of(seeded(module=nn.Sequential(*layers)))
+    evaluator = Stacked(of, 5)
+    alone, together = wanted(of, 40), wanted(of, 40)
+    for item in alone:
+        evaluator.evaluate([item])
+    evaluator.evaluate(together)
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(one.value, other.value)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
