@@ -15,18 +15,14 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from dsgd.cli.arguments import Parser
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import ConfigTree, one_line
 from dsgd.dist.environment import launch
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)  # one line, like every other error, without the usage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="dsgd-calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="dsgd-calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of dsgd-run: nodes, model, data, ...")
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write, FOLDER/cluster/NAME.yaml")
     parser.add_argument("--steps", type=int, default=100, help="of every worker (default: %(default)s)")

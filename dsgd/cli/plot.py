@@ -6,15 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+
+from dsgd.cli.arguments import Parser
 
 FORMATS = ("png", "svg", "pdf")
 X_AXES = ("time", "epochs", "bytes", "samples")
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)  # one line, like every other error, without the usage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="dsgd-plot", description="Draw figures and a summary table from run records alone.")
+    parser = Parser(prog="dsgd-plot", description="Draw figures and a summary table from run records alone.")
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders with runs below (multirun)")
     parser.add_argument("--out", default="figures", metavar="DIR", help="where to write (default: %(default)s)")
     parser.add_argument("--format", default="png", help=f"of {', '.join(FORMATS)}; several with commas (default: png)")

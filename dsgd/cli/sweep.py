@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
+from dsgd.cli.arguments import Parser
 from dsgd.sweep import slurm, submission
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, Writer, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import Request, Site
@@ -32,11 +32,6 @@ submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for
 (dsgd/conf/slurm/default.yaml has all keys). Typed again it submits what is missing, and only that."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)  # one line, like every other error, without the usage
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
     try:
@@ -50,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = _Parser(
+    whole = Parser(
         prog="dsgd-sweep",
         description="A grid of runs as jobs of SLURM.",
         epilog=EXAMPLES,
@@ -58,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str, points: str | None) -> _Parser:
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str, points: str | None) -> Parser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(command=run)
         command.add_argument("--folder", default="sweep", metavar="DIR", help="of the sweep (default: %(default)s)")

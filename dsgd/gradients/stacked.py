@@ -112,11 +112,8 @@ class Stacked:
         rows = torch.empty_like(like)
         if parts[0].device != like.device:
             return rows.copy_(torch.cat([part.flatten(1) for part in parts], dim=1))
-        begin = 0
         for slot, part in zip(self.problem.parameters, parts, strict=True):
-            end = begin + slot.shape.numel()
-            rows[:, begin:end].view(part.shape).copy_(part)
-            begin = end
+            rows[:, slot.start : slot.start + slot.shape.numel()].view(part.shape).copy_(part)
         return rows
 
     def _trusted(self, most: int) -> list[int]:
