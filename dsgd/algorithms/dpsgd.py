@@ -48,9 +48,9 @@ class DPSGD(Algorithm):
         weight = self.topology.mixing_row(worker.rank, worker.steps)
         targets = self.topology.targets(worker.rank, worker.steps)
         sources = self.topology.sources(worker.rank, worker.steps)
-        # a clone: a slow neighbour may read it after our step
-        arriving = worker.start(worker.exchange(x.clone(), targets, sources))
-        g = await worker.gradient() if self.gradient == "before" else None
+        sent = x.clone()  # a slow neighbour may read it after our step
+        arriving = worker.start(worker.exchange(sent, targets, sources))
+        g = await worker.gradient(sent) if self.gradient == "before" else None
         received = await arriving
         x.mul_(weight[worker.rank])
         for j in sorted(received):  # every engine must add in the same order

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -44,9 +45,18 @@ class Together(Protocol):
         ...
 
 
+def _serves_together(data: Data) -> TypeGuard[Together]:
+    return _is_together(type(data))
+
+
+@cache  # asked anew of every flush, it would take a twentieth of a small one's time
+def _is_together(kind: type[Data]) -> bool:
+    return issubclass(kind, Together)
+
+
 def batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
     """As `Together.batches`, for any data."""
-    if isinstance(data, Together):
+    if _serves_together(data):
         return data.batches(ranks, steps)
     found = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
     inputs, targets = (torch.stack(column) for column in zip(*found, strict=True))
@@ -55,7 +65,7 @@ def batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Ten
 
 def total_loss(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
     """As `Together.total_loss`, for any data."""
-    if isinstance(data, Together):
+    if _serves_together(data):
         return data.total_loss(outputs, targets)
     return torch.vmap(data.loss)(outputs, targets).sum()
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from dsgd.gradients.columns import convolution, products
 from dsgd.gradients.stacking import Call, Read, Trace, Unstackable
 
 Step = tuple[Read, str]
-ALIGNED = 16  # numbers, 64 bytes of float32
+FEW = 4  # pixels of an image
 UNROLLED = 64  # numbers that a loop over vectors takes at once, at most
 
 
@@ -61,6 +62,14 @@ def _convolution(trace: Trace, node: fx.Node, module: nn.Conv2d) -> Step:
     read = trace.read(_source(node), "shared" if shared else "images")
     stride, padding, dilation = module.stride, module.padding, module.dilation
     groups = module.groups
+    if groups == 1 and not shared and not isinstance(padding, str) and trace.shape(node)[1:].numel() <= FEW:
+        columns = trace.read(_source(node), "columns")
+
+        def as_products(call: Call) -> Tensor:
+            own_bias = None if bias is None else bias(call)
+            return convolution(weight(call), columns(call), own_bias, stride, padding, dilation)
+
+        return as_products, "columns"
 
     def step(call: Call) -> Tensor:
         kernels = weight(call).flatten(0, 1)
@@ -73,8 +82,8 @@ def _convolution(trace: Trace, node: fx.Node, module: nn.Conv2d) -> Step:
 def _batch_norm(trace: Trace, node: fx.Node, module: nn.BatchNorm2d) -> Step:
     if module.momentum is None:  # would need to know how many batches each worker has seen
         raise Unstackable(f"{trace.name(node)} with momentum=None")
-    pixels = trace.shape(node)[1:].numel()
-    layout = "images" if pixels > 1 else "rows"
+    alone = trace.shape(node)[1:].numel() == 1
+    layout = "columns" if alone or trace.layout(_source(node)) == "columns" else "images"
     read = trace.read(_source(node), layout)
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = _weights(trace, module, *names)
@@ -85,13 +94,12 @@ def _batch_norm(trace: Trace, node: fx.Node, module: nn.BatchNorm2d) -> Step:
         statistics = _flat(mean, call), _flat(variance, call)
         return F.batch_norm(x, *statistics, _flat(weight, call), _flat(bias, call), batch_statistics, momentum, eps)
 
-    def of_features(call: Call) -> Tensor:
-        # each feature's samples side by side: across features the kernel's last bits would depend on their number
+    def of_columns(call: Call) -> Tensor:
+        # each channel's numbers side by side: across channels the kernel's last bits would depend on their number
         x = read(call)
-        columns = x.flatten(2).transpose(1, 2)
-        return norm(call, columns.reshape(1, -1, x.shape[1])).view(columns.shape).transpose(1, 2).reshape(x.shape)
+        return norm(call, x.reshape(1, x.shape[0] * x.shape[1], -1)).view(x.shape)
 
-    return (lambda call: norm(call, read(call))) if layout == "images" else of_features, layout
+    return of_columns if layout == "columns" else lambda call: norm(call, read(call)), layout
 
 
 def _group_norm(trace: Trace, node: fx.Node, module: nn.GroupNorm) -> Step:
@@ -102,32 +110,20 @@ def _group_norm(trace: Trace, node: fx.Node, module: nn.GroupNorm) -> Step:
 
 
 def _linear(trace: Trace, node: fx.Node, module: nn.Linear) -> Step:
-    read = trace.read(_source(node), "rows")
+    several = len(trace.shape(node)) > 1  # vectors in each sample
+    layout = "rows" if several else "columns"
+    read = trace.read(_source(node), layout)
     weight, bias = _weights(trace, module, "weight", "bias")
     assert weight is not None
 
-    def step(call: Call) -> Tensor:
-        x, w = read(call), weight(call)
-        b = x.new_zeros(call.n, w.shape[1]) if bias is None else bias(call)
-        rows = x.flatten(1, -2) if x.dim() > 3 else x
-        y = _products(rows, w, b)
-        return y.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else y
+    def product(call: Call, x: Tensor) -> Tensor:
+        return products(weight(call), x, None if bias is None else bias(call))
 
-    return step, "rows"
+    def of_several(call: Call) -> Tensor:
+        x = read(call)
+        return product(call, x.flatten(1, -2).transpose(1, 2)).transpose(1, 2).unflatten(1, x.shape[1:-1])
 
-
-def _products(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """x [n, b, in] times the transposed w [n, out, in], plus b [n, out].
-
-    Small products come out with other last bits where a matrix does not begin at a multiple of 64 bytes, which would
-    depend on the model's place: there zeros fill up."""
-    # the weights come first: then their gradients lie in memory as they do
-    samples, inputs, outputs = x.shape[1], x.shape[2], w.shape[1]
-    if not (samples * inputs % ALIGNED or samples * outputs % ALIGNED or inputs * outputs % ALIGNED):
-        return torch.baddbmm(b.unsqueeze(2), w, x.transpose(1, 2)).transpose(1, 2)
-    more, wider = -inputs % ALIGNED, -outputs % ALIGNED
-    y = torch.bmm(F.pad(w, (0, more, 0, wider)), F.pad(x, (0, more)).transpose(1, 2))
-    return y[:, :outputs].transpose(1, 2) + b.unsqueeze(1)
+    return of_several if several else lambda call: product(call, read(call)), layout
 
 
 # What acts on every number or every channel for itself
@@ -173,12 +169,15 @@ def _relu(trace: Trace, node: fx.Node, module: nn.Module | None = None) -> Step:
     return step
 
 
-_KEEPS_NO_OUTPUT = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.Linear)  # for the backward pass
+_KEEPS_NO_OUTPUT = (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm)  # for the backward pass
 
 
 def _overwritable(trace: Trace, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return isinstance(trace.modules[str(node.target)], _KEEPS_NO_OUTPUT)
+        module = trace.modules[str(node.target)]
+        if trace.layout(node) == "columns":  # where others hand on another view of what they have computed
+            return isinstance(module, nn.Linear)
+        return isinstance(module, _KEEPS_NO_OUTPUT)
     return node.target in (operator.add, operator.iadd, torch.add, "add", "add_")
 
 
@@ -230,7 +229,7 @@ def _binary(function: Callable[[Any, Any], Tensor], changes: bool = False) -> Ca
         trace.shape(node)
         layouts = {trace.layout(result) for result in results}  # pyright: ignore[reportArgumentType]
         weighs = len(results) < sum(trace.is_tensor(arg) for arg in node.args)
-        layout = "rows" if weighs else next(one for one in ("images", "rows", "shared") if one in layouts)
+        layout = "rows" if weighs else next(one for one in ("columns", "images", "rows", "shared") if one in layouts)
         reads = [_operand(trace, node, arg, layout) for arg in node.args]
         if changes:
             trace.changes(_source(node), node)
@@ -262,9 +261,12 @@ def _reshape(trace: Trace, node: fx.Node, module: nn.Module | None = None) -> St
     """Flatten, view and their like: each sample keeps its numbers, in their order."""
     shape = trace.shape(node)
     trace.shape(_source(node))
-    if trace.layout(_source(node)) == "shared":
-        read = trace.read(_source(node), "shared")
-        return lambda call: read(call).reshape(call.samples, *shape), "shared"
+    layout = trace.layout(_source(node))
+    read = trace.read(_source(node), layout)
+    if layout == "shared":
+        return lambda call: read(call).reshape(call.samples, *shape), layout
+    if layout == "columns":
+        return lambda call: read(call).reshape(call.n, *shape, call.samples), layout
     rows = trace.read(_source(node), "rows")
     return lambda call: rows(call).reshape(call.n, call.samples, *shape), "rows"
 

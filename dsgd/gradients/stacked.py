@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from dsgd.gradients import Wanted
+from dsgd.gradients.columns import ALIGNED
 from dsgd.gradients.flush import batches, evaluation, total_loss
 from dsgd.gradients.problem import Problem, Slot
 from dsgd.gradients.stacking import Network, Unstackable
 from dsgd.gradients.trial import alike, examples
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
-CACHED_BYTES = 2 << 20  # of the largest activation of a stack
+CACHED_BYTES = 1 << 20  # of the largest activation of a stack
 EXACT = 1e-9  # of float64, relative to the largest entry
 EVALUATION_NUMBERS = 1 << 20  # in the largest activation of an evaluation
 
@@ -86,18 +87,19 @@ class Stacked:
 
     def _fulfil(self, group: Sequence[Wanted], size: int) -> None:
         rows = [*group, *[group[-1]] * (size - len(group))]
-        x = torch.stack([row.snapshot for row in rows if row.snapshot is not None])
+        x = _aligned([row.snapshot for row in rows if row.snapshot is not None])
         buffers = torch.stack([row.buffers for row in rows])
         inputs, targets = batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
         g, changed = self._gradients(x, buffers, inputs, targets)
         self.problem.add_decay(g, x)
         # gradients as rows, not copies: who wanted them together reads them at about the same time
-        for item, value, kept in zip(group, g, changed, strict=False):
-            item.fulfil(value, kept.clone() if kept.numel() else item.buffers)
+        kept = [part.clone() for part in changed] if changed.numel() else [item.buffers for item in group]
+        for item, value, statistics in zip(group, g, kept, strict=False):
+            item.fulfil(value, statistics)
 
     def _gradients(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients [n, d] at x [n, d] without decay, and the buffers [n, nb] after the forward pass."""
-        parameters = _parts(self.problem.parameters, x.to(self.device))
+        parameters = _views(self.problem.parameters, x.to(self.device))
         statistics = _parts(self.problem.buffers, buffers.to(self.device))
         for parameter in parameters:
             parameter.requires_grad_()
@@ -151,6 +153,27 @@ def _parts(slots: Sequence[Slot], flat: Tensor) -> list[Tensor]:
     return [
         part.clone(memory_format=torch.contiguous_format).view(n, *slot.shape)
         for slot, part in zip(slots, flat.split(sizes, dim=1) if slots else [], strict=True)
+    ]
+
+
+def _aligned(vectors: Sequence[Tensor]) -> Tensor:
+    """Vectors [d] as rows [n, d], each of which begins where `products` wants a matrix to begin."""
+    gap = vectors[0].new_zeros(-len(vectors[0]) % ALIGNED)
+    if not len(gap):
+        return torch.stack(list(vectors))
+    rows = torch.cat([part for vector in vectors for part in (vector, gap)])
+    return rows.view(len(vectors), -1)[:, : len(vectors[0])]
+
+
+def _views(slots: Sequence[Slot], rows: Tensor) -> list[Tensor]:
+    """As `_parts`, but where all models' parts begin well, they are views of the rows: what needs them in one piece
+    copies them."""
+    if rows.stride(0) % ALIGNED:
+        return _parts(slots, rows)
+    parts = zip(slots, rows.split([slot.shape.numel() for slot in slots], dim=1), strict=True)
+    return [
+        (part.clone(memory_format=torch.contiguous_format) if slot.start % ALIGNED else part).view(-1, *slot.shape)
+        for slot, part in parts
     ]
 
 

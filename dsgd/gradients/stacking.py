@@ -2,7 +2,8 @@
 
 The module's forward pass is traced, once for training and once for evaluation, and every layer in it is replaced by
 one that serves all models together (`dsgd.gradients.layers`). Images of all models lie in one tensor [b, N C, H, W], so
-that a convolution with N groups, one batch norm and one pooling act on all of them; everything else in [N, b, ...].
+that a convolution with N groups, one batch norm and one pooling act on all of them; everything else in [N, b, ...], or
+in [N, ..., b] where products are taken (`dsgd.gradients.columns`).
 
 A layer without such a counterpart, and whatever cannot be traced, raises `Unstackable`, which names it.
 """
@@ -76,7 +77,8 @@ class Trace:
     """The forward pass of one module, layer by layer as it is translated.
 
     What a layer's translation needs of its surroundings: shapes, and how to read a value in the layout it wants.
-    Layouts: `images` [b, N C, H, W]; `rows` [N, b, ...]; `shared` [b, ...], the same for all models.
+    Layouts: `images` [b, N C, H, W]; `rows` [N, b, ...]; `columns` [N, ..., b]; `shared` [b, ...], the same for all
+    models.
     """
 
     def __init__(self, problem: Problem, training: bool) -> None:
@@ -253,6 +255,11 @@ def _line(error: BaseException) -> str:
 _TURNS: dict[tuple[str, str], Callable[[Tensor, int], Tensor]] = {
     ("rows", "images"): lambda x, n: x.transpose(0, 1).flatten(1, 2),
     ("images", "rows"): lambda x, n: x.unflatten(1, (n, -1)).transpose(0, 1),
+    ("rows", "columns"): lambda x, n: x.movedim(1, -1),
+    ("columns", "rows"): lambda x, n: x.movedim(-1, 1),
+    ("images", "columns"): lambda x, n: x.unflatten(1, (n, -1)).movedim(0, -1).contiguous(),
+    ("columns", "images"): lambda x, n: x.movedim(-1, 0).flatten(1, 2),
+    ("shared", "columns"): lambda x, n: x.movedim(0, -1).unsqueeze(0).expand(n, *x.shape[1:], len(x)),
     ("shared", "rows"): lambda x, n: x.unsqueeze(0).expand(n, *x.shape),
     ("shared", "images"): lambda x, n: x.repeat(1, n, *[1] * (x.dim() - 2)),
 }

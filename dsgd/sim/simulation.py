@@ -43,22 +43,31 @@ class Simulation:
                 yield from self._mark(0.0)
             self.machine.launch()
             self._launched = True
-        machine, loop = self.machine, self.machine.loop
         while self.status == "running":
-            # in the midst of a moment nothing is due
-            amid = loop.next_time == loop.now and not machine.over
-            due = None if amid else self._due()
-            if due is not None:
+            if self._amid():  # of a moment: nothing is due
+                self._go_on(interrupt)
+            elif (due := self._due()) is not None:
                 yield from self._mark(due)
-            elif not amid and self._finished():
+            elif not self._finished():
+                self._go_on(interrupt)
+            else:
                 if self._is_new(self.time_s):
                     yield from self._mark(self.time_s)
                 if self.status == "running":
                     self.status = "completed"
-            elif interrupt():
-                self.status = "interrupted"
-            else:
-                loop.process_one()
+
+    def _go_on(self, interrupt: Callable[[], bool]) -> None:
+        """Let the next event happen, and what follows at the same time."""
+        process_one = self.machine.loop.process_one
+        while not interrupt():
+            process_one()
+            if not self._amid():
+                return
+        self.status = "interrupted"
+
+    def _amid(self) -> bool:
+        loop = self.machine.loop
+        return loop.next_time == loop.now and not self.machine.over
 
     def replay(self, events: int) -> None:
         """Repeat the first events of an interrupted run without gradients and evaluations, for its control flow

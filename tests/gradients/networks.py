@@ -79,6 +79,25 @@ class Means(nn.Module):
         return self.linear(self.pool(x).mean(dim=(2, 3)) + x.mean((-1, -2), keepdim=True).squeeze())
 
 
+class Dwindling(nn.Module):
+    """Images of few pixels, where convolutions become products, among what else there is for images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, stride=4, padding=1)
+        self.first, self.norm1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.second, self.norm2 = nn.Conv2d(4, 4, (1, 3), padding=(0, 1), dilation=1), nn.GroupNorm(2, 4)
+        self.grouped = nn.Conv2d(4, 6, 3, padding="same", groups=2)
+        self.third, self.linear = nn.Conv2d(6, 5, 2, stride=2), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x), inplace=True)
+        y = F.relu(self.norm1(self.first(x)), inplace=True)
+        x = self.norm2(self.second(y) + x[:, :, :2, :2])
+        x = F.pad(self.grouped(x * 0.5), (0, 2, 1, 1))
+        return self.linear(torch.tanh(self.third(F.max_pool2d(x, 2))).flatten(1))
+
+
 class Normed(nn.Module):
     """With a layer that has no stacked form."""
 
@@ -119,7 +138,7 @@ class Hooked(nn.Module):
         return self.linear(x.flatten(1))
 
 
-KNOWN: dict[str, Callable[[], nn.Module]] = {"residual": Residual, "tied": Tied, "means": Means}
+KNOWN: dict[str, Callable[[], nn.Module]] = {"residual": Residual, "tied": Tied, "means": Means, "dwindling": Dwindling}
 
 
 @st.composite
