@@ -34,8 +34,9 @@ def products(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
 
 def convolution(w: Tensor, x: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """w [n, out, in, k, l] over x [n, in, height, width, b], plus bias [n, out]: [n, out, height', width', b]."""
-    taps = tuple(_taps(*axis) for axis in zip(x.shape[2:4], w.shape[3:], stride, padding, dilation, strict=True))
-    size = tuple(pixels_after(*axis) for axis in zip(x.shape[2:4], w.shape[3:], stride, padding, dilation, strict=True))
+    axes = list(zip(x.shape[2:4], w.shape[3:], stride, padding, dilation, strict=True))
+    size = tuple(pixels_after(*axis) for axis in axes)
+    taps = tuple(_taps(*axis) for axis in axes)
     windows: Tensor = _Windows.apply(x, size, taps)  # pyright: ignore[reportAssignmentType]
     y = products(w.flatten(2), windows.view(len(x), w[0, 0].numel(), -1), bias)
     return y.view(len(x), -1, *size, x.shape[4])

@@ -18,7 +18,7 @@ from dsgd.gradients.columns import convolution, products
 from dsgd.gradients.stacking import Call, Read, Trace, Unstackable
 
 Step = tuple[Read, str]
-FEW = 4  # pixels of an image
+FEW = 4  # pixels that a convolution leaves of an image: such a one is a product of columns
 UNROLLED = 64  # numbers that a loop over vectors takes at once, at most
 
 
@@ -59,9 +59,7 @@ def _convolution(trace: Trace, node: fx.Node, module: nn.Conv2d) -> Step:
     weight, bias = _weights(trace, module, "weight", "bias")
     assert weight is not None
     shared = trace.layout(_source(node)) == "shared" and module.groups == 1  # one plain convolution for all models
-    read = trace.read(_source(node), "shared" if shared else "images")
-    stride, padding, dilation = module.stride, module.padding, module.dilation
-    groups = module.groups
+    stride, padding, dilation, groups = module.stride, module.padding, module.dilation, module.groups
     if groups == 1 and not shared and not isinstance(padding, str) and trace.shape(node)[1:].numel() <= FEW:
         columns = trace.read(_source(node), "columns")
 
@@ -70,6 +68,7 @@ def _convolution(trace: Trace, node: fx.Node, module: nn.Conv2d) -> Step:
             return convolution(weight(call), columns(call), own_bias, stride, padding, dilation)
 
         return as_products, "columns"
+    read = trace.read(_source(node), "shared" if shared else "images")
 
     def step(call: Call) -> Tensor:
         kernels = weight(call).flatten(0, 1)
