@@ -127,10 +127,10 @@ def _take_part(
     import torch
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-    from dsgd.dist.calibration import WAIT_S, calibrate
+    from dsgd.dist.calibration import WAIT_S, CalibrationFailed, calibrate
     from dsgd.dist.compute import keep_freed_memory
     from dsgd.dist.measure import as_cluster_yaml
-    from dsgd.dist.rendezvous import address_of
+    from dsgd.dist.rendezvous import NoMeeting, address_of
     from dsgd.gradients.problem import build_problem
     from dsgd.record.writer import write_atomically
 
@@ -155,8 +155,8 @@ def _take_part(
     try:
         address = _local_address(address_of(host), port)
         found = calibrate(experiment, problem, devices, store, rank, address, steps, link_s, say)
-    except (ConnectionError, TimeoutError, RuntimeError) as error:
-        print(f"calibration: worker {rank}: {' '.join(str(error).split())}", file=sys.stderr)
+    except (CalibrationFailed, NoMeeting) as error:
+        print(f"calibration: {error}", file=sys.stderr)
         return EXIT_FAILED
     if found is not None:
         title = f"{experiment.nodes} workers, model {values['model']['name']} on {values['data']['name']}, "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.dist.channel import Unreachable
 from dsgd.dist.collectives import Groups
 from dsgd.dist.compute import Compute
 from dsgd.dist.measure import Jitter, Link, fit, measure_link
@@ -26,6 +27,14 @@ from dsgd.gradients.problem import Problem
 
 WARM_UP = 3  # steps before the first that counts: memory is taken and kernels are chosen in them
 WAIT_S = 600.0  # for the slowest worker
+NEAR_S = 60.0  # for one that is known to have come as far as this one
+FAILED = "failed"  # in the store: what went wrong first
+POLL_S = 0.02
+LOST = (ConnectionError, Unreachable)  # how another worker's failure is met
+
+
+class CalibrationFailed(Exception):
+    """One line: what went wrong first, in which worker."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +93,26 @@ def calibrate(
     """Take part in the measurement of a cluster; all `nodes` workers must. address: of this worker's interface. say: is
     called in rank 0 with a line on what goes on. Returns what rank 0 has collected from all, None in the others.
 
-    Raises ConnectionError or TimeoutError if a worker is lost."""
-    p = experiment.nodes
+    Raises CalibrationFailed in all of them if one cannot go on or does not come."""
     store.set_timeout(timedelta(seconds=WAIT_S))
+    try:
+        return _take_part(experiment, problem, devices, store, rank, address, repeats, link_s, say)
+    except Exception as error:  # the others wait for this worker: they must hear of it
+        raise CalibrationFailed(_first_failure(store, rank, error)) from error
+
+
+def _take_part(
+    experiment: Experiment,
+    problem: Problem,
+    devices: Sequence[torch.device],
+    store: Store,
+    rank: int,
+    address: str,
+    repeats: int,
+    link_s: float,
+    say: Callable[[str], None],
+) -> Calibration | None:
+    p = experiment.nodes
     _meet(store, "ready", rank, p)
     say(f"{p} workers make {repeats} steps at once")
     jitter = fit(step_times(experiment, problem, devices, rank, repeats))
@@ -109,14 +135,14 @@ def calibrate(
         if rank == first:
             say(f"link between {first} and {second}")
             with socket.create_server((address, 0)) as server:
-                server.settimeout(WAIT_S)
+                server.settimeout(NEAR_S)
                 store.set(f"port/{first}/{second}", json.dumps(server.getsockname()[:2]))
                 stream, _ = server.accept()
             with stream:
                 measure_link(stream, False, link_s)
         elif rank == second:
             host, port = json.loads(store.get(f"port/{first}/{second}"))
-            with socket.create_connection((host, port), WAIT_S) as stream:
+            with socket.create_connection((host, port), NEAR_S) as stream:
                 store.set(f"measured/{first}/{second}", json.dumps(asdict(measure_link(stream, True, link_s))))
     _meet(store, "done", rank, p)
     if rank > 0:
@@ -151,10 +177,31 @@ def pairs(p: int) -> Iterator[tuple[int, int]]:
 
 
 def _meet(store: Store, name: str, rank: int, p: int) -> None:
-    """Wait for everybody."""
+    """Wait for everybody; no longer than until one has failed."""
     store.set(f"{name}/at/{rank}", "")
-    store.wait([f"{name}/at/{other}" for other in range(p)])
+    keys = [f"{name}/at/{other}" for other in range(p)]
+    deadline = time.monotonic() + WAIT_S
+    while not store.check(keys):
+        if store.check([FAILED]):
+            raise ConnectionAbortedError("another worker has failed")
+        if time.monotonic() > deadline:
+            late = ", ".join(str(other) for other, key in enumerate(keys) if not store.check([key]))
+            raise TimeoutError(f"nothing from worker {late} for {WAIT_S:g} s")
+        time.sleep(POLL_S)
     store.set(f"{name}/passed/{rank}", "")
+
+
+def _first_failure(store: Store, rank: int, error: Exception) -> str:
+    """What has gone wrong first, of all workers; this one's error, if nobody has said anything before."""
+    own = f"worker {rank}: {type(error).__name__}: {' '.join(str(error).split())}"
+    deadline = time.monotonic() + NEAR_S / 10
+    try:
+        # who has lost another worker lets that one speak first
+        while isinstance(error, LOST) and not store.check([FAILED]) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return store.compare_set(FAILED, "", own).decode()
+    except RuntimeError:  # the store is gone, and its owner with it
+        return own
 
 
 def _leave(store: Store, p: int) -> None:

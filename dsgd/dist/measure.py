@@ -7,13 +7,14 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 
 PATIENCE_S = 30.0  # without a byte from the other end
 CHUNK = 2**16  # bytes of a transfer that are handed to the socket at once
 ROUNDS = 3  # of each transfer
+ATTEMPTS = 6  # at a rate, each with twice the time of the one before
 UNLIKE = 0.1  # a node that differs by more than this from the median gets an entry of its own
 
 _ASK = struct.Struct("<Bq")  # what to do, bytes; little endian
@@ -87,10 +88,10 @@ def measure_link(sock: socket.socket, initiator: bool, seconds: float = 1.5) -> 
     Latency: half the median round trip of one byte; what either end needs to wake up is in it, as in every message.
     Bandwidth: the slope of time against size between a large transfer, of about `seconds`, and a quarter of it, medians
     of three each, so that latency, slow start and what a shaper lets pass unshaped cancel out. It takes some 12 times
-    `seconds`.
+    `seconds`; more where a busy machine makes the smaller transfer the slower one, which is tried again with more time.
 
-    Raises ConnectionError or TimeoutError if the other end goes away or says nothing for 30 s. Leaves the socket open,
-    with this deadline set."""
+    Raises ConnectionError or TimeoutError if the other end goes away or says nothing for 30 s, RuntimeError in the
+    initiator if no time was enough. Leaves the socket open, with this deadline set."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.settimeout(PATIENCE_S)
     with ThreadPoolExecutor(1, "measure-link") as sender:  # sends while this thread receives
@@ -109,18 +110,18 @@ def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Lin
             sending.result()
         return took
 
-    def rate(kind: int) -> float:
-        size = CHUNK
-        while (took := timed(kind, size)) < seconds / 10:
-            size *= 2
-        large = max(4, int(size / took * seconds))
+    def rate(kind: int, seconds: float = seconds, attempts: int = ATTEMPTS) -> float:
+        large = _size(lambda size: timed(kind, size), seconds)
         small = large // 4
         longer, shorter = (statistics.median(timed(kind, n) for _ in range(ROUNDS)) for n in (large, small))
-        if longer <= shorter:
-            raise RuntimeError(
-                f"link: {large} bytes took {longer:.2g} s and {small} {shorter:.2g} s; give it more time"
-            )
-        return (large - small) / (longer - shorter)
+        if longer > shorter:
+            return (large - small) / (longer - shorter)
+        if attempts > 1:
+            return rate(kind, 2 * seconds, attempts - 1)
+        raise RuntimeError(
+            f"link: {large} bytes took {longer:.2g} s and {small} {shorter:.2g} s, {ATTEMPTS} times likewise; "
+            "give it more time"
+        )
 
     trips: list[float] = []
     deadline = time.perf_counter() + max(seconds, 0.1)
@@ -129,6 +130,14 @@ def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Lin
     link = Link(statistics.median(trips) / 2, min(rate(_TO), rate(_FROM)), rate(_BOTH))
     sock.sendall(_ASK.pack(_END, 0) + _RESULT.pack(*astuple(link)))
     return link
+
+
+def _size(timed: Callable[[int], float], seconds: float) -> int:
+    """About how many bytes take so long."""
+    size = CHUNK
+    while (took := timed(size)) < seconds / 10:
+        size *= 2
+    return max(4, int(size / took * seconds))
 
 
 def _answer(sock: socket.socket, sender: ThreadPoolExecutor) -> Link:

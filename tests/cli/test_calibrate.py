@@ -29,6 +29,15 @@ def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my"]
 
 
+def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> None:
+    """And not what others notice of it, who wait for it; they do not wait long."""
+    line = "dsgd-calibrate --out mine.yaml nodes=3 experiment=quadratic data._target_=tests.dist.slow.Unreadable"
+    ended = shell(line, tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "calibration: worker 1: OSError: the disk is gone"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
