@@ -12,7 +12,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -338,7 +338,6 @@ def test_the_random_graph_does_not_depend_on_the_process():
 # --- graphs from files
 
 
-@settings(deadline=None)  # host time says nothing about the property
 @given(graph=connected_graphs(), weights=st.sampled_from(["metropolis", "uniform"]))
 def test_any_connected_graph_from_a_file_is_symmetric_and_doubly_stochastic(graph: nx.Graph, weights: str):
     """W is zero off the graph, has the published weights on it, and 1 - second largest |eigenvalue| > 0 as its gap."""
@@ -357,7 +356,6 @@ def test_any_connected_graph_from_a_file_is_symmetric_and_doubly_stochastic(grap
     assert topology.spectral_gap > 1e-4
 
 
-@settings(deadline=None)  # host time says nothing about the property
 @given(graph=connected_graphs())
 def test_edges_once_edges_twice_and_a_matrix_describe_the_same_graph(graph: nx.Graph):
     """The three accepted listings of a graph give equal topologies."""
@@ -368,7 +366,6 @@ def test_edges_once_edges_twice_and_a_matrix_describe_the_same_graph(graph: nx.G
         assert once == twice == File(write_matrix(folder, graph)).build(len(graph), seed=0)
 
 
-@settings(deadline=None)  # host time says nothing about the property
 @given(st.integers(3, 12), st.sampled_from(["metropolis", "uniform"]))
 def test_a_ring_from_a_file_is_the_ring(nodes: int, weights: str):
     """On a regular graph both weights are 1/(degree+1), to the last bit."""

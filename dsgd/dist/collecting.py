@@ -19,8 +19,8 @@ class Collecting:
     """Used by the thread that listens to the members, but for `let_go`.
 
     tell: sends a message to a member. every_s: seconds between checkpoints; None: none but on demand. left_out: marks
-    for which there was no room. next_marks: by samples and by time. saved: when the last checkpoint was complete, by
-    time.monotonic().
+    for which there was no room. next_marks: by samples and by time. all_made: every worker has made all its steps, and
+    the marks at them have come or are on their way. saved: when the last checkpoint was complete, by time.monotonic().
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class Collecting:
         every_s: float | None,
     ) -> None:
         self.left_out = 0
+        self.all_made = False
         self._experiment = experiment
         self._members = members
         self._tell = tell
@@ -114,12 +115,14 @@ class Collecting:
         for gathering in self._marks:
             if gathering.key == key:
                 return gathering
-        if key.startswith("step:") and training:
+        if key.startswith("step:") and (training or self.all_made):
             if self._waiting_bytes > WAITING_LIMIT:
                 self.left_out += not any(member.ended for member in self._members.workers)
                 return None
-            self._marks.append(Gathering(key, self._live(), samples=snapshot.steps * self._experiment.unit))
-            return self._marks[-1]
+            mark = Gathering(key, self._live(), samples=snapshot.steps * self._experiment.unit)
+            asked_for_the_last = bool(self._marks) and self._marks[-1].key == LAST
+            self._marks.insert(len(self._marks) - asked_for_the_last, mark)
+            return mark
         return None
 
     def _drop_marks_without(self, node: int) -> None:

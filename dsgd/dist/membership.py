@@ -49,6 +49,7 @@ class Membership:
         self.workers = self.members[:p]
         self._batch_size = experiment.batch_size
         self._limits = limits
+        self._asked = time.monotonic()
         self._log = log
 
     def __getitem__(self, node: int) -> Member:
@@ -70,7 +71,12 @@ class Membership:
             self._log(f"{member.name} is heard of again")
 
     def silent(self, now: float) -> list[Member]:
-        """Members of which nothing has been heard for too long."""
+        """Members of which nothing has been heard for too long. Is to be asked all the time: who asks may have been
+        stopped together with all others, and the time that it has slept through counts against nobody."""
+        slept_s, self._asked = now - self._asked, now
+        if slept_s > 2 * BEAT_S:
+            for member in self.members:
+                member.heard = now - max(0.0, member.silent_s(now) - slept_s)
         return [m for m in self.members if not m.lost and m.silent_s(now) > self._limits.timeout_s]
 
     def lose(self, member: Member) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -53,6 +54,26 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         assert process.poll() is None, f"it ended too early: {process.communicate()}"
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)
+
+
+def signalled(
+    line: str, folder: Path, record: Path, when: Callable[[], bool], *numbers: int, **changes: str
+) -> subprocess.CompletedProcess[str]:
+    """Type a line in a folder, and send it these signals when the condition holds. If the run was over before, because
+    this process was kept waiting, its record is dropped, and it begins again."""
+    for _ in range(5):
+        process = start(line, folder, **changes)
+        deadline = time.monotonic() + PATIENCE_S
+        while process.poll() is None and not when():
+            assert time.monotonic() < deadline, "it never happened"
+            time.sleep(0.005)
+        for number in numbers:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        if process.returncode != 0:
+            return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        shutil.rmtree(record)
+    raise AssertionError("it was always over before its signal came")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import PATIENCE_S, call, lines, marks, start, summary, wait_until
+from tests.cli.command import call, lines, marks, signalled, summary
 
 # messages in flight, random gradient times, a mapping with numbers as keys
 RUN = [
@@ -36,13 +36,11 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def stopped(folder: Path, number: signal.Signals, name: str) -> tuple[Path, str]:
     """Start the run, and send it a signal in its midst."""
-    process = start(f"dsgd-run {shlex.join(RUN)} 'hydra.run.dir={name}'", folder)
-    wait_until(lambda: lines(folder / name) >= 3, process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    return folder / name, out
+    line, record = f"dsgd-run {shlex.join(RUN)} 'hydra.run.dir={name}'", folder / name
+    ended = signalled(line, folder, record, lambda: lines(record) >= 3, number)
+    assert ended.returncode == 130, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return record, ended.stdout
 
 
 def assert_same(folder: Path, whole: Path) -> None:
@@ -97,11 +95,8 @@ def test_sigterm_is_ctrl_c(tmp_path: Path, whole: Path) -> None:
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Path) -> None:
     """What it wrote since is written again, also a line that was torn."""
-    process = start(f"dsgd-run {shlex.join(RUN)} engine.checkpoint_every_s=0.2 hydra.run.dir=run", tmp_path)
-    folder = tmp_path / "run"
-    wait_until(lambda: (folder / "checkpoint.pt").exists() and lines(folder) > lines_kept(folder) > 1, process)
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
+    line, folder = f"dsgd-run {shlex.join(RUN)} engine.checkpoint_every_s=0.2 hydra.run.dir=run", tmp_path / "run"
+    signalled(line, tmp_path, folder, lambda: lines(folder) > lines_kept(folder) > 1, signal.SIGKILL)
     assert not (folder / "summary.json").exists()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"wall_s": 12.3, "time_')
@@ -112,8 +107,12 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Pa
 
 
 def lines_kept(folder: Path) -> int:
-    """Lines of metrics.jsonl that the checkpoint knows of."""
-    return json.loads((folder / "checkpoint.pt").read_bytes().partition(b"\n")[0])["lines"]
+    """Lines of metrics.jsonl that the checkpoint knows of; 0 without one."""
+    try:
+        header = (folder / "checkpoint.pt").read_bytes().partition(b"\n")[0]
+    except FileNotFoundError:
+        return 0
+    return json.loads(header)["lines"]
 
 
 def test_a_completed_run_has_nothing_to_go_on_with(whole: Path) -> None:

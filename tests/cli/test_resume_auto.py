@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import PATIENCE_S, call, lines, marks, start, summary, wait_until
+from tests.cli.command import call, lines, marks, signalled, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
 LONG = ("algo=gossip", "nodes=4", "engine=sim", "budget.epochs=10")  # seconds
@@ -43,12 +43,9 @@ def test_a_run_that_has_ended_with_another_configuration_is_not_taken_for_this_o
 def test_it_goes_on_after_a_signal(tmp_path: Path) -> None:
     """As SLURM sends them on preemption: the one that was asked for, and SIGTERM at once after it."""
     assert call(*LONG, f"hydra.run.dir={tmp_path}/whole").status == 0
-    process = start(f"dsgd-run {shlex.join(LONG)} resume=auto hydra.run.dir=run", tmp_path)
-    wait_until(lambda: lines(tmp_path / "run") >= 3, process)
-    process.send_signal(signal.SIGUSR1)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
+    line, record = f"dsgd-run {shlex.join(LONG)} resume=auto hydra.run.dir=run", tmp_path / "run"
+    ended = signalled(line, tmp_path, record, lambda: lines(record) >= 3, signal.SIGUSR1, signal.SIGTERM)
+    assert ended.returncode == 130, ended.stderr
     assert lines(tmp_path / "run") < lines(tmp_path / "whole")
     assert call(*LONG, f"hydra.run.dir={tmp_path}/run", "resume=auto").status == 0
     assert marks(tmp_path / "run") == marks(tmp_path / "whole")

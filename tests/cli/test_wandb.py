@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.mirror import Mirror, new_lines
-from tests.cli.command import call, lines, shell, start, summary, wait_until
+from tests.cli.command import call, lines, shell, signalled, summary
 
 RUN = [
     *("algo=gossip", "experiment=quadratic", "nodes=2", "budget.steps=6", "eval.every_steps=2"),
@@ -141,11 +141,9 @@ def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     variables = {"HOME": str(home), **NOWHERE}
-    run = start(f"dsgd-run {shlex.join([*RUN, 'budget.steps=6000', 'eval.every_steps=100'])}", tmp_path, **variables)
-    wait_until(lambda: lines(tmp_path / "run") >= 3, run)
-    run.send_signal(signal.SIGINT)
-    run.communicate(timeout=60)
-    assert run.returncode == 130
+    line, record = f"dsgd-run {shlex.join([*RUN, 'budget.steps=3000', 'eval.every_steps=100'])}", tmp_path / "run"
+    ended = signalled(line, tmp_path, record, lambda: lines(record) >= 3, signal.SIGINT, **variables)
+    assert ended.returncode == 130, ended.stderr
     assert shell("dsgd-run resume=run wandb.mode=offline", tmp_path, **variables).returncode == 0
     ids = [path.name.rpartition("-")[2] for path in (tmp_path / "run" / "wandb").glob("offline-run-*")]
     assert len(ids) == 2

@@ -139,12 +139,14 @@ def test_a_stream_gets_the_rate_in_each_direction(network: Make, rate: str, reli
     if relinked is not None:
         made.link(2, relinked)
     nominal = {"100mbit": 12.5e6, "50mbit": 6.25e6}[relinked or rate]
-    arguments = str(int(nominal * 0.4))
-    server = listening(made, STREAM, arguments)
-    client = made.run(2, *python(STREAM, arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    rates = [float(server.communicate(timeout=PATIENCE_S)[0]), float(client.stdout)]
-    for measured in rates:
-        assert 0.9 * nominal <= measured <= nominal, rates
+    for seconds in (0.4, 1.2, 3.6, 10.8):  # the longer, the less a pause of a busy machine changes
+        size = str(int(nominal * seconds))
+        server = listening(made, STREAM, size)
+        client = made.run(2, *python(STREAM, size), capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        rates = [float(server.communicate(timeout=PATIENCE_S)[0]), float(client.stdout)]
+        if all(0.9 * nominal <= measured <= nominal for measured in rates):
+            return
+    raise AssertionError(f"{rates} bytes per second, of {nominal}")
 
 
 def test_a_link_that_is_down_passes_nothing_until_it_is_up(network: Make) -> None:

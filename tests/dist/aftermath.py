@@ -11,10 +11,15 @@ from typing import Any
 
 from tests.dist.stage import Run, Stage
 
-GONE_S = 10.0  # for the kernel to clear away what was killed; a guard
+GONE_S = 60.0  # for the kernel to clear away what was killed; a guard
 LISTENING, LOOPBACK = "0A", "0100007F"  # in /proc/net/tcp
 SMALL = ("experiment=quadratic", "engine=dist", "data._target_=tests.dist.slow.Slow", "eval.every_steps=10")
-LIMITS = ("engine.timeout_s=3", "engine.patience_s=0.5")
+LIMITS = ("engine.timeout_s=60", "engine.patience_s=0.5")
+SILENCE_S = 4.0  # where a test waits until a process is taken for lost; what has to live must not be silent for so long
+SILENT = f"engine.timeout_s={SILENCE_S:g}"
+STEPS = 300  # of a run that is to come to its end after what happens to it: 9 s, unless told to hurry
+BUDGET = f"budget.steps={STEPS}"
+LONG = "budget.steps=100000"  # ended by what happens to it
 
 STEADY = {
     "gossip": ("algo=gossip",),
@@ -60,6 +65,10 @@ class Watched:
         assert self.run.summary["status"] == status, self.run.err
         self.leaves_nothing()
 
+    def hurry(self) -> None:
+        """Make the steps that are left without pauses: what was to happen has happened."""
+        self.run.folder.with_suffix(".hurry").touch()
+
     def leaves_nothing(self) -> None:
         lines = (self.run.folder / "metrics.jsonl").read_text().split("\n")
         assert lines.pop() == ""
@@ -93,9 +102,18 @@ class Watched:
 
 
 def start(stage: Stage, folder: Path, *overrides: str) -> Watched:
-    """Start a run of about two seconds."""
+    """Start a run whose steps take 30 ms or more."""
     shared = set(os.listdir("/dev/shm"))
-    return Watched(stage.start(folder, *SMALL, *LIMITS, *overrides), shared)
+    hurry = f"+data.hurry='{folder.with_suffix('.hurry')}'"
+    return Watched(stage.start(folder, *SMALL, *LIMITS, hurry, *overrides), shared)
+
+
+def undisturbed(stage: Stage, folder: Path, *overrides: str) -> Watched:
+    """The run to which nothing happens, to its end, without pauses."""
+    folder.with_suffix(".hurry").touch()
+    watched = start(stage, folder, *overrides)
+    watched.ends("completed", 0)
+    return watched
 
 
 def results(marks: list[dict[str, Any]], cycle: int = 1) -> list[tuple[Any, ...]]:

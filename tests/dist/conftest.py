@@ -8,8 +8,15 @@ from tests.dist.stage import Stage
 
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[Stage]:
+def theatre() -> Iterator[Stage]:
     """One process that has imported everything, and forks."""
     stage = Stage()
     yield stage
     stage.close()
+
+
+@pytest.fixture
+def stage(theatre: Stage) -> Iterator[Stage]:
+    """On which nothing is left of a test."""
+    yield theatre
+    theatre.end()

@@ -6,6 +6,7 @@ run: what that process does is what a freshly typed `dsgd-run` does. `Stage` is 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -110,6 +111,10 @@ class Stage:
         run.wait()
         return run
 
+    def end(self) -> None:
+        """Kill the runs that a failed test has left."""
+        self.ask({"end": True})
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -121,12 +126,14 @@ class Stage:
 def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
     """In the forked process: what the command would do."""
     from dsgd.cli.run import main
+    from dsgd.dist.launch import PR_SET_PDEATHSIG
 
     for number, suffix, flags in ((0, "", os.O_RDONLY), (1, ".out", os.O_WRONLY), (2, ".err", os.O_WRONLY)):
         path = folder.with_suffix(suffix) if suffix else os.devnull
         file = os.open(path, flags | (os.O_CREAT | os.O_TRUNC if suffix else 0), 0o644)
         os.dup2(file, number)
         os.close(file)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     os.environ.update(environment)
     try:
@@ -144,8 +151,17 @@ def serve() -> None:
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     ended: dict[int, int] = {}
+    started: list[int] = []
     for line in sys.stdin:
         question = json.loads(line)
+        if "end" in question:
+            for pid in started:
+                if pid not in ended:
+                    os.kill(pid, signal.SIGKILL)  # its processes die with it
+                    os.waitpid(pid, 0)
+            started.clear()
+            print("{}", flush=True)
+            continue
         if "poll" in question:
             pid = question["poll"]
             if pid not in ended:
@@ -163,6 +179,7 @@ def serve() -> None:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(status)
+        started.append(pid)
         print(json.dumps({"pid": pid}), flush=True)
 
 

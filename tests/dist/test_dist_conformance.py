@@ -19,7 +19,7 @@ from tests.simulate import simulate
 NODES = 3
 STEPS = 40
 QUADRATIC = ("experiment=quadratic", f"nodes={NODES}", "optimizer.lr=0.05", f"budget.steps={STEPS}")
-DIST = (*QUADRATIC, "engine=dist")
+DIST = (*QUADRATIC, "engine=dist", "engine.patience_s=60")
 BY_HOST = {"wall_s"}  # of every line of a record, added to what an engine measures
 ONLY_DIST = {"workers_lost", "messages_lost", "marks_left_out"}  # of a summary: nothing is ever lost in a simulation
 
@@ -88,16 +88,19 @@ def test_a_record_has_what_a_simulation_s_has(stage: Stage, tmp_path: Path, algo
 
 @each_algorithm
 def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(stage: Stage, tmp_path: Path, algo: str) -> None:
-    """The last mark is at the limit, the others at multiples of the interval, as far as there was time to ask."""
-    options = ("budget.steps=null", "budget.time_s=0.7", "eval.every_steps=null", "eval.every_time_s=0.2")
-    run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", *options)
-    assert run.summary["time_s"] == run.marks[-1]["time_s"] == 0.7
-    times = [mark["time_s"] for mark in run.marks]
-    assert set(times) <= {0.0, *(i * 0.2 for i in (1, 2, 3)), 0.7}
-    assert times == sorted(set(times))
-    assert len(times) >= 3
-    assert run.summary["samples"] > 0
-    assert_sound(run.marks, run.summary)
+    """The last mark is at the limit, the others at multiples of the interval, as far as there was time to ask: on a
+    busy machine there may not be any in so short a run."""
+    for limit_s in (0.7, 5.1, 30.1):
+        options = ("budget.steps=null", f"budget.time_s={limit_s}", "eval.every_steps=null", "eval.every_time_s=0.2")
+        run = completed(stage, tmp_path / f"run of {limit_s}", *DIST, f"algo={algo}", *options)
+        assert run.summary["time_s"] == run.marks[-1]["time_s"] == limit_s
+        times = [mark["time_s"] for mark in run.marks]
+        assert set(times) <= {0.0, *(i * 0.2 for i in range(1, 151)), limit_s}
+        assert times == sorted(set(times))
+        assert_sound(run.marks, run.summary)
+        if len(times) > 2 and run.summary["samples"] > 0:
+            return
+    raise AssertionError("nothing was measured in 30 s")
 
 
 @pytest.mark.parametrize("algo", [algo for algo in ALGORITHMS if is_lockstep(algo)])
@@ -111,7 +114,7 @@ def test_time_may_run_out_at_any_step_of_lock_step(stage: Stage, tmp_path: Path,
 
 @each_algorithm
 def test_the_target_stops_a_run(stage: Stage, tmp_path: Path, algo: str) -> None:
-    """Long before its budget, at the mark that reached it."""
+    """Before its budget, at the mark that reached it."""
     options = ("budget.epochs=null", "budget.steps=100000", "eval.every_epochs=null", "eval.every_steps=5")
     target = ("target.accuracy=0.3", "target.stop=true", "eval.train_samples=100", "optimizer.lr=0.1")
     run = completed(stage, tmp_path / "run", "engine=dist", "nodes=2", f"algo={algo}", *options, *target)
@@ -119,7 +122,7 @@ def test_the_target_stops_a_run(stage: Stage, tmp_path: Path, algo: str) -> None
     assert last["test_accuracy"] >= 0.3
     assert all(mark["test_accuracy"] < 0.3 for mark in run.marks[:-1])
     assert run.summary["time_to_target_s"] == run.summary["time_s"] == last["time_s"] > 0
-    assert run.summary["samples"] == last["samples"] < 100000
+    assert run.summary["samples"] == last["samples"] < 100000 * 2 * 16
 
 
 @each_algorithm
@@ -148,7 +151,8 @@ def test_a_run_that_has_diverged_by_its_last_mark_says_so(stage: Stage, tmp_path
 
 @each_algorithm
 def test_a_trace_has_a_row_per_node_of_disjoint_spans(stage: Stage, tmp_path: Path, algo: str) -> None:
-    """Workers and servers; from the start to the end."""
+    """Workers and servers; from the start to the end. The gradients of the budget's steps are spans; whose they are is
+    free, but in lock-step."""
     run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", "trace=true", "eval.every_steps=20")
     servers = prepared(*QUADRATIC, f"algo={algo}").algo.servers
     names: dict[int, str] = {}
@@ -158,6 +162,7 @@ def test_a_trace_has_a_row_per_node_of_disjoint_spans(stage: Stage, tmp_path: Pa
             names[event["tid"]] = event["args"]["name"]
         else:
             rows[event["tid"]].append(event)
+    gradients: dict[str, int] = {}
     wanted = [f"worker {i}" for i in range(NODES)] + [f"server {i}" for i in range(servers)]
     assert sorted(names.values()) == sorted(wanted)
     end = run.summary["time_s"] * 1e6
@@ -170,7 +175,10 @@ def test_a_trace_has_a_row_per_node_of_disjoint_spans(stage: Stage, tmp_path: Pa
             assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
         kinds = [span["cat"] for span in spans]
         assert set(kinds) <= {"compute", "communication", "waiting"}
-        assert kinds.count("compute") >= (10 if name.startswith("worker") else 0)
+        if name.startswith("worker"):
+            gradients[name] = kinds.count("compute")
+    assert sum(gradients.values()) >= STEPS * NODES
+    assert min(gradients.values()) >= (STEPS if is_lockstep(algo) else 0)
 
 
 @pytest.mark.parametrize("algo", ["sync", "gossip"])

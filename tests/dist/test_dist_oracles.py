@@ -15,7 +15,7 @@ from tests.oracles import reference
 from tests.oracles.reference import Array, Setting
 from tests.oracles.simulated import assert_close
 
-NODES = (1, 2, 3, 4, 5, 8)
+NODES = (1, 2, 3, 5, 8)
 STEPS = 15
 
 each_number = pytest.mark.parametrize("nodes", NODES)

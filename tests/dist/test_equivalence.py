@@ -21,6 +21,7 @@ from tests.simulate import Outcome, simulate
 RELATIVE = 1e-10
 MEASURED = ("samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy", "consensus_distance", "discrepancy")
 QUADRATIC = ("experiment=quadratic", "optimizer.lr=0.05")
+PATIENT = ("engine=dist", "engine.patience_s=60")  # nobody is left out, however busy the machine is
 DIGITS = (
     "precision=fp64",
     "model=resnet8",
@@ -48,7 +49,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
 
 def run_both(stage: Stage, folder: Path, algo: str, *overrides: str) -> tuple[Outcome, Run]:
     """The same command line in the simulator, here, and in real processes. Files of observation in folder/files."""
-    run = stage.run(folder / "run", *observed(algo, folder / "files"), *overrides, "engine=dist")
+    run = stage.run(folder / "run", *observed(algo, folder / "files"), *overrides, *PATIENT)
     assert run.summary["status"] == "completed", run.err
     return simulate(f"algo={algo}", *overrides), run
 
@@ -174,7 +175,7 @@ def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
     assert sorted(set(turns)) == [0, 1, 2]
     assert sum(a != b for a, b in pairwise(turns)) > len(turns) // 2
     order = f"+algo.turns='{turns}'"
-    run = stage.run(tmp_path / "run", *observed(algo, tmp_path / "files"), *overrides, order, "engine=dist")
+    run = stage.run(tmp_path / "run", *observed(algo, tmp_path / "files"), *overrides, order, *PATIENT)
     assert run.summary["status"] == "completed", run.err
     assert_close(seen(tmp_path / "files", "worker", 3)[:, 0], simulated.x.numpy())
     centre = simulated.simulation.machine.centre()
@@ -186,7 +187,7 @@ def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
 
 # However they race
 
-RACING = (*QUADRATIC, "engine=dist", "nodes=4", "data.dim=6", "budget.steps=25", "eval.every_steps=null")
+RACING = (*QUADRATIC, *PATIENT, "nodes=4", "data.dim=6", "budget.steps=25", "eval.every_steps=null")
 
 
 def race(stage: Stage, folder: Path, algo: str, *overrides: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import Future
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from tests.dist.planes import HOST, LIMIT_S, by_hand, constant, plane, planes, v
 
 D = 3000
 LENGTHS = st.sampled_from([0, 1, 7, D])
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=40)
 Action = tuple[str, int, int]  # what, offset of the peer (or the exchange's number), length of the vector
 
 

@@ -182,7 +182,7 @@ def test_a_node_has_one_connection_and_one_thread_however_often_it_connects() ->
         stack.enter_context(sock)
         link.send(Frame(Kind.PING), None, LIMIT_S)  # the last of them is served
         assert link.receive(run_of(3), LIMIT_S).kind == Kind.PING
-        assert own_threads().count("dsgd serving 2") == 1
+        until(lambda: own_threads().count("dsgd serving 2") == 1)
         assert healthy(a)
 
 

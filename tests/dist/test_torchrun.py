@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,12 +13,12 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import SCRIPTS, environment
+from tests.dist.aftermath import BUDGET, STEPS
 from tests.dist.stage import Run, Stage
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
@@ -30,7 +32,8 @@ def torchrun(folder: Path, mark: str, *arguments: str) -> subprocess.Popen[str]:
     meeting = ("--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={mark}", "--no-python")
     command = [sys.executable, *launcher, *meeting, str(SCRIPTS / "dsgd-run"), *arguments, f"hydra.run.dir={folder}"]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment(OMP_NUM_THREADS="1"), stdout=pipe, stderr=pipe, text=True)
+    variables = environment(OMP_NUM_THREADS="1", PYTHONPATH=str(Path(__file__).parents[2]))
+    return subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True)
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -45,7 +48,7 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def launched(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """torchrun, and the mark of its processes; at the end nothing of it is left, whatever the test found."""
     mark = uuid.uuid4().hex
@@ -82,8 +85,8 @@ def test_torchrun_makes_one_run_of_its_processes(tmp_path: Path, algo: str) -> N
 
 
 def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    options = ("algo=gossip", "budget.steps=null", "budget.time_s=6", "eval.every_time_s=0.2")
+    folder, hurry = tmp_path / "run", tmp_path / "hurry"
+    options = ("algo=gossip", BUDGET, "data._target_=tests.dist.slow.Slow", f"+data.hurry='{hurry}'")
     with launched(folder, *QUADRATIC, *options) as (process, mark):
         deadline = time.monotonic() + PATIENCE_S
         while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_text().count("\n") < 4:
@@ -92,11 +95,13 @@ def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(t
             time.sleep(0.02)
         (victim,) = (pid for pid, name in marked(mark).items() if name == "worker 1")
         os.kill(victim, signal.SIGKILL)
+        hurry.touch()
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "worker 1 has died after" in err
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["status"], summary["time_s"], summary["workers_lost"]) == ("completed", 6, 1)
+    assert (summary["status"], summary["workers_lost"]) == ("completed", 1)
+    assert summary["samples"] >= 2 * STEPS
 
 
 def test_the_wrong_number_of_processes_is_one_line(stage: Stage, tmp_path: Path) -> None:
@@ -111,8 +116,11 @@ def test_the_wrong_number_of_processes_is_one_line(stage: Stage, tmp_path: Path)
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """Not one of those that the system gives to whoever connects, which it could be given to at any moment."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def static(rank: int, port: int) -> dict[str, str]:
@@ -161,17 +169,21 @@ def test_different_configurations_are_one_line_that_names_the_key(
 def test_different_code_is_one_line_with_both_versions(stage: Stage, tmp_path: Path) -> None:
     port, folder = free_port(), tmp_path / "rank 1"
     other = "import sys, dsgd.record.writer as w; w.code_version = lambda: 'dsgd 9.9, torch 8.8'; "
-    command = [sys.executable, "-c", other + "from dsgd.cli.run import main; sys.exit(main())"]
-    first = by_hand(stage, tmp_path, 0, port)
-    second = subprocess.run(
-        [*command, *QUADRATIC, f"hydra.run.dir={folder}"],
+    other += "import dsgd.cli.distributed; print('here', flush=True); from dsgd.cli.run import main; sys.exit(main())"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", other, *QUADRATIC, f"hydra.run.dir={folder}"],
         env=environment(**static(1, port)),
-        capture_output=True,
+        stdout=pipe,
+        stderr=pipe,
         text=True,
-        timeout=PATIENCE_S,
-    )
+    ) as second:
+        assert second.stdout is not None
+        assert second.stdout.readline() == "here\n"  # nobody waits while it imports
+        first = by_hand(stage, tmp_path, 0, port)
+        _, err = second.communicate(timeout=PATIENCE_S)
     assert (first.wait(), second.returncode) == (2, 2)
-    assert first.err == second.stderr
+    assert first.err == err
     assert first.err.startswith("rank 1: the code must be dsgd ")
     assert first.err.endswith(", as on rank 0, got dsgd 9.9, torch 8.8\n")
     assert not first.folder.exists()

@@ -26,7 +26,7 @@ from dsgd.sim.simulation import build_problem
 from tests.simulate import experiment
 
 GUARD_S = 100  # against hanging
-SILENCE_S = 4.0  # how long the survivors wait for a stopped worker
+SILENCE_S = 6.0  # how long the survivors wait for a stopped worker
 CPU = [torch.device("cpu")]
 DECAY = ["precision=fp64", "optimizer.weight_decay=0.1", "optimizer.decay_norm_and_bias=false"]
 MODELS = [["model=mlp"], ["model=resnet8", "model.width=4", "batch_size=5"], ["experiment=quadratic"]]

@@ -32,7 +32,7 @@ from dsgd.worker import Algorithm, Worker
 from tests.sim.conftest import Close
 from tests.sim.timing import step_times, timed
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 several_nodes = st.integers(2, 20)
 step_counts = st.integers(1, 6)
 
@@ -134,7 +134,7 @@ DEGREES: list[tuple[TopologyConfig, int, int]] = [
 
 @pytest.mark.parametrize("gradient", ["before", "after"])
 @pytest.mark.parametrize(("graph", "p", "degree"), DEGREES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(cluster=clusters(), steps=step_counts)
 def test_dpsgd_exchanges_with_k_neighbours_in_a_plus_k_n_over_b(
     close: Close, graph: TopologyConfig, p: int, degree: int, gradient: str, cluster: Cluster, steps: int

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.cluster import Cluster, Stall
@@ -106,7 +106,6 @@ def test_a_pause_without_end_takes_a_node_out_for_good() -> None:
     assert processor.finish(0.75) == float("inf")
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 320), st.integers(1, 80)), max_size=5),
     st.lists(st.tuples(st.integers(0, 48), st.integers(1, 64)), min_size=1, max_size=8),

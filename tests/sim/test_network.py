@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dsgd.sim.loop import Loop
 from dsgd.sim.network import Network
 
-many = settings(max_examples=60, deadline=None)
+many = settings(max_examples=60)
 SLACK = 1e-9  # relative, for sums of floating-point times
 
 
