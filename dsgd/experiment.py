@@ -45,6 +45,7 @@ class Evaluation:
     every_time_s: float | None = None
     batch_norm: str = "average"  # statistics of an averaged model: average the workers' | recalibrate on training data
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
+    sharded: bool | None = None  # over several processes, with engine=dist; None: where samples are image files
     diverged_factor: float = 1e6  # a loss this many times the first one (or not a number) ends the run as diverged
 
     def __post_init__(self) -> None:

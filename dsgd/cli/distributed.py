@@ -21,10 +21,12 @@ from dsgd.cli.session import describe
 from dsgd.dist.control import Hub, Line
 from dsgd.dist.coordinator import Coordinator
 from dsgd.dist.environment import Launch, gpus, launch
+from dsgd.dist.evaluator import evaluate
 from dsgd.dist.job import Job, Limits
 from dsgd.dist.launch import Child, Parent
 from dsgd.dist.process import Post, guarded, serve, work
 from dsgd.dist.rendezvous import listen, new_token
+from dsgd.dist.sharded import is_sharded
 from dsgd.gradients.flush import Decoded
 from dsgd.gradients.precision import prepare
 from dsgd.gradients.problem import build_problem
@@ -93,6 +95,8 @@ def run_distributed(
     restarts = 0 if experiment.algo.lockstep else values["engine"]["restarts"]
     for rank in ranks:
         parent.start(f"worker {rank}", _process(work, job, "worker", rank), restarts, echo=rank == 0)
+    for rank in ranks[: _cores()] if is_sharded(experiment, problem) else []:  # each needs memory of its own
+        parent.start(f"evaluator {rank}", _evaluator(job, f"evaluator {rank}"))
     status = parent.supervise(over, lambda: _stop(over))
     if status is not None and status < 0:
         _say(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
@@ -105,6 +109,10 @@ def run_distributed(
 
 def _process(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, node: int) -> Callable[[bool], int]:
     return lambda again: guarded(main, job, role, node, again)
+
+
+def _evaluator(job: Job, name: str) -> Callable[[bool], int]:
+    return lambda again: evaluate(job, name)
 
 
 def _stop(over: Child | Line) -> None:
@@ -132,8 +140,12 @@ def devices_of(wanted: int | None, ranks: Sequence[int], where: Launch) -> dict[
     }
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _warn_of_crowding(job: Job) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     workers = sum(names == ["cpu"] for names in job.devices.values())
     if workers * job.threads > cores:
         print(

@@ -65,13 +65,16 @@ class Items:
         with _seeded("augmentation", self.partition.seed, rank, step):
             return self._read(self._train, indices)
 
-    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def evaluation(
+        self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and labels of the test or training set in batches. limit: so many samples only, the same ones in every
-        run, from all places of the set."""
+        run, from all places of the set. shard: (i, k), the i-th of k parts; together they are the whole."""
         samples = self._test if test else self._train
-        order = stream("evaluation order", int(test)).permutation(len(samples))[:limit].tolist()
+        part, parts = shard
+        order = stream("evaluation order", int(test)).permutation(len(samples))[:limit][part::parts].tolist()
         for begin in range(0, len(order), EVALUATION_BATCH):
-            with _seeded("evaluation", int(test), begin):
+            with _seeded("evaluation", int(test), begin, *(shard if parts > 1 else ())):
                 found = self._read(samples, order[begin : begin + EVALUATION_BATCH])
             yield found
 

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,18 +74,23 @@ class Line:
             raise Closed(f"the coordinator is gone: {error}") from error
 
     def receive(self) -> Message:
-        """The next message; what comes to a client has no vectors. The coordinator says something every second."""
-        length, _ = FRAME.unpack(self._read(FRAME.size))
-        if length > TEXT_LIMIT:
-            raise Closed(f"the coordinator sent a message of {length} bytes")
-        return json.loads(self._read(length))
+        """The next message, if it is one without vectors. The coordinator says something every second."""
+        return self.receive_with_vectors()[0]
 
-    def _read(self, count: int) -> bytes:
-        found = bytearray()
-        silences = 0
-        while len(found) < count:
+    def receive_with_vectors(self) -> tuple[Message, dict[str, Tensor]]:
+        """The next message, and the vectors behind it, which nobody else refers to."""
+        length, vectors_length = FRAME.unpack(self._read(FRAME.size))
+        if length > TEXT_LIMIT or vectors_length > VECTORS_LIMIT:
+            raise Closed(f"the coordinator sent a message of {length + vectors_length} bytes")
+        message = json.loads(bytes(self._read(length)))
+        return message, _vectors(message.pop("vectors"), self._read(vectors_length)) if vectors_length else {}
+
+    def _read(self, count: int) -> memoryview:
+        room = memoryview(bytearray(count))
+        filled, silences = 0, 0
+        while filled < count:
             try:
-                piece = self.socket.recv(count - len(found))
+                received = self.socket.recv_into(room[filled:])
                 silences = 0
             except TimeoutError as error:
                 silences += 1  # the first may be our own: this process was stopped
@@ -93,10 +99,10 @@ class Line:
                 continue
             except OSError as error:
                 raise Closed(f"the coordinator is gone: {error}") from error
-            if not piece:
+            if not received:
                 raise Closed("the coordinator is gone")
-            found += piece
-        return bytes(found)
+            filled += received
+        return room
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -116,7 +122,7 @@ class Client:
     heard: float
     known: bool = False  # it has shown the token
     owner: Any = None  # who that is, as the coordinator finds out
-    outgoing: bytearray = field(default_factory=bytearray)
+    outgoing: deque[memoryview] = field(default_factory=deque)
     stage: str = "token"
     room: memoryview = field(default_factory=lambda: memoryview(b""))
     filled: int = 0
@@ -161,11 +167,19 @@ class Hub:
         events, self._events = self._events, []
         return events
 
-    def send(self, client: Client, message: Mapping[str, Any], droppable: bool = False) -> None:
-        """Never waits. droppable: not worth queueing behind messages that the client does not take."""
+    def send(
+        self,
+        client: Client,
+        message: Mapping[str, Any],
+        vectors: Mapping[str, Tensor] | None = None,
+        *,
+        droppable: bool = False,
+    ) -> None:
+        """Never waits. The vectors, contiguous and on the CPU, are not copied. droppable: not worth queueing behind
+        messages that the client does not take."""
         if client not in self._clients or (droppable and client.outgoing):
             return
-        client.outgoing += b"".join(frame(message, {}))
+        client.outgoing.extend(frame(message, vectors or {}))
         if not self._flush(client):
             self._drop(client)
 
@@ -174,7 +188,8 @@ class Hub:
         for client in [*self._clients, *self._strangers]:
             client.socket.settimeout(0.5)
             with contextlib.suppress(OSError):  # it no longer listens
-                client.socket.sendall(client.outgoing)
+                for piece in client.outgoing:
+                    client.socket.sendall(piece)
                 client.socket.shutdown(socket.SHUT_RDWR)
             client.socket.close()
         self._selector.close()
@@ -197,8 +212,12 @@ class Hub:
     def _flush(self, client: Client) -> bool:
         try:
             while client.outgoing:
-                sent = client.socket.send(client.outgoing)
-                del client.outgoing[:sent]
+                piece = client.outgoing[0]
+                sent = client.socket.send(piece)
+                if sent < len(piece):
+                    client.outgoing[0] = piece[sent:]
+                else:
+                    client.outgoing.popleft()
         except BlockingIOError:
             pass
         except OSError:

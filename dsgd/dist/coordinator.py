@@ -1,28 +1,31 @@
 """The one process that sees the whole run: who takes part, how far all are, what a mark finds, how it ends.
 
 It is not on the way of any gradient or message. One thread listens to workers and servers (`_watch`); the thread that
-calls `run` evaluates what they hand in, with the lowest priority, so that evaluation delays itself and not training.
+calls `run` evaluates what they hand in, or has it evaluated in parts (`sharded.py`), with the lowest priority, so that
+evaluation delays itself and not training.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
+from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.dist.collecting import LAST, Collecting
 from dsgd.dist.control import Client, Hub, Message
+from dsgd.dist.evaluator import give_way
 from dsgd.dist.gathering import Gathering, Snapshot, beginning, combined
 from dsgd.dist.job import HELLO_S, Job
 from dsgd.dist.membership import Member, Membership
 from dsgd.dist.rendezvous import listen
+from dsgd.dist.sharded import Evaluator, Evaluators, is_sharded, measure_in_parts
+from dsgd.gradients.evaluation import measure
 from dsgd.marks import Counters, Mark, Progress, summarised
 from dsgd.trace import Row
 
@@ -58,6 +61,10 @@ class Coordinator:
         self._store: TCPStore | None = None
         self._start_s = 0.0
         self._agents: list[Client] = []  # parents of processes elsewhere
+        self._evaluators: Evaluators | None = None
+        if is_sharded(self.experiment, job.problem):
+            self._evaluators = Evaluators(self._send, job.limits.timeout_s, time.monotonic() + HELLO_S, log)
+        self._interrupt_asked: Callable[[], bool] = lambda: False
         self._closing = threading.Event()
         self._outcome = "failed"
         self._watching = threading.Thread(target=self._watch_safely, name="coordinator", daemon=True)
@@ -73,16 +80,15 @@ class Coordinator:
     def run(self, interrupt: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield the measured fields of every mark, until the run is over. `interrupt` is asked now and then; True ends
         the run with a checkpoint. save: stores the state of a checkpoint. `close` must follow."""
+        self._interrupt_asked = interrupt
         self._watching.start()
-        with contextlib.suppress(AttributeError, OSError):  # where threads have no priority of their own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        give_way()
         if self.job.state is None:
             first = beginning(self.experiment, self.job.problem)
             yield self._evaluate(first)
             save(first.checkpoint(self.experiment, asdict(self.progress)))  # there always is one to go on from
         while True:
-            if interrupt():  # however many marks are waiting
-                self._asked_to_stop.set()
+            self._look()
             try:
                 item = self._items.get(timeout=0.1)
             except Empty:
@@ -104,8 +110,20 @@ class Coordinator:
         if self._watching.is_alive():
             self._watching.join(CLOSING_S)
 
+    def _look(self) -> None:
+        if self._interrupt_asked():  # however many marks are waiting
+            self._asked_to_stop.set()
+
+    def _measure(
+        self, mark: str, xs: Sequence[Tensor], buffers: Sequence[Tensor], centre: Tensor | None
+    ) -> dict[str, float | None]:
+        experiment, problem = self.experiment, self.job.problem
+        if self._evaluators is None:
+            return measure(problem, experiment.eval, xs, buffers, centre)
+        return measure_in_parts(self._evaluators, experiment, problem, mark, xs, buffers, centre, self._look)
+
     def _evaluate(self, gathering: Gathering) -> Mark:
-        values = gathering.evaluated(self.experiment, self.job.problem)
+        values = gathering.evaluated(self.experiment, self._measure)
         self.progress.marks += 1
         status = self.progress.judge(self.experiment, values)
         if status is not None and self._verdict is None:
@@ -156,11 +174,12 @@ class Coordinator:
             raise
         finally:
             self._items.put(None)
-            # whoever starts processes may end all of them with the first
-            while not self._closing.wait(BEAT_S):
-                self._tell_agents({"kind": "beat"})
-            self._tell_agents({"kind": "exit", "status": self._outcome})
-            self._hub.close()
+            try:
+                self._stay()
+            finally:
+                if self._evaluators is not None:
+                    self._evaluators.leave()
+                self._hub.close()
 
     def _watch(self) -> None:
         while self._phase != "over":
@@ -174,11 +193,31 @@ class Coordinator:
             self._tick(time.monotonic())
         self._tell_all({"kind": "exit", "status": self.status})
 
-    def _tick(self, now: float) -> None:
-        if now - self._beaten > BEAT_S:
+    def _stay(self) -> None:
+        """Nobody trains any more, but marks are still evaluated; and whoever starts processes may end all of them with
+        the first. Until the record is written."""
+        while not self._closing.is_set():
+            for client, message, vectors in self._hub.poll(POLL_S):
+                if message is None:
+                    self._gone(client)
+                elif message["kind"] == "evaluated" or message.get("role") in ("agent", "evaluator"):
+                    self._handle[message["kind"]](self, client, message, vectors)
+            self._beat_others(time.monotonic())
+        self._tell_others({"kind": "exit", "status": self._outcome})
+
+    def _beat_others(self, now: float) -> bool:
+        """To whom no member is; returns whether it is time that members hear something, too."""
+        if self._evaluators is not None:
+            self._evaluators.tick(now)
+        due = now - self._beaten > BEAT_S
+        if due:
             self._beaten = now
+            self._tell_others({"kind": "beat"})
+        return due
+
+    def _tick(self, now: float) -> None:
+        if self._beat_others(now):
             self._tell_all({"kind": "beat"}, droppable=True)
-            self._tell_agents({"kind": "beat"})
         if self._phase == "over":
             return
         if self._closing.is_set():  # the record cannot be written
@@ -236,6 +275,7 @@ class Coordinator:
             self._ask_for_the_last(time_s)
             return
         if lockstep and all(member.ended for member in self._members.workers):
+            self._collecting.all_made = True
             self._ask_for_the_last(max(member.ended_s for member in self._members.workers))
             return
         self._collecting.ask(now, time_s, self._asked_to_stop.is_set())
@@ -257,6 +297,10 @@ class Coordinator:
             return
         if message["role"] == "agent":
             self._agents.append(client)
+            return
+        if message["role"] == "evaluator":
+            if self._evaluators is not None:
+                client.owner = self._evaluators.join(client, message["name"])
             return
         member = self._members[message["node"]]
         client.owner = member
@@ -306,6 +350,13 @@ class Coordinator:
     def _interrupt(self, client: Client, message: Message, vectors: object) -> None:
         self._asked_to_stop.set()
 
+    def _evaluated(self, client: Client, message: Message, vectors: object) -> None:
+        if self._evaluators is not None:
+            self._evaluators.answer(client.owner, message)
+
+    def _alive(self, client: Client, message: Message, vectors: object) -> None:
+        """An evaluator; that it has been heard is known."""
+
     def _snapshot(self, client: Client, message: Message, vectors: dict[str, Any]) -> None:
         member: Member = client.owner
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
@@ -337,9 +388,11 @@ class Coordinator:
     # Who is no longer there, and how it ends
 
     def _gone(self, client: Client) -> None:
-        member = client.owner
-        if isinstance(member, Member) and client is member.line:
-            self._lose(member, "has died")
+        owner = client.owner
+        if isinstance(owner, Member) and client is owner.line:
+            self._lose(owner, "has died")
+        elif isinstance(owner, Evaluator) and self._evaluators is not None:
+            self._evaluators.gone(owner)
 
     def _lose(self, member: Member, how: str) -> None:
         """Go on without a member, or end the run."""
@@ -370,15 +423,21 @@ class Coordinator:
 
     def _tell(self, member: Member, message: Message, droppable: bool = False) -> None:
         if member.line is not None:
-            self._hub.send(member.line, message, droppable)
+            self._hub.send(member.line, message, droppable=droppable)
 
     def _tell_all(self, message: Message, droppable: bool = False) -> None:
         for member in self._members.members:
             self._tell(member, message, droppable)
 
-    def _tell_agents(self, message: Message) -> None:
+    def _tell_others(self, message: Message) -> None:
+        """Agents and evaluators."""
         for agent in self._agents:
-            self._hub.send(agent, message, droppable=message["kind"] == "beat")
+            self._send(agent, message)
+        if self._evaluators is not None:
+            self._evaluators.tell(message)
+
+    def _send(self, client: Client, message: Message, vectors: Mapping[str, Tensor] | None = None) -> None:
+        self._hub.send(client, message, vectors, droppable=message["kind"] == "beat")
 
     _handle: ClassVar[dict[str, Callable[..., None]]] = {
         "hello": _hello,
@@ -390,6 +449,8 @@ class Coordinator:
         "failed": _failed,
         "interrupt": _interrupt,
         "snapshot": _snapshot,
+        "evaluated": _evaluated,
+        "alive": _alive,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from dsgd.experiment import Experiment
-from dsgd.gradients.evaluation import measure
 from dsgd.gradients.problem import Problem
 from dsgd.marks import Counters, Mark
 from dsgd.streams import stream
+
+# what a mark finds: its key, every worker's vector [d] and buffers [nb], and the centre [d], if there is one
+Measure = Callable[[str, Sequence[Tensor], Sequence[Tensor], Tensor | None], Mark]
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,14 @@ class Gathering:
         samples = steps * experiment.batch_size if self.samples is None else self.samples
         return combined(experiment, time_s, samples, {node: s.counters for node, s in self.snapshots.items()})
 
-    def evaluated(self, experiment: Experiment, problem: Problem) -> Mark:
+    def evaluated(self, experiment: Experiment, measure: Measure) -> Mark:
         """The measured fields of this mark."""
         p, k = experiment.nodes, experiment.algo.servers
         workers, servers = self.of(range(p)), self.of(range(p, p + k))
         centre = torch.cat([snapshot.vectors["x"] for snapshot in servers]) if servers else None
         xs = [snapshot.vectors["x"] for snapshot in workers]
         buffers = [snapshot.vectors["buffers"] for snapshot in workers]
-        return self.counters(experiment).fields(experiment) | measure(problem, experiment.eval, xs, buffers, centre)
+        return self.counters(experiment).fields(experiment) | measure(self.key, xs, buffers, centre)
 
     def checkpoint(self, experiment: Experiment, progress: dict[str, Any]) -> dict[str, Any]:
         """Everything that is needed to go on from here, as plain values and vectors. A worker that was lost is None: it

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, compress
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from dsgd.experiment import Evaluation
-from dsgd.gradients.problem import Problem
+from dsgd.gradients.problem import Measured, Problem
 
 # the accuracy of each of several models on the test set, from their vectors [d] and buffers [nb]
 AccuraciesOf = Callable[[Sequence[Tensor], Sequence[Tensor]], list[float]]
@@ -44,16 +44,41 @@ def measure(
     consensus_distance: sqrt(mean_i |x_i - mean|^2).
     discrepancy: max_ij |x_i - x_j|.
     """
-    output = mean(xs) if centre is None else centre
-    if rule.batch_norm == "recalibrate" and problem.start_buffers.numel():
-        statistics = problem.recalibrated(output, rule.train_samples)
-    else:
-        statistics = mean(buffers)
+    output, statistics = output_model(problem, rule, xs, buffers, centre)
     train = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
     test = problem.evaluate(output, statistics, test=True)
-    accuracies = (
-        [] if test.accuracy is None else _accuracies(xs, buffers, accuracies_of or partial(_one_by_one, problem))
-    )
+    accuracies: list[float] = []
+    if test.accuracy is not None:
+        places, first = distinct(xs, buffers)
+        found = (accuracies_of or partial(_one_by_one, problem))([xs[i] for i in first], [buffers[i] for i in first])
+        accuracies = [found[place] for place in places]
+    return fields(train, test, accuracies, xs)
+
+
+def output_model(
+    problem: Problem, rule: Evaluation, xs: Sequence[Tensor], buffers: Sequence[Tensor], centre: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The output model [d] and its batch-norm statistics [nb]; arguments as of `measure`."""
+    output = mean(xs) if centre is None else centre
+    if rule.batch_norm == "recalibrate" and problem.start_buffers.numel():
+        return output, problem.recalibrated(output, rule.train_samples)
+    return output, mean(buffers)
+
+
+def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """Of each worker, the place of its model among those that have to be evaluated; of each of these, the first worker
+    that has it. In lock-step all-reduce all workers hold the same model, which is evaluated once."""
+    news = [
+        rank == 0 or not (torch.equal(x, xs[rank - 1]) and torch.equal(statistics, buffers[rank - 1]))
+        for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
+    ]
+    return [count - 1 for count in accumulate(news)], [rank for rank, new in enumerate(news) if new]
+
+
+def fields(
+    train: Measured, test: Measured, accuracies: Sequence[float], xs: Sequence[Tensor]
+) -> dict[str, float | None]:
+    """The `FIELDS` of a mark from what was evaluated, and from every worker's vector [d]."""
     consensus_distance, discrepancy = spread(xs)
     values = (
         train.loss,
@@ -87,16 +112,6 @@ def spread(xs: Sequence[Tensor]) -> tuple[float, float]:
     # not by matrix products, which lose small differences of large vectors
     pairs = torch.cdist(deviations, deviations, compute_mode="donot_use_mm_for_euclid_dist")
     return consensus, float(pairs.max())
-
-
-def _accuracies(xs: Sequence[Tensor], buffers: Sequence[Tensor], accuracies_of: AccuraciesOf) -> list[float]:
-    """Of every worker; in lock-step all-reduce all workers hold the same model, which is evaluated once."""
-    news = [
-        rank == 0 or not (torch.equal(x, xs[rank - 1]) and torch.equal(statistics, buffers[rank - 1]))
-        for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
-    ]
-    found = accuracies_of(list(compress(xs, news)), list(compress(buffers, news)))
-    return [found[index - 1] for index in accumulate(news)]
 
 
 def _one_by_one(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:

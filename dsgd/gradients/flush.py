@@ -18,8 +18,11 @@ EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activa
 class Streamed(Protocol):
     """Data that do not fit into memory: there is no `train_set` and no `test_set`."""
 
-    def evaluation(self, test: bool, limit: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test or training set (its first `limit` samples), not augmented, in batches."""
+    def evaluation(
+        self, test: bool, limit: int | None, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test or training set (`limit` samples of it), not augmented, in batches. shard: (i, k), of these samples
+        the i-th and every k-th after it, and no other is read."""
         ...
 
 
@@ -70,12 +73,15 @@ def total_loss(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.vmap(data.loss)(outputs, targets).sum()
 
 
-def evaluation(data: Data, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    """As `Streamed.evaluation`, for any data."""
+def evaluation(
+    data: Data, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """As `Streamed.evaluation`, for any data; of its first `limit` samples if they are in memory."""
     if isinstance(data, Streamed):
-        yield from data.evaluation(test, limit)
+        yield from data.evaluation(test, limit, shard)
         return
-    inputs, targets = (whole[:limit] for whole in (data.test_set if test else data.train_set))
+    part, parts = shard
+    inputs, targets = (whole[:limit][part::parts] for whole in (data.test_set if test else data.train_set))
     for begin in range(0, len(inputs), EVALUATION_BATCH):
-        part = slice(begin, begin + EVALUATION_BATCH)
-        yield inputs[part], targets[part]
+        batch = slice(begin, begin + EVALUATION_BATCH)
+        yield inputs[batch], targets[batch]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,6 +37,21 @@ class Slot:
             return part.view(self.shape)
         o, c, h, w = self.shape
         return part.view(o, h, w, c).permute(0, 3, 1, 2)
+
+
+class Sums(NamedTuple):
+    """Of the losses of samples; of samples whose label has the largest output, or one of the five largest; of all."""
+
+    loss: float
+    correct: int
+    among_five: int
+    samples: int
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    """Of several parts together, added in their order."""
+    loss, correct, among_five, samples = zip(*parts, strict=True)
+    return Sums(sum(loss), sum(correct), sum(among_five), sum(samples))
 
 
 class Measured(NamedTuple):
@@ -166,14 +181,26 @@ class Problem:
         if self.decay_mask is not None:
             self.decay_mask = self.decay_mask.to(device)
 
-    @torch.no_grad()
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> Measured:
         """On the test or training set (its first `limit` samples)."""
+        return self.measured(self.sums(x, buffers, test, limit))
+
+    def measured(self, sums: Sums) -> Measured:
+        """What the sums over all samples come to."""
+        classes, samples = self.data.classes or 0, sums.samples
+        accuracy = sums.correct / samples if classes else None
+        return Measured(sums.loss / samples, accuracy, sums.among_five / samples if classes > 5 else None)
+
+    @torch.no_grad()
+    def sums(
+        self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> Sums:
+        """As `evaluate`, of one shard (i, k): every k-th sample from the i-th on."""
         self.bind(x.to(self.device), buffers.to(self.device))
         self.module.eval()
         classes = self.data.classes or 0
         loss, correct, among_five, count = 0.0, 0, 0, 0
-        for batch, labels in evaluation(self.data, test, limit):
+        for batch, labels in evaluation(self.data, test, limit, shard):
             batch, labels = batch.to(self.device), labels.to(self.device)
             outputs = self.module(batch)
             loss += float(self.data.loss(outputs, labels)) * len(batch)
@@ -183,7 +210,7 @@ class Problem:
             if classes > 5:
                 largest = outputs.argsort(dim=1, descending=True, stable=True)[:, :5]  # the first of equals, as argmax
                 among_five += int((largest == labels.unsqueeze(1)).sum())
-        return Measured(loss / count, correct / count if classes else None, among_five / count if classes > 5 else None)
+        return Sums(loss, correct, among_five, count)
 
     @torch.no_grad()
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:

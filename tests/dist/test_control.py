@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from dsgd.dist.control import FRAME, MAGIC, STRANGERS, TEXT_LIMIT, VECTORS_LIMIT, Closed, Event, Hub, Line
-from tests.dist.aftermath import ALGORITHMS, LOOPBACK, listening, open_files, results, start
+from tests.dist.aftermath import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
 from tests.dist.stage import Stage
 
 TOKEN = bytes(range(32))
@@ -141,18 +142,19 @@ def test_a_client_hears_when_the_coordinator_is_gone(served: Served) -> None:
 
 @pytest.mark.parametrize("algo", ["sync", "dpsgd", "easgd"])
 def test_a_run_on_one_machine_cannot_be_reached_from_another(stage: Stage, tmp_path: Path, algo: str) -> None:
-    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", "budget.steps=100")
+    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", LONG)
     watched.trains(2)
     hosts = [host for found, (host, _) in listening().items() if found in watched.sockets]
     assert hosts
     assert set(hosts) == {LOOPBACK}
-    watched.ends("completed", 0)
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.ends("interrupted", 130)
 
 
 @pytest.mark.parametrize("algo", ["sync", "easgd"])
 def test_a_run_does_not_notice_strangers(stage: Stage, tmp_path: Path, algo: str) -> None:
-    options = (*ALGORITHMS[algo], "nodes=2", "budget.steps=100")
-    watched = start(stage, tmp_path / "run", *options)
+    options = (*ALGORITHMS[algo], "nodes=2")
+    watched = start(stage, tmp_path / "run", *options, LONG)
     files = open_files(watched.trains(2)["coordinator"])
     ports = [port for found, (_, port) in listening().items() if found in files]
     with ExitStack() as stack:
@@ -160,10 +162,14 @@ def test_a_run_does_not_notice_strangers(stage: Stage, tmp_path: Path, algo: str
             strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
             for stranger in strangers[-STRANGERS // 2 :]:
                 stranger.sendall(os.urandom(100))
-        watched.ends("completed", 0)
+        watched.says("a wrong token")
+        watched.says("too many connections")
+        watched.goes_on()
+        os.kill(watched.run.pid, signal.SIGINT)
+        watched.ends("interrupted", 130)
     told = [line for line in watched.run.err.splitlines() if line.startswith("control:")]
-    assert len(told) == len(set(told)) == 2
+    assert len(told) == len(set(told)) <= 3  # on a slow machine some have shown no token in time
     if algo == "sync":
-        undisturbed = start(stage, tmp_path / "undisturbed", *options)
-        undisturbed.ends("completed", 0)
-        assert results(watched.run.marks) == results(undisturbed.run.marks)
+        budget = f"budget.steps={watched.run.marks[-1]['samples'] // 2}"
+        expected = undisturbed(stage, tmp_path / "undisturbed", *options, budget)
+        assert results(watched.run.marks) == results(expected.run.marks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_image_runs import ALGORITHMS
+from tests.conformance.cases import prepared
 from tests.dist.stage import Stage
 
 LINE = ["engine=dist", "model=import", "model.target=tests.cli.test_image_runs.small_net", "nodes=2", "batch_size=6"]
@@ -23,20 +25,26 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_training_on_files_lowers_the_loss(algo: str, images: str, stage: Stage, tmp_path: Path) -> None:
+    """In lock-step for certain; free workers may each have made any part of the steps."""
     run = stage.run(tmp_path / "run", f"algo={algo}", *LINE, images, "data.workers=1")
     assert run.summary["status"] == "completed", run.err
-    assert run.marks[-1]["train_loss"] < run.marks[0]["train_loss"]
+    first, last = run.marks[0]["train_loss"], run.marks[-1]["train_loss"]
+    assert math.isfinite(last)
+    assert last < first if prepared(f"algo={algo}").algo.lockstep else last != first
 
 
 def test_the_workers_of_a_machine_share_its_cores_for_decoding(images: str, stage: Stage, tmp_path: Path) -> None:
     """Together they start no more decoding processes than there are cores, but one each; the coordinator as many as a
     worker."""
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
     run = stage.start(tmp_path / "run", *LINE, images, "budget.epochs=1000", "eval.every_epochs=1000")
     run.until(
-        lambda: {"worker 0", "worker 1"} <= run.processes().keys() and all(map(decoding, workers(run.processes())))
+        lambda: (
+            {"worker 0", "worker 1"} <= run.processes().keys()
+            and all(decoding(worker) >= share for worker in workers(run.processes()))
+        )
     )
-    cores = len(os.sched_getaffinity(0))
-    assert [decoding(worker) for worker in workers(run.processes())] == [max(1, cores // 2)] * 2
+    assert [decoding(worker) for worker in workers(run.processes())] == [share] * 2
     os.kill(run.pid, 2)
     run.wait()
     assert run.summary["status"] == "interrupted", run.err

@@ -131,7 +131,7 @@ def test_the_decay_mask_spares_vectors(model: str) -> None:
 
 @each_model
 @each_evaluator
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, data: st.DataObject) -> None:
     """In float32, in any order and any grouping, and whatever was evaluated before."""
