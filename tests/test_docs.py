@@ -14,7 +14,7 @@ from tests.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/real_processes.md")
-DOCUMENTS += ("docs/fast_simulator.md", "docs/imagenet.md", "docs/own_data.md", "docs/slurm.md")
+DOCUMENTS += ("docs/fast_simulator.md", "docs/imagenet.md", "docs/own_data.md", "docs/recipes.md", "docs/slurm.md")
 
 
 def commands(program: str) -> list[list[str]]:

@@ -375,6 +375,22 @@ def test_the_table_holds_the_record_soonest_first(tmp_path: Path):
     assert lines[-1] == "times: virtual time; target: test accuracy 0.9"
 
 
+def test_top_5_has_a_column_where_a_run_has_it(tmp_path: Path):
+    """Data of no more than five classes have none."""
+    folder = write_record(tmp_path / "runs" / "a", "sync")
+    write_record(tmp_path / "runs" / "b", "gossip")
+    for top5, heading in ((None, False), (0.98765, True)):
+        rewrite(folder, {}, {"test_top5": top5})
+        runs = find_runs([tmp_path / "runs"])
+        write_markdown(runs, tmp_path / "summary.md")
+        write_csv(runs, tmp_path / "summary.csv")
+        lines = (tmp_path / "summary.md").read_text().splitlines()
+        assert ("| test accuracy | test top-5 |" in lines[0]) == heading
+        assert (" | 0.9877 | " in "".join(lines)) == heading
+        assert ("test_accuracy,test_top5," in (tmp_path / "summary.csv").read_text()) == heading
+        assert len({line.count("|") for line in lines[:4]}) == 1
+
+
 def test_csv_has_the_records_names_and_unrounded_numbers(tmp_path: Path):
     write_csv(table_runs(tmp_path / "runs"), tmp_path / "summary.csv")
     head, first, second, third, _ = (tmp_path / "summary.csv").read_text().splitlines()
@@ -488,6 +504,15 @@ def test_a_run_without_marks_draws_nothing(tmp_path: Path):
         overview(runs)
     with pytest.raises(NoData):
         idle_figure(runs)
+
+
+def test_no_share_of_the_time_is_above_100_percent(tmp_path: Path):
+    """The axis is longer, for the numbers beside the bars."""
+    folder = write_record(tmp_path / "a", "sync")
+    rewrite(folder, {}, {"idle_fraction_mean": 0.97, "idle_fraction_max": 0.99})
+    axes = idle_figure(find_runs([folder])).axes[0]
+    assert max(axes.get_xticks()) == 100
+    assert axes.get_xlim()[1] > 100
 
 
 def test_a_diverged_run_is_marked_and_does_not_flatten_the_others(tmp_path: Path):

@@ -20,10 +20,12 @@ from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
 from dsgd.cli.resume import NothingToDo, checkpoint_of, is_automatic, quoted, resumed, unfinished
 from dsgd.dist.environment import STOPS, advice, gpus, launch
+from dsgd.models.library import Imported, Torchvision
 from dsgd.record.writer import METRICS
 
 if TYPE_CHECKING:
     from dsgd.cli.joined import Joined
+    from dsgd.experiment import Experiment
 
 EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -67,10 +69,13 @@ def _main() -> int:
         try:
             execute(config, outcome, joined)
         except ConfigError as error:  # Hydra would print where it was raised
+            folder = Path(HydraConfig.get().runtime.output_dir)  # which it has made
+            remove_empty(folder, before.get(folder, folder))
             print(one_line(error), file=sys.stderr)
             sys.exit(EXIT_CONFIG)
 
-    joined = check(arguments)
+    before: dict[Path, Path] = {}
+    joined = check(arguments, before)
     try:
         hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
     finally:
@@ -87,8 +92,10 @@ def _refuse(message: str) -> NoReturn:
     raise ConfigError(message)
 
 
-def check(arguments: argparse.Namespace) -> Joined | None:
-    """Check what Hydra is about to do, before it does anything. Raises ConfigError."""
+def check(arguments: argparse.Namespace, before: dict[Path, Path]) -> Joined | None:
+    """Check what Hydra is about to do, before it does anything. Raises ConfigError.
+
+    before: gets, for the folder of each run, the one above it that is there already."""
     if arguments.hydra_help or arguments.shell_completion or arguments.experimental_rerun:
         return None
     if arguments.config_path is not None:
@@ -97,18 +104,22 @@ def check(arguments: argparse.Namespace) -> Joined | None:
     if arguments.help or arguments.cfg or arguments.info:
         tree.load(arguments.overrides)
         return None
-    added, joined = check_jobs(tree, arguments.overrides, arguments.multirun)
+    added, joined = check_jobs(tree, arguments.overrides, arguments.multirun, before)
     sys.argv += added
     return joined
 
 
-def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tuple[list[str], Joined | None]:
+def check_jobs(
+    tree: ConfigTree, overrides: Sequence[str], multirun: bool, standing: dict[Path, Path]
+) -> tuple[list[str], Joined | None]:
     """Check every job before the first one starts, leave nothing behind. Returns overrides to add, and the other
-    processes that a launcher has started, if it has."""
+    processes that a launcher has started, if it has. standing: as `before` of `check`."""
     added = [] if multirun or any(text.startswith("hydra.run.dir=") for text in overrides) else step_folder()
     jobs = tree.jobs([*overrides, *added], multirun)
     folders: dict[Path, str] = {}
     joined: Joined | None = None
+    here = not any(text.startswith("hydra/launcher=") for text in overrides)  # not on machines that will be found
+    models: list[tuple[object, ...]] = []
     for job in jobs:
         values, folder = job.values, job.folder.absolute()
         before, engine = None, None
@@ -127,7 +138,7 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tu
                 folder = before
                 added += [f"{job.folder_key}={quoted(folder)}"]
         engine, _ = choose_engine(values, engine)
-        build_experiment(values)
+        check_feasible(build_experiment(values), engine, values["engine"], here, models)
         if engine == "dist":
             joined = check_launch(values, folder, multirun)
             if joined is not None and joined.rank > 0:
@@ -140,8 +151,40 @@ def check_jobs(tree: ConfigTree, overrides: Sequence[str], multirun: bool) -> tu
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
         folders[folder] = job.folder_key
     for folder, key in folders.items():
+        standing[folder] = next((path for path in [folder, *folder.parents] if path.exists()), folder)
         check_writable(folder, key)
     return added, joined
+
+
+def check_feasible(
+    experiment: Experiment, engine: str, options: Mapping[str, Any], here: bool, models: list[tuple[object, ...]]
+) -> None:
+    """Ask torch, which takes seconds to import, where only torch can tell. Raises ConfigError.
+
+    here: the run will be on this machine. models: those that have been found to fit their data, which are not tried
+    again."""
+    asked = experiment.precision in ("tf32", "bf16") or experiment.device == "cuda" or options.get("gpus_per_node")
+    if asked and here and experiment.gradients != "none":
+        from dsgd.cli.feasible import check_devices
+
+        check_devices(experiment, engine, options)
+    model = (experiment.model, experiment.data.input_shape, experiment.data.classes)
+    if isinstance(experiment.model, (Imported, Torchvision)) and model not in models:
+        from dsgd.cli.feasible import check_model
+
+        check_model(experiment)
+        models.append(model)
+
+
+def remove_empty(folder: Path, standing: Path) -> None:
+    """Take away a folder without content, and those above it up to one that stays."""
+    for path in [folder, *folder.parents]:
+        if path == standing:
+            return
+        try:
+            path.rmdir()
+        except OSError:  # there is something in it
+            return
 
 
 def step_folder() -> list[str]:

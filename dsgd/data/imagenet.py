@@ -22,19 +22,27 @@ if TYPE_CHECKING:
     from dsgd.data.images.loader import Images
 
 ON_ERROR = ("skip", "fail")
-LOADERS = ("processes",)
+LOADERS = ("processes", "dali")
 SHAPE = (3, SIDE, SIDE)
 
 
 def _check_options(decoder: str, on_error: str, workers: int | None, loader: str) -> None:
-    if loader == "dali":
-        raise ValueError("loader must be processes, got 'dali': decoding by NVIDIA DALI is not built in")
     options = (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR), ("loader", loader, LOADERS))
     for key, value, choices in options:
         if value not in choices:
             raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+    if loader == "dali" and decoder == "pillow":
+        raise ValueError("decoder must be auto or simplejpeg with data.loader=dali, got 'pillow'")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be >= 1 or null, got {workers}")
+
+
+def _check_installed(decoder: str, loader: str) -> None:
+    chosen("simplejpeg" if loader == "dali" else decoder)
+    if loader == "dali":
+        from dsgd.data.images.dali import installed
+
+        installed()
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class ImageNet:
     decoder: str = "auto"  # auto | simplejpeg | pillow
     on_error: str = "skip"  # a broken file is replaced by the next one: skip; ends the run: fail
     workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
-    loader: str = "processes"  # what decodes
+    loader: str = "processes"  # what decodes: processes of our own, or dali: NVIDIA's, where it is installed
 
     def __post_init__(self) -> None:
         _check_options(self.decoder, self.on_error, self.workers, self.loader)
@@ -64,14 +72,14 @@ class ImageNet:
         return len(self._layout.train.labels)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        chosen(self.decoder)
+        _check_installed(self.decoder, self.loader)
         check_share(len(self._layout.train.labels), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
         from dsgd.data.images.loader import Images
 
         partition = Partition(len(self._layout.train.labels), nodes, batch_size, seed)
-        return Images(self._layout, partition, dtype, chosen(self.decoder), self.on_error, self.workers)
+        return Images(self._layout, partition, dtype, chosen(self.decoder), self.on_error, self.workers, self.loader)
 
     @cached_property
     def _layout(self) -> Layout:
@@ -109,7 +117,7 @@ class ImageNetLike:
         return self.classes * self.samples_per_class
 
     def check(self, nodes: int, batch_size: int) -> None:
-        chosen(self.decoder)
+        _check_installed(self.decoder, self.loader)
         check_share(self.train_samples(nodes), nodes, batch_size)
         self._images.check(self.folder)
 
@@ -117,7 +125,7 @@ class ImageNetLike:
         if not self._images.check(self.folder):
             announce(self.classes * (self.samples_per_class + self.test_per_class), self.folder)
         self._images.make(self.folder)
-        found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers)
+        found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers, self.loader)
         return found.load(nodes, batch_size, seed, dtype)
 
     @property

@@ -62,7 +62,11 @@ class Imported:
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
         from torch import nn
 
-        module = imported(self.target, "model.target")(**self.arguments)
+        function = imported(self.target, "model.target")
+        try:
+            module = function(**self.arguments)
+        except Exception as error:  # whatever it may raise
+            raise ValueError(f"model.target={self.target} fails: {told(error)}") from error
         if not isinstance(module, nn.Module):
             raise ValueError(f"model.target must give a torch.nn.Module, got {type(module).__name__} of {self.target}")
         return fitting(module, f"model.target={self.target}", input_shape, classes)
@@ -77,9 +81,16 @@ def imported(path: str, key: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(place), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{key} must be importable, got {path!r}: {error}") from error
+    except Exception as error:  # a module may raise anything
+        raise ValueError(f"{key} must be importable, got {path!r}: {told(error)}") from error
     if not callable(found):
         raise ValueError(f"{key} must be something to call, got {path!r}: {type(found).__name__}")
     return found
+
+
+def told(error: Exception) -> str:
+    """An exception of somebody else's code, in one line."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
@@ -91,10 +102,9 @@ def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes:
     with torch.no_grad():
         try:
             outputs = module.eval()(torch.zeros(2, *input_shape))
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except Exception as error:  # whatever it may raise
             shape = " x ".join(map(str, input_shape))
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {reason}") from error
+            raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {told(error)}") from error
     given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if given != (2, classes):
         raise ValueError(f"{name} must give {classes} outputs for each sample, one a class, got {given} for 2 samples")

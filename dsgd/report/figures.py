@@ -174,7 +174,9 @@ def _draw_idle(axes: Axes, gathered: Sequence[Series], colour: str | None = None
     axes.set_yticks(range(len(drawn)), [wrapped(one.label) for _, one in drawn])
     axes.set_ylim(len(drawn) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-    axes.set_xlim(0, 1.3 * axes.dataLim.x1 or 1.0)
+    widest = axes.dataLim.x1
+    axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(100, 1.3 * widest or 1.0)])  # it is a share
     figure = axes.get_figure(root=True)
     longest = max(len(line) for _, one in drawn for line in wrapped(one.label).split("\n"))
     if figure:

@@ -19,19 +19,26 @@ NEVER = "never"  # the run has ended and did not reach its target
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 NO_VALUE = "-"
 
+TOP5 = "test top-5"  # a column only where a run has it: data of more than five classes
 # heading: (field of the summary, factor from its unit to the heading's)
 _MEASURES = {
     "samples": ("samples", 1.0),
     "epochs": ("epochs", 1.0),
     "test loss": ("test_loss", 1.0),
     "test accuracy": ("test_accuracy", 1.0),
+    TOP5: ("test_top5", 1.0),
     "time to target (s)": ("time_to_target_s", 1.0),
     "time (s)": ("time_s", 1.0),
     "sent (GB)": ("bytes_sent_total", 1e-9),
     "idle mean (%)": ("idle_fraction_mean", 100.0),
     "idle max (%)": ("idle_fraction_max", 100.0),
 }
-HEADINGS = ("run", "status", *_MEASURES)
+
+
+def measures(runs: Sequence[Run]) -> dict[str, tuple[str, float]]:
+    """The columns beside the run and its status: (field of the summary, factor from its unit to the heading's)."""
+    known = any(not math.isnan(number(run.final("test_top5"))) for run in runs)
+    return {heading: what for heading, what in _MEASURES.items() if known or heading != TOP5}
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,9 @@ class Row:
 def rows(runs: Sequence[Run]) -> list[Row]:
     """The table, soonest at its target first, then by total time; runs without a target last. Virtual and wall time
     have no common order: where both occur, those of one clock come together."""
+    columns = measures(runs).items()
     found = [
-        Row(name, run, {heading: _value(run, field, factor) for heading, (field, factor) in _MEASURES.items()})
+        Row(name, run, {heading: _value(run, field, factor) for heading, (field, factor) in columns})
         for name, run in zip(run_labels(runs), runs, strict=True)
     ]
     return sorted(found, key=lambda row: (row.run.clock or "without", *_order(row)))
@@ -56,7 +64,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 def print_table(runs: Sequence[Run], console: Console) -> None:
     """Print the summary table; a caption says what the times and the target are."""
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption(runs) or None, caption_justify="left")
-    for heading in HEADINGS:
+    for heading in ("run", "status", *measures(runs)):
         left = heading in ("run", "status")
         table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for row in rows(runs):
@@ -68,24 +76,26 @@ def print_table(runs: Sequence[Run], console: Console) -> None:
 
 def write_csv(runs: Sequence[Run], path: str | Path) -> None:
     """One line per run by the record's field names, numbers unrounded; empty if there is no value, `never` as shown."""
+    columns = measures(runs)
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "folder", "status", "clock", "target_accuracy", *(f for f, _ in _MEASURES.values())])
+        writer.writerow(["run", "folder", "status", "clock", "target_accuracy", *(f for f, _ in columns.values())])
         for row in rows(runs):
-            measures = [
+            values = [
                 row.run.time_to_target_s if field == "time_to_target_s" else number(row.run.final(field))
-                for field, _ in _MEASURES.values()
+                for field, _ in columns.values()
             ]
-            known = ["" if value is None or math.isnan(value) else _plain(value) for value in measures]
+            known = ["" if value is None or math.isnan(value) else _plain(value) for value in values]
             if row.values["time to target (s)"] == NEVER:
-                known[list(_MEASURES).index("time to target (s)")] = NEVER
+                known[list(columns).index("time to target (s)")] = NEVER
             target = "" if row.run.target is None else _plain(row.run.target)
             writer.writerow([row.label, str(row.run.folder), row.run.status, row.run.clock or "", target, *known])
 
 
 def write_markdown(runs: Sequence[Run], path: str | Path) -> None:
     """The table as on the terminal."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * len(_MEASURES)]
+    columns = measures(runs)
+    lines = ["| " + " | ".join(["run", "status", *columns]) + " |", "|---|---|" + "---:|" * len(columns)]
     for row in rows(runs):
         cells = [row.label.replace("|", "\\|"), row.run.status, *map(shown, row.values.values())]
         lines.append("| " + " | ".join(cells) + " |")

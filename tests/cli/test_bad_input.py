@@ -78,8 +78,8 @@ CASES = [
     ("precision=fp8", "precision must be one of fp32, fp64, tf32, bf16, fp16, got 'fp8'"),
     ("channels_last=3", "channels_last must be true or false, got 3"),
     ("compile=maybe", "compile must be true or false, got 'maybe'"),
-    ("data=imagenet-like data.loader=dali", "data.loader must be processes, got 'dali'", "not built in"),
-    ("data=imagenet-like data.loader=own", "data.loader must be one of processes, got 'own'"),
+    ("data=imagenet-like data.loader=own", "data.loader must be one of processes, dali, got 'own'"),
+    ("data=imagenet-like data.loader=dali data.decoder=pillow", "data.decoder must be auto or simplejpeg with"),
     ("optimizer.lr=-1", "optimizer.lr must be finite and >= 0, got -1"),
     ("optimizer.lr=nan", "optimizer.lr must be finite and >= 0, got nan"),
     ("optimizer.momentum=1", "optimizer.momentum must be in [0, 1), got 1"),
@@ -106,6 +106,19 @@ CASES = [
     ("target.stop=true", "target.stop must be false without target.accuracy, got true"),
     ("model=vector", "model=vector needs data=quadratic"),
     ("algo=easgd algo.alpha=0.1 algo.rho=1", "algo.alpha", "rho", "at most one of"),
+    # what only torch can tell
+    ("engine=sim engine.device=cpu precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32"),
+    ("engine=dist engine.gpus_per_node=0 precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU"),
+    ("engine=dist engine.gpus_per_node=1000", "engine.gpus_per_node must be <= ", "got 1000"),
+    ("engine=sim model=import model.target=no.such.thing", "model.target must be importable, got 'no.such.thing'"),
+    ("engine=dist model=import model.target=no.such.thing", "model.target must be importable, got 'no.such.thing'"),
+    ("model=import model.target=torch.nn.Linear", "model.target=torch.nn.Linear fails: TypeError: "),
+    (
+        "data=shapes model=import model.target=torch.nn.Identity",
+        "must give 8 outputs for each sample, one a class, got",
+    ),
+    ("data=imagenet-like model=torchvision model.name=nope", "model.name must be a classifier", "got 'nope'"),
+    ("-m engine=sim engine.device=cpu precision=fp32,tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU"),
     # files and folders
     ("topology=file topology.path=nope.txt", "topology.path must be a readable file, got nope.txt"),
     ("data=cifar10 data.root=nope", "data.root must be a folder with cifar-10-batches-py", "torchvision"),
@@ -242,3 +255,24 @@ def test_help_and_errors_import_nothing_heavy(tmp_path: Path) -> None:
         check=True,
     )
     assert result.stdout == "0 0 0 2 2 2 2 2 []\n"
+
+
+FORKED = """
+from dsgd.cli.feasible import in_child
+
+def check():
+    raise ValueError("precision must be another")
+
+in_child(lambda: None)
+try:
+    in_child(check)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_what_a_check_in_a_process_of_its_own_finds_is_told_here() -> None:
+    """GPUs are asked there: CUDA, once begun, would not survive the fork of the workers."""
+    line = [sys.executable, "-W", "error", "-c", FORKED]
+    result = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "precision must be another\n"

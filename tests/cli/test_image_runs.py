@@ -60,5 +60,23 @@ def test_a_broken_file_ends_the_run_in_one_line(
     assert "Traceback" not in result.err
 
 
+def test_what_is_found_before_the_first_step_leaves_no_folder(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra has made the run's folder by then."""
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "val"):
+        for label in ("a", "b", "c"):
+            place = tmp_path / "photos" / split / label
+            place.mkdir(parents=True)
+            for number in range(6):
+                (place / f"{number}.jpg").write_bytes(b"no image")
+    line = [*RUN[:-1], "data=imagenet", "data.path=photos", "data.on_error=fail", "hydra.run.dir=above/failing"]
+    result = call("engine=sim", *line)
+    assert result.status == 2
+    assert result.err.splitlines()[-1].startswith("data.on_error=fail: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
 def marks(folder: Path) -> list[dict[str, float]]:
     return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]

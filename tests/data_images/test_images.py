@@ -21,6 +21,7 @@ from dsgd.data.images.augment import DEVIATION, DRAWS, MEAN, evaluation_pixels, 
 from dsgd.data.images.decode import opened
 from dsgd.data.images.layout import find_images
 from dsgd.data.images.loader import IN_A_ROW, Images
+from dsgd.data.images.pool import Pool
 from dsgd.data.images.shards import write_shards
 from dsgd.data.partition import Partition
 from dsgd.streams import stream
@@ -298,7 +299,7 @@ def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> 
     data = loaded(folder)
     try:
         data.batch(0, 0)
-        assert data._pool is not None
+        assert isinstance(data._pool, Pool)
         (process,) = data._pool.processes
         process.kill()
         with pytest.raises(DataLost, match=rf"^data: decoding process {process.pid} ended by signal 9$"):
