@@ -183,13 +183,8 @@ class Coordinator:
 
     def _watch(self) -> None:
         while self._phase != "over":
-            for client, message, vectors in self._hub.poll(POLL_S):
-                if message is None:
-                    self._gone(client)
-                else:
-                    self._handle[message["kind"]](self, client, message, vectors)
-                if self._phase == "over":
-                    break
+            for event in self._hub.poll(POLL_S):
+                self._take_in(*event)
             self._tick(time.monotonic())
         self._tell_all({"kind": "exit", "status": self.status})
 
@@ -197,13 +192,17 @@ class Coordinator:
         """Nobody trains any more, but marks are still evaluated; and whoever starts processes may end all of them with
         the first. Until the record is written."""
         while not self._closing.is_set():
-            for client, message, vectors in self._hub.poll(POLL_S):
-                if message is None:
-                    self._gone(client)
-                elif message["kind"] == "evaluated" or message.get("role") in ("agent", "evaluator"):
-                    self._handle[message["kind"]](self, client, message, vectors)
+            for event in self._hub.poll(POLL_S):
+                self._take_in(*event)
             self._beat_others(time.monotonic())
         self._tell_others({"kind": "exit", "status": self._outcome})
+
+    def _take_in(self, client: Client, message: Message | None, vectors: object) -> None:
+        """When the run is over, and that may be in the midst of what has come together, members have no more to say."""
+        if message is None:
+            self._gone(client)
+        elif self._phase != "over" or message["kind"] == "evaluated" or message.get("role") in ("agent", "evaluator"):
+            self._handle[message["kind"]](self, client, message, vectors)
 
     def _beat_others(self, now: float) -> bool:
         """To whom no member is; returns whether it is time that members hear something, too."""

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ import pytest
 import torch
 
 from dsgd.dist.control import Event, Hub, Line
+from dsgd.dist.coordinator import Coordinator
+from dsgd.dist.job import Job, Limits
+from dsgd.dist.sharded import Part
+from dsgd.gradients.problem import build_problem
+from tests.conformance.cases import prepared
 from tests.dist.aftermath import Watched
 from tests.dist.stage import Run, Stage
 from tests.dist.test_torchrun import free_port, static
@@ -255,3 +261,44 @@ def test_vectors_come_to_a_client_bit_for_bit_while_others_are_heard() -> None:
     assert message == {"kind": "evaluate"}
     assert all(torch.equal(found[name], vectors[name]) for name in vectors)
     assert {"kind": "other"} in [message for _, message, _ in events]
+
+
+def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both can come at one moment: that a worker has failed, and a part of a mark."""
+    experiment = prepared("experiment=quadratic", "algo=dpsgd", "nodes=1", "eval.sharded=true")
+    problem = build_problem(experiment)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        job = Job(experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)})
+        hub = Hub(listener, TOKEN, print)
+        coordinator = Coordinator(job, hub, print, None)
+        first, worker, last = lines = [Line(address, TOKEN, DEADLINE_S) for _ in range(3)]
+        first.send({"kind": "hello", "role": "evaluator", "name": "evaluator 0"})
+        worker.send({"kind": "hello", "role": "worker", "node": 0, "host": "127.0.0.1", "port": 1})
+        last.send({"kind": "hello", "role": "evaluator", "name": "evaluator 1"})
+        heard = []
+        while len(heard) < 3:
+            for event in hub.poll(0.1):
+                coordinator._take_in(*event)
+                heard.append(event)
+        evaluators = coordinator._evaluators
+        assert evaluators is not None
+        part = Part("mark", problem.start, problem.start_buffers, ((True, None),), (0, 1))
+        numbers = evaluators.submit([part, part])
+        evaluators.tick(time.monotonic())
+        sums = part.evaluate(problem)
+        first.send({"kind": "evaluated", "number": numbers[0], "sums": sums})
+        worker.send({"kind": "failed", "known": False, "error": "it cannot go on", "blame": None})
+        last.send({"kind": "evaluated", "number": numbers[1], "sums": sums})
+        poll = hub.poll  # which socket is looked at first is anybody's guess: let it be the worker's
+        monkeypatch.setattr(
+            hub, "poll", lambda wait_s: sorted(poll(wait_s), key=lambda event: event[0].owner.name[0] < "w")
+        )
+        coordinator._watch()
+        assert (coordinator.status, coordinator.error) == ("failed", "worker 0: it cannot go on")
+        for event in hub.poll(0.1):  # if they have not come together
+            coordinator._take_in(*event)
+        assert evaluators._found == dict.fromkeys(numbers, sums)
+        for line in lines:
+            line.close()
+        hub.close()
