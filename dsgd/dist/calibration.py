@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import combinations
@@ -95,63 +96,47 @@ def calibrate(
 
     Raises CalibrationFailed in all of them if one cannot go on or does not come."""
     store.set_timeout(timedelta(seconds=WAIT_S))
-    try:
-        return _take_part(experiment, problem, devices, store, rank, address, repeats, link_s, say)
-    except Exception as error:  # the others wait for this worker: they must hear of it
-        raise CalibrationFailed(_first_failure(store, rank, error)) from error
+    with _failure_told(store, rank):
+        p = experiment.nodes
+        _meet(store, "ready", rank, p)
+        say(f"{p} workers make {repeats} steps at once")
+        jitter = fit(step_times(experiment, problem, devices, rank, repeats))
+        store.set(f"jitter/{rank}", json.dumps(asdict(jitter)))
+        _meet(store, "stepped", rank, p)
+        if p > 1:
+            say(f"{p} workers make {repeats} steps and send a vector in each")
+            before = (rank - 1) % p
+            with _plane(problem, store, rank, p, address) as plane:
 
+                def exchange(vector: Tensor, step: int) -> Callable[[], Tensor]:
+                    arriving = plane.exchange(vector, step, [(rank + 1) % p], [before])
+                    return lambda: arriving.result()[before]
 
-def _take_part(
-    experiment: Experiment,
-    problem: Problem,
-    devices: Sequence[torch.device],
-    store: Store,
-    rank: int,
-    address: str,
-    repeats: int,
-    link_s: float,
-    say: Callable[[str], None],
-) -> Calibration | None:
-    p = experiment.nodes
-    _meet(store, "ready", rank, p)
-    say(f"{p} workers make {repeats} steps at once")
-    jitter = fit(step_times(experiment, problem, devices, rank, repeats))
-    store.set(f"jitter/{rank}", json.dumps(asdict(jitter)))
-    _meet(store, "stepped", rank, p)
-    if p > 1:
-        say(f"{p} workers make {repeats} steps and send a vector in each")
-        before = (rank - 1) % p
-        with _plane(problem, store, rank, p, address) as plane:
-
-            def exchange(vector: Tensor, step: int) -> Callable[[], Tensor]:
-                arriving = plane.exchange(vector, step, [(rank + 1) % p], [before])
-                return lambda: arriving.result()[before]
-
-            longer = fit(step_times(experiment, problem, devices, rank, repeats, exchange)).mean_s - jitter.mean_s
-            _meet(store, "exchanged", rank, p)
-        store.set(f"vector/{rank}", repr(max(0.0, longer)))
-    for first, second in pairs(p):
-        _meet(store, f"link/{first}/{second}", rank, p)
-        if rank == first:
-            say(f"link between {first} and {second}")
-            with socket.create_server((address, 0)) as server:
-                server.settimeout(NEAR_S)
-                store.set(f"port/{first}/{second}", json.dumps(server.getsockname()[:2]))
-                stream, _ = server.accept()
-            with stream:
-                measure_link(stream, False, link_s)
-        elif rank == second:
-            host, port = json.loads(store.get(f"port/{first}/{second}"))
-            with socket.create_connection((host, port), NEAR_S) as stream:
-                store.set(f"measured/{first}/{second}", json.dumps(asdict(measure_link(stream, True, link_s))))
-    _meet(store, "done", rank, p)
-    if rank > 0:
-        return None
-    jitters = [Jitter(**json.loads(store.get(f"jitter/{other}"))) for other in range(p)]
-    vector_s = [float(store.get(f"vector/{other}")) for other in range(p)] if p > 1 else [0.0]
-    links = {pair: Link(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
-    _leave(store, p)
-    return Calibration(jitters, vector_s, links)
+                longer = fit(step_times(experiment, problem, devices, rank, repeats, exchange)).mean_s - jitter.mean_s
+                _meet(store, "exchanged", rank, p)
+            store.set(f"vector/{rank}", repr(max(0.0, longer)))
+        for first, second in pairs(p):
+            _meet(store, f"link/{first}/{second}", rank, p)
+            if rank == first:
+                say(f"link between {first} and {second}")
+                with socket.create_server((address, 0)) as server:
+                    server.settimeout(NEAR_S)
+                    store.set(f"port/{first}/{second}", json.dumps(server.getsockname()[:2]))
+                    stream, _ = server.accept()
+                with stream:
+                    measure_link(stream, False, link_s)
+            elif rank == second:
+                host, port = json.loads(store.get(f"port/{first}/{second}"))
+                with socket.create_connection((host, port), NEAR_S) as stream:
+                    store.set(f"measured/{first}/{second}", json.dumps(asdict(measure_link(stream, True, link_s))))
+        _meet(store, "done", rank, p)
+        if rank > 0:
+            return None
+        jitters = [Jitter(**json.loads(store.get(f"jitter/{other}"))) for other in range(p)]
+        vector_s = [float(store.get(f"vector/{other}")) for other in range(p)] if p > 1 else [0.0]
+        links = {pair: Link(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
+        _leave(store, p)
+        return Calibration(jitters, vector_s, links)
 
 
 def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> Plane:
@@ -189,6 +174,15 @@ def _meet(store: Store, name: str, rank: int, p: int) -> None:
             raise TimeoutError(f"nothing from worker {late} for {WAIT_S:g} s")
         time.sleep(POLL_S)
     store.set(f"{name}/passed/{rank}", "")
+
+
+@contextmanager
+def _failure_told(store: Store, rank: int) -> Iterator[None]:
+    """The others wait for this worker: whatever ends it they must hear of."""
+    try:
+        yield
+    except Exception as error:
+        raise CalibrationFailed(_first_failure(store, rank, error)) from error
 
 
 def _first_failure(store: Store, rank: int, error: Exception) -> str:
