@@ -4,7 +4,7 @@
 
 Every way runs in a process of its own, and they take turns. An update is one step of one worker: gradient, message,
 event, optimiser; evaluation is left out. Medians, ratios of medians to `loop`. Outside: the share of the time that is
-not spent in the evaluator of gradients. Memory: the process's peak over what it had before the run began.
+not spent in the evaluator of gradients. Memory: the process's peak over what it had before it loaded data and model.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
     experiment = build_experiment(
         composed([*overrides, *ENDLESS, f"algo={algo}", "engine=sim", f"engine.gradients={way}"])[0]
     )
-    simulation = Simulation(experiment)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    simulation = Simulation(experiment)
     updates = steps * experiment.nodes
     evaluator = simulation.machine.evaluator
     evaluate, inside_s = evaluator.evaluate, 0.0

@@ -69,6 +69,7 @@ def choose(experiment: Experiment, problem: Problem) -> Chosen:
         return Chosen(build_evaluator(name, problem), name)
     import torch
 
+    from dsgd.gradients.lanes import keep_freed_memory
     from dsgd.gradients.loop import Loop
     from dsgd.gradients.precision import compiling, prepare
     from dsgd.gradients.stacked import Stacked, chosen_device
@@ -77,6 +78,7 @@ def choose(experiment: Experiment, problem: Problem) -> Chosen:
 
     device = chosen_device(experiment.device)
     prepare(experiment.precision, device)
+    keep_freed_memory()
     # a loss that is more than the cross entropy of outputs may have tensors of its own, and these are on the CPU
     of_loop = device if problem.data.classes is not None else torch.device("cpu")
     alone = _alone(experiment)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -12,18 +14,20 @@ from torch.func import functional_call
 from dsgd.gradients import Wanted
 from dsgd.gradients.columns import ALIGNED
 from dsgd.gradients.flush import batches, evaluation, total_loss
+from dsgd.gradients.lanes import Lanes
 from dsgd.gradients.problem import Problem, Slot
 from dsgd.gradients.stacking import Network, Unstackable
 from dsgd.gradients.trial import alike, examples
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
-CACHED_BYTES = 1 << 20  # of the largest activation of a stack
+CACHED_BYTES = 2 << 20  # of the largest activation of all stacks that are computed at once
 EXACT = 1e-9  # of float64, relative to the largest entry
 EVALUATION_NUMBERS = 1 << 20  # in the largest activation of an evaluation
 
 
 class Stacked:
     """stack_size: most models in one call; None: as many as the cache holds. nodes: most that are ever wanted at once.
+    Stacks go side by side, as many as there are and torch has threads.
 
     Every gradient is the same to the bit whatever it is stacked with: only sizes of a stack are used of which that was
     seen before the run. Raises Unstackable for a module that cannot be stacked.
@@ -43,16 +47,23 @@ class Stacked:
         _verify(problem, self._training, self._evaluation)
         inputs, _ = problem.data.batch(0, 0)
         self._activation = self._training.largest * problem.start.element_size()
-        most = stack_size or automatic_size(self._activation * len(inputs))
-        self.sizes = self._trusted(min(most, nodes))
+        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+        most = min(stack_size or automatic_size(self._activation * len(inputs), threads), nodes)
+        self._lanes = Lanes(min(threads, math.ceil(nodes / most)))
+        self._reading = Lock()
+        self.sizes = self._trusted(most)
 
     def evaluate(self, wanted: Sequence[Wanted]) -> None:
+        share = math.ceil(len(wanted) / self._lanes.count)
+        most = next((size for size in self.sizes if size >= share), self.sizes[-1])
+        groups: list[Sequence[Wanted]] = []
+        sizes: list[int] = []
         begin = 0
         while begin < len(wanted):
-            size = self._size(len(wanted) - begin)
-            group = wanted[begin : begin + size]
-            self._fulfil(group, size)
-            begin += len(group)
+            sizes.append(min(most, self._size(len(wanted) - begin)))
+            groups.append(wanted[begin : begin + sizes[-1]])
+            begin += sizes[-1]
+        self._lanes.each(self._fulfil, groups, sizes)
 
     def accuracies(self, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
         """Of every model, its vector [d] and buffers [nb], on the test set. The data must have classes."""
@@ -89,7 +100,8 @@ class Stacked:
         rows = [*group, *[group[-1]] * (size - len(group))]
         x = _aligned([row.snapshot for row in rows if row.snapshot is not None])
         buffers = torch.stack([row.buffers for row in rows])
-        inputs, targets = batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
+        with self._reading:
+            inputs, targets = batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
         g, changed = self._gradients(x, buffers, inputs, targets)
         self.problem.add_decay(g, x)
         # gradients as rows, not copies: who wanted them together reads them at about the same time
@@ -123,7 +135,11 @@ class Stacked:
         tried. Raises Unstackable if not even the place in a stack is without influence."""
         # below 4, kernels for one or a few matrices are others, which an example need not show
         smaller = [2**exponent for exponent in range(2, most.bit_length()) if 2**exponent < most]
-        sizes = alike(self.problem, most, [*smaller, most], self._fulfil)
+
+        def fulfil(items: list[Wanted], size: int) -> None:
+            self._lanes.each(self._fulfil, [items], [size])
+
+        sizes = alike(self.problem, most, [*smaller, most], fulfil)
         if most not in sizes:
             raise Unstackable("the whole, because its gradients depend on their place in the stack")
         return sizes
@@ -139,10 +155,10 @@ def chosen_device(name: str) -> torch.device:
     return torch.device("cuda")
 
 
-def automatic_size(activation_bytes: int) -> int:
+def automatic_size(activation_bytes: int, threads: int) -> int:
     """How many models to stack. activation_bytes: of the largest activation of one model. What one layer leaves for the
-    next should stay in the cache: large activations gain nothing from company."""
-    fitting = CACHED_BYTES // max(activation_bytes, 1)
+    next should stay in the cache, which threads share: large activations gain nothing from company."""
+    fitting = CACHED_BYTES // max(activation_bytes * threads, 1)
     return min(LARGEST, max(SMALLEST, 1 << max(fitting, 1).bit_length() - 1))
 
 

@@ -190,10 +190,11 @@ def test_memory_is_bounded_by_the_size_of_a_stack(stack_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation_bytes", "models"), [(1, 128), (64 << 10, 16), (128 << 10, 8), (1 << 20, 4), (1 << 30, 4)]
+    ("activation_bytes", "threads", "models"),
+    [(1, 1, 128), (64 << 10, 1, 32), (64 << 10, 2, 16), (64 << 10, 64, 4), (128 << 10, 1, 16), (1 << 30, 1, 4)],
 )
-def test_the_automatic_size_keeps_activations_in_the_cache(activation_bytes: int, models: int) -> None:
-    assert automatic_size(activation_bytes) == models
+def test_the_automatic_size_keeps_activations_in_the_cache(activation_bytes: int, threads: int, models: int) -> None:
+    assert automatic_size(activation_bytes, threads) == models
 
 
 @pytest.mark.parametrize("name", ["stacked", "vmap", "loop"])
