@@ -28,8 +28,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from dsgd.dist.collectives import Averaging, Groups, join_groups
-from dsgd.dist.compute import Compute, keep_freed_memory
+from dsgd.dist.compute import Compute
 from dsgd.gradients.problem import Problem
+from dsgd.memory import keep_freed_memory
 from dsgd.optimizer import SGD
 
 WORKERS = 2

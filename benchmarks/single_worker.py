@@ -22,8 +22,9 @@ from all_reduce import WEIGHT_DECAY, Noise, resnet18  # beside this file
 from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
 from dsgd.dist.collectives import Groups, finish
-from dsgd.dist.compute import Compute, keep_freed_memory
+from dsgd.dist.compute import Compute
 from dsgd.gradients.problem import Problem
+from dsgd.memory import keep_freed_memory
 from dsgd.optimizer import SGD
 from dsgd.sim.simulation import build_problem
 

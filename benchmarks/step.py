@@ -22,9 +22,10 @@ from all_reduce import WEIGHT_DECAY  # beside this file
 from torch import Tensor, nn
 
 from dsgd.dist.collectives import Groups, finish
-from dsgd.dist.compute import Compute, keep_freed_memory
+from dsgd.dist.compute import Compute
 from dsgd.gradients.precision import AUTOCAST, prepare
 from dsgd.gradients.problem import Problem
+from dsgd.memory import keep_freed_memory
 from dsgd.models.library import Torchvision
 from dsgd.optimizer import SGD
 

@@ -18,6 +18,7 @@ LEVELS = {"cli": 5, "sweep": 4, "report": 3, "record": 3, "sim": 2, "dist": 2, "
 BESIDE = {
     "gradients",
     "marks",
+    "memory",
     "server",
     "task",
     "trace",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,17 +20,6 @@ from dsgd.gradients.problem import Problem
 
 # of a third of the vector, within limits: smaller chunks cost more time each, with larger ones less overlaps
 CHUNKS, LEAST_CHUNK_BYTES, CHUNK_BYTES = 3, 256 << 10, 16 << 20
-M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """Let this process use its memory again instead of giving it back: a new vector of tens of megabytes otherwise
-    costs a page fault every four kilobytes, in every step. Call it before there are threads. For glibc alone."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_ARENA_MAX, 1)  # the arenas of threads cannot hold large blocks
 
 
 class Compute:

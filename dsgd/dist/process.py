@@ -19,12 +19,13 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from dsgd.data import DataLost
 from dsgd.dist.collectives import Averaging, CollectiveFailed, Groups, join_groups
-from dsgd.dist.compute import Compute, keep_freed_memory
+from dsgd.dist.compute import Compute
 from dsgd.dist.control import Closed, Line, Message
 from dsgd.dist.engine import CannotGoOn, Engine
 from dsgd.dist.job import BEAT_S, HELLO_S, Job
 from dsgd.dist.plane import Plane, Unreachable
 from dsgd.gradients.precision import Unsuitable, prepare
+from dsgd.memory import keep_freed_memory
 from dsgd.server import Shard
 
 READ = "dsgd.read"  # a call that every server answers: its range of the output model

@@ -69,12 +69,12 @@ def choose(experiment: Experiment, problem: Problem) -> Chosen:
         return Chosen(build_evaluator(name, problem), name)
     import torch
 
-    from dsgd.gradients.lanes import keep_freed_memory
     from dsgd.gradients.loop import Loop
     from dsgd.gradients.precision import compiling, prepare
     from dsgd.gradients.stacked import Stacked, chosen_device
     from dsgd.gradients.stacking import Unstackable
     from dsgd.gradients.vmap import Vmap
+    from dsgd.memory import keep_freed_memory
 
     device = chosen_device(experiment.device)
     prepare(experiment.precision, device)

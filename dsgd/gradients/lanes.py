@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-
-KEPT_BYTES = 1 << 30  # freed memory below this size is kept for the next tensor
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 class Lanes:
@@ -34,12 +29,3 @@ class Lanes:
         else:
             for _ in self._pool.map(lambda row: function(*row), rows):
                 pass
-
-
-def keep_freed_memory() -> None:
-    """Let the next tensors have the memory that the last ones leave, of which the system would clear every page anew:
-    each pass through a network needs tens of megabytes and frees them all. For glibc."""
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

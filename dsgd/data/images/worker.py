@@ -19,6 +19,7 @@ import torch
 from dsgd.data.images.augment import DRAWS, evaluation_pixels, train_pixels
 from dsgd.data.images.decode import Broken, opened, read
 from dsgd.data.images.pool import CHUNK_BYTES, CHUNK_SHAPE, MESSAGE_BYTES
+from dsgd.memory import keep_freed_memory
 from dsgd.streams import stream
 
 LOOK_S = 1.0  # how often to look whether the parent still lives
@@ -31,6 +32,7 @@ def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
     nothing to do. memory: the chunks of pixels, [slots, CHUNK, 3, 224, 224]. Both are file descriptors."""
     warnings.filterwarnings("ignore", module="PIL")  # about metadata that nobody reads
     torch.set_num_threads(1)
+    keep_freed_memory()  # for pixels, which come and go
     slots = os.fstat(memory).st_size // CHUNK_BYTES
     chunks = np.frombuffer(mmap.mmap(memory, 0), np.uint8).reshape(slots, *CHUNK_SHAPE)
     with socket.socket(fileno=channel) as link, torch.inference_mode():
