@@ -65,7 +65,7 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     record = Record(folder, values, before, lines, wall_s)
-    session = Session(values, simulation, record)
+    session = Session(values, simulation, record, threads)
     summary = session.run()
     if experiment.trace:
         write_trace(simulation.trace_rows(), simulation.time_s, folder / "trace.json")
@@ -88,12 +88,13 @@ def show(outcome: Mapping[Path, str]) -> None:
 
 
 class Session:
-    """The loop around a simulation that knows host time."""
+    """The loop around a simulation that knows host time. threads: what torch had when the simulation was made."""
 
-    def __init__(self, values: Mapping[str, Any], simulation: Simulation, record: Record) -> None:
+    def __init__(self, values: Mapping[str, Any], simulation: Simulation, record: Record, threads: int) -> None:
         self.values = values
         self.simulation = simulation
         self.record = record
+        self.threads = threads
         self.every_s: float | None = values["engine"]["checkpoint_every_s"]
         self.stop_signal: int | None = None
         self._saved = time.monotonic()
@@ -149,7 +150,7 @@ class Session:
         """What decides the last bits of a gradient."""
         chosen = self.simulation.chosen
         device = chosen.evaluator.device.type if isinstance(chosen.evaluator, (Loop, Stacked)) else "cpu"
-        return {"gradients": chosen.name, "device": device, "threads": torch.get_num_threads()}
+        return {"gradients": chosen.name, "device": device, "threads": self.threads}
 
     def _between_events(self) -> bool:
         now = time.monotonic()

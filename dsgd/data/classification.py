@@ -58,7 +58,7 @@ class Classification:
         """As `batch`, row i of inputs [n, b, channels, height, width] and labels [n, b] for ranks[i] at steps[i]."""
         indices = torch.from_numpy(self.partition.several(ranks, steps))
         shape, indices = indices.shape, indices.flatten()
-        labels = self._train_labels[indices].view(shape)
+        labels = self._train_labels.index_select(0, indices).view(shape)
         if not self.augment:  # evaluation keeps the normalised images anyway
             return self._train_set[0].index_select(0, indices).unflatten(0, shape), labels
         of_one = [self._movements(rank, step) for rank, step in zip(ranks, steps, strict=True)]

@@ -93,6 +93,7 @@ def choose(experiment: Experiment, problem: Problem) -> Chosen:
     if name == "stacked":
         try:
             stacked = Stacked(problem, experiment.stack_size, experiment.nodes, device)
+            torch.set_num_threads(stacked.lanes.share)
             most = stacked.sizes[-1]
             return Chosen(stacked, name, f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}")
         except Unstackable as error:

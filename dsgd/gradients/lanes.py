@@ -11,14 +11,17 @@ import torch
 
 class Lanes:
     """count: calls that go on at once, each in a thread that computes with its share of this thread's cores. A single
-    lane is this thread itself."""
+    lane is this thread itself.
+
+    share: of the cores. This thread had better keep to it, too, when it adds vectors: to wake the threads that it has
+    not used for a while takes longer than the sum."""
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.share = torch.get_num_threads() // count
         self._pool: ThreadPoolExecutor | None = None
         if count > 1:
-            share = torch.get_num_threads() // count
-            self._pool = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (share,))
+            self._pool = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (self.share,))
 
     def each(self, function: Callable[..., None], *columns: Iterable[Any]) -> None:
         """Call the function with every row of the columns. Raises what it raises."""

@@ -49,12 +49,12 @@ class Stacked:
         self._activation = self._training.largest * problem.start.element_size()
         threads = torch.get_num_threads() if self.device.type == "cpu" else 1
         most = min(stack_size or automatic_size(self._activation * len(inputs), threads), nodes)
-        self._lanes = Lanes(min(threads, math.ceil(nodes / most)))
+        self.lanes = Lanes(min(threads, math.ceil(nodes / most)))
         self._reading = Lock()
         self.sizes = self._trusted(most)
 
     def evaluate(self, wanted: Sequence[Wanted]) -> None:
-        share = math.ceil(len(wanted) / self._lanes.count)
+        share = math.ceil(len(wanted) / self.lanes.count)
         most = next((size for size in self.sizes if size >= share), self.sizes[-1])
         groups: list[Sequence[Wanted]] = []
         sizes: list[int] = []
@@ -63,30 +63,33 @@ class Stacked:
             sizes.append(min(most, self._size(len(wanted) - begin)))
             groups.append(wanted[begin : begin + sizes[-1]])
             begin += sizes[-1]
-        self._lanes.each(self._fulfil, groups, sizes)
+        self.lanes.each(self._fulfil, groups, sizes)
 
     def accuracies(self, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
         """Of every model, its vector [d] and buffers [nb], on the test set. The data must have classes."""
-        found: list[float] = []
         size = max(1, min(LARGEST, EVALUATION_NUMBERS // max(self._evaluation.largest * 64, 1)))
-        for begin in range(0, len(xs), size):
-            part = slice(begin, begin + size)
-            found += self._accuracies(torch.stack(xs[part]), torch.stack(buffers[part]))  # pyright: ignore
-        return found
+        parts = [slice(begin, begin + size) for begin in range(0, len(xs), size)]
+        correct, total = torch.zeros(len(xs), dtype=torch.int64), 0
+        for inputs, labels in evaluation(self.problem.data, test=True):
+
+            def count(part: slice, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
+                correct[part] += self._correct(xs[part], buffers[part], inputs, labels)
+
+            self.lanes.each(count, parts)
+            total += len(labels)
+        return [int(of_one) / total for of_one in correct]
 
     @torch.no_grad()
-    def _accuracies(self, x: Tensor, buffers: Tensor) -> list[float]:
-        n = len(x)
-        parameters = _parts(self.problem.parameters, x.to(self.device))
-        statistics = _parts(self.problem.buffers, buffers.to(self.device))
-        samples = max(64, EVALUATION_NUMBERS // max(n * self._evaluation.largest, 1))
-        correct, total = torch.zeros(n, dtype=torch.int64), 0
-        for batch in evaluation(self.problem.data, test=True):
-            for inputs, labels in zip(*(whole.split(samples) for whole in batch), strict=True):
-                outputs = self._evaluation(parameters, statistics, n, inputs.to(self.device))
-                correct += (outputs.argmax(dim=2).cpu() == labels).sum(dim=1)
-                total += len(inputs)
-        return [int(count) / total for count in correct]
+    def _correct(self, xs: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        """How many samples each of the models classifies as labelled: [n]."""
+        parameters = _parts(self.problem.parameters, torch.stack(list(xs)).to(self.device))
+        statistics = _parts(self.problem.buffers, torch.stack(list(buffers)).to(self.device))
+        samples = max(64, EVALUATION_NUMBERS // max(len(xs) * self._evaluation.largest, 1))
+        correct = torch.zeros(len(xs), dtype=torch.int64)
+        for some, their_labels in zip(inputs.split(samples), labels.split(samples), strict=True):
+            outputs = self._evaluation(parameters, statistics, len(xs), some.to(self.device))
+            correct += (outputs.argmax(dim=2).cpu() == their_labels).sum(dim=1)
+        return correct
 
     def _size(self, left: int) -> int:
         """Of the next stack: the smallest that holds all if it is nearly full, otherwise the largest that will be."""
@@ -137,7 +140,7 @@ class Stacked:
         smaller = [2**exponent for exponent in range(2, most.bit_length()) if 2**exponent < most]
 
         def fulfil(items: list[Wanted], size: int) -> None:
-            self._lanes.each(self._fulfil, [items], [size])
+            self.lanes.each(self._fulfil, [items], [size])
 
         sizes = alike(self.problem, most, [*smaller, most], fulfil)
         if most not in sizes:

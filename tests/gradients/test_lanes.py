@@ -9,10 +9,12 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
+from dsgd.gradients import choose
 from dsgd.gradients.lanes import Lanes
 from dsgd.gradients.problem import Problem, build_problem
 from dsgd.gradients.stacked import Stacked
@@ -50,6 +52,32 @@ def test_the_number_of_lanes_changes_no_bit(threads: int, count: int) -> None:
     assert all(torch.equal(one, other) for one, other in zip(alone, side_by_side, strict=True))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_accuracies_are_those_of_each_model_in_any_lane(threads: int) -> None:
+    """20 models of which 16 are evaluated at once."""
+    of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "precision=fp64"))
+    items = wanted(of, 20)
+    xs = [item.snapshot for item in items if item.snapshot is not None]
+    buffers = [item.buffers for item in items]
+    expected = [of.evaluate(x, own, test=True).accuracy for x, own in zip(xs, buffers, strict=True)]
+    assert len(set(expected)) > 5
+    with torch_threads(threads):
+        evaluator = Stacked(of, 4, 16)
+        assert evaluator.lanes.count == threads
+        assert evaluator.accuracies(xs, buffers) == expected
+
+
+def test_whoever_chooses_lanes_keeps_to_the_share_of_one() -> None:
+    chosen_for = experiment("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
+    with torch_threads(2):
+        choose(chosen_for, build_problem(chosen_for))
+        assert torch.get_num_threads() == 1
+    with torch_threads(3):
+        one_stack = replace(chosen_for, stack_size=8)
+        choose(one_stack, build_problem(one_stack))
+        assert torch.get_num_threads() == 3
+
+
 @pytest.mark.parametrize(
     ("threads", "stack_size", "nodes", "lanes"),
     [(1, 4, 16, 1), (2, 4, 16, 2), (8, 4, 16, 4), (8, 16, 16, 1), (2, None, 3, 1), (2, 4, 5, 2)],
@@ -59,7 +87,7 @@ def test_there_are_as_many_lanes_as_threads_and_stacks(
 ) -> None:
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(threads):
-        assert Stacked(of, stack_size, nodes)._lanes.count == lanes
+        assert Stacked(of, stack_size, nodes).lanes.count == lanes
 
 
 def test_what_would_be_one_stack_is_shared_out() -> None:
