@@ -102,7 +102,7 @@ class Engine(Protocol):
 class Worker:
     """One worker as its algorithm sees it.
 
-    x: the flat parameter vector [d] (float32, float64 for oracles), which the algorithm changes in place or replaces.
+    x: the flat parameter vector [d] (float32, float64 for oracles), changed in place by the algorithm.
     rank, nodes: which of how many workers this is. rng: this worker's own random stream.
     steps: how many local optimiser steps it has applied.
     """

@@ -44,15 +44,15 @@ class DPSGD(Algorithm):
             await self.step(worker)
 
     async def step(self, worker: Worker) -> None:
-        mine = worker.x
+        x = worker.x
         weight = self.topology.mixing_row(worker.rank, worker.steps)
         targets = self.topology.targets(worker.rank, worker.steps)
         sources = self.topology.sources(worker.rank, worker.steps)
-        arriving = worker.start(worker.exchange(mine, targets, sources))
-        g = await worker.gradient(mine) if self.gradient == "before" else None
+        sent = x.clone()  # a slow neighbour may read it after our step
+        arriving = worker.start(worker.exchange(sent, targets, sources))
+        g = await worker.gradient(sent) if self.gradient == "before" else None
         received = await arriving
-        m = mine * weight[worker.rank]  # another vector: a slow neighbour may read ours after our step
+        x.mul_(weight[worker.rank])
         for j in sorted(received):  # every engine must add in the same order
-            m.add_(received[j], alpha=weight[j])
-        worker.x = m
+            x.add_(received[j], alpha=weight[j])
         worker.step(await worker.gradient() if g is None else g)
