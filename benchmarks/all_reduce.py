@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dsgd.dist.collectives import Averaging, Groups, join_groups
 from dsgd.dist.compute import Compute
 from dsgd.gradients.problem import Problem
-from dsgd.memory import keep_freed_memory
+from dsgd.host import keep_freed_memory
 from dsgd.optimizer import SGD
 
 WORKERS = 2

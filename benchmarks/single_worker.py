@@ -24,7 +24,7 @@ from dsgd.cli.compose import composed
 from dsgd.dist.collectives import Groups, finish
 from dsgd.dist.compute import Compute
 from dsgd.gradients.problem import Problem
-from dsgd.memory import keep_freed_memory
+from dsgd.host import keep_freed_memory
 from dsgd.optimizer import SGD
 from dsgd.sim.simulation import build_problem
 

@@ -25,7 +25,7 @@ from dsgd.dist.collectives import Groups, finish
 from dsgd.dist.compute import Compute
 from dsgd.gradients.precision import AUTOCAST, prepare
 from dsgd.gradients.problem import Problem
-from dsgd.memory import keep_freed_memory
+from dsgd.host import keep_freed_memory
 from dsgd.models.library import Torchvision
 from dsgd.optimizer import SGD
 

@@ -18,7 +18,6 @@ LEVELS = {"cli": 5, "sweep": 4, "report": 3, "record": 3, "sim": 2, "dist": 2, "
 BESIDE = {
     "gradients",
     "marks",
-    "memory",
     "server",
     "task",
     "trace",
@@ -31,6 +30,7 @@ BESIDE = {
     "optimizer",
     "schedule",
     "experiment",
+    "host",
     "conf",
 }
 # What an algorithm may import, besides the standard library.

@@ -131,7 +131,7 @@ def _take_part(
     from dsgd.dist.measure import as_cluster_yaml
     from dsgd.dist.rendezvous import NoMeeting, address_of
     from dsgd.gradients.problem import build_problem
-    from dsgd.memory import keep_freed_memory
+    from dsgd.host import keep_freed_memory
     from dsgd.record.writer import write_atomically
 
     keep_freed_memory()  # as workers do

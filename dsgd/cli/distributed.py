@@ -30,6 +30,7 @@ from dsgd.dist.sharded import is_sharded
 from dsgd.gradients.flush import Decoded
 from dsgd.gradients.precision import prepare
 from dsgd.gradients.problem import build_problem
+from dsgd.host import cores
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import SUMMARY, Record
@@ -95,7 +96,7 @@ def run_distributed(
     restarts = 0 if experiment.algo.lockstep else values["engine"]["restarts"]
     for rank in ranks:
         parent.start(f"worker {rank}", _process(work, job, "worker", rank), restarts, echo=rank == 0)
-    for rank in ranks[: _cores()] if is_sharded(experiment, problem) else []:  # each needs memory of its own
+    for rank in ranks[: cores()] if is_sharded(experiment, problem) else []:  # each needs memory of its own
         parent.start(f"evaluator {rank}", _evaluator(job, f"evaluator {rank}"))
     status = parent.supervise(over, lambda: _stop(over))
     if status is not None and status < 0:
@@ -140,16 +141,11 @@ def devices_of(wanted: int | None, ranks: Sequence[int], where: Launch) -> dict[
     }
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _warn_of_crowding(job: Job) -> None:
-    cores = _cores()
-    workers = sum(names == ["cpu"] for names in job.devices.values())
-    if workers * job.threads > cores:
+    workers, available = sum(names == ["cpu"] for names in job.devices.values()), cores()
+    if workers * job.threads > available:
         print(
-            f"warning: {workers} workers of {job.threads} threads share {cores} cores and wait for each other",
+            f"warning: {workers} workers of {job.threads} threads share {available} cores and wait for each other",
             file=sys.stderr,
         )
 

@@ -24,6 +24,7 @@ from dsgd.dist.environment import STOPS
 from dsgd.experiment import Experiment
 from dsgd.gradients.loop import Loop
 from dsgd.gradients.stacked import Stacked
+from dsgd.host import cores
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import Record
@@ -75,7 +76,7 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
 def available_threads() -> int:
     """As torch has it: OMP_NUM_THREADS, or the cores that this process may use."""
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
+    return int(given) if given.isdecimal() and int(given) > 0 else cores()
 
 
 def show(outcome: Mapping[Path, str]) -> None:

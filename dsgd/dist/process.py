@@ -25,7 +25,7 @@ from dsgd.dist.engine import CannotGoOn, Engine
 from dsgd.dist.job import BEAT_S, HELLO_S, Job
 from dsgd.dist.plane import Plane, Unreachable
 from dsgd.gradients.precision import Unsuitable, prepare
-from dsgd.memory import keep_freed_memory
+from dsgd.host import keep_freed_memory
 from dsgd.server import Shard
 
 READ = "dsgd.read"  # a call that every server answers: its range of the output model

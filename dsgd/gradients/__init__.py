@@ -74,7 +74,7 @@ def choose(experiment: Experiment, problem: Problem) -> Chosen:
     from dsgd.gradients.stacked import Stacked, chosen_device
     from dsgd.gradients.stacking import Unstackable
     from dsgd.gradients.vmap import Vmap
-    from dsgd.memory import keep_freed_memory
+    from dsgd.host import keep_freed_memory
 
     device = chosen_device(experiment.device)
     prepare(experiment.precision, device)

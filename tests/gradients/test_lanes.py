@@ -132,7 +132,7 @@ def test_freed_memory_is_used_again() -> None:
     """By a tensor of 9,216 pages that is made and dropped again and again, once the heap has grown to what it needs."""
     program = """
         import resource, sys, torch
-        from dsgd.memory import keep_freed_memory
+        from dsgd.host import keep_freed_memory
         if sys.argv[1] == "kept":
             keep_freed_memory()
         torch.set_num_threads(1)

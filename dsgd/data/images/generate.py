@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image, ImageChops
 
 from dsgd.data.images.layout import TEST, TRAIN
+from dsgd.host import cores
 from dsgd.streams import stream
 
 STAMP = "generated.json"  # what the folder was made with
@@ -95,7 +96,7 @@ class Generated:
         def write(path: Path, test: bool, label: int, number: int) -> None:
             Image.fromarray(self.draw(test, label, number)).save(path, "JPEG", quality=QUALITY)
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(cores()) as threads:
             try:
                 for _ in threads.map(write, *zip(*wanted, strict=True)):
                     made()

@@ -20,6 +20,7 @@ from dsgd.data.images.dali import DaliPool
 from dsgd.data.images.layout import Layout, Source
 from dsgd.data.images.pool import Job, Pool
 from dsgd.data.partition import Partition
+from dsgd.host import cores
 from dsgd.streams import stream
 
 EVALUATION_BATCH = 128  # images: bounds the memory
@@ -155,7 +156,7 @@ class Images:
                 self._pool.close()  # its link only: the processes are not ours,
                 _INHERITED.append(self._pool)  # and not to be waited for
             self._ahead.clear()
-            processes = self._processes or max(1, len(os.sched_getaffinity(0)) // self._neighbours)
+            processes = self._processes or max(1, cores() // self._neighbours)
             if self._loader == "dali":
                 self._pool = DaliPool(processes, self._substitute)
             else:

@@ -1,10 +1,16 @@
-"""What the C library does with memory that tensors leave behind."""
+"""What this process has of the machine it runs on."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+
+
+def cores() -> int:
+    """That it may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_freed_memory() -> None:
