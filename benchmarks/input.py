@@ -31,9 +31,10 @@ from dsgd.data.images.augment import DRAWS, crop, resized
 from dsgd.data.images.dali import installed
 from dsgd.data.images.decode import chosen, opened, read
 from dsgd.data.images.layout import Source, find_images
+from dsgd.host import cores
 from dsgd.vision import ready_torchvision
 
-CORES = len(os.sched_getaffinity(0))
+CORES = cores()
 REST_S = 3.0  # until the processes of one way have worked ahead, and leave the cores to the next
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -163,17 +164,20 @@ def parts(source: Source, count: int = 200) -> dict[str, float]:
 
     out, shared = np.empty((3, SIDE, SIDE), np.float32), np.empty((3, SIDE, SIDE), np.uint8)
     scale, shift = np.ones((3, 1, 1), np.float32), np.ones((3, 1, 1), np.float32)
+
+    def normalise() -> None:
+        out[...] = shared
+        np.add(np.multiply(out, scale, out=out), shift, out=out)
+
     for sample in rng.integers(0, len(source.labels), count):
         content = timed("read the file", lambda s=sample: read(*source.place(int(s))))
         picture = timed("read its header", lambda c=content: opened(c, chosen("auto")))
-        pixels = timed("decode", lambda p=picture: p.pixels(1))
-        top, left, height, width = timed(
-            "choose the crop", lambda p=picture: crop(p.height, p.width, list(rng.random(DRAWS)))
-        )
-        part = pixels[top : top + height, left : left + width]
-        small = timed("resize the crop", lambda p=part: resized(p, SIDE, SIDE))
+        box = timed("choose the crop", lambda p=picture: crop(p.height, p.width, list(rng.random(DRAWS))))
+        timed("(decode the whole)", lambda p=picture: p.pixels(1))
+        pixels = timed("decode the crop", lambda p=picture, b=box: p.pixels(1, b))
+        small = timed("resize it", lambda p=pixels: resized(p, SIDE, SIDE))
         timed("mirror it into shared memory", lambda s=small: np.copyto(shared, s[:, :, ::-1]))
-        timed("normalise (asking process)", lambda: np.add(np.multiply(shared, scale, out=out), shift, out=out))
+        timed("normalise (asking process)", normalise)
     return {name: statistics.mean(found[len(found) // 10 :]) for name, found in spent.items()}
 
 

@@ -30,6 +30,7 @@ from rich.progress import Progress, track
 from dsgd.data.images.decode import Broken, chosen, opened, read
 from dsgd.data.images.layout import TEST, TRAIN, Layout, Place, Source, find_images
 from dsgd.data.images.shards import write_shards
+from dsgd.host import cores
 
 TRAIN_TAR, TEST_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -167,7 +168,7 @@ def verify(layout: Layout) -> bool:
     """Decode every image, in one process for each core, and print the broken ones."""
     broken = 0
     context = get_context("spawn")
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as processes:
+    with ProcessPoolExecutor(cores(), mp_context=context) as processes:
         for split, source in ((TRAIN, layout.train), (TEST, layout.test)):
             count = len(source.labels)
             places = map(source.place, range(count))

@@ -31,8 +31,8 @@ def _check_options(decoder: str, on_error: str, workers: int | None, loader: str
     for key, value, choices in options:
         if value not in choices:
             raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
-    if loader == "dali" and decoder == "pillow":
-        raise ValueError("decoder must be auto or simplejpeg with data.loader=dali, got 'pillow'")
+    if loader == "dali" and decoder not in ("auto", "simplejpeg"):
+        raise ValueError(f"decoder must be auto or simplejpeg with data.loader=dali, got {decoder!r}")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be >= 1 or null, got {workers}")
 
@@ -50,7 +50,7 @@ class ImageNet:
     """Photographs in train/ and val/, seen as 3 x 224 x 224 with the standard augmentation."""
 
     path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
-    decoder: str = "auto"  # auto | simplejpeg | pillow
+    decoder: str = "auto"  # auto | nvimgcodec | simplejpeg | pillow
     on_error: str = "skip"  # a broken file is replaced by the next one: skip; ends the run: fail
     workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
     loader: str = "processes"  # what decodes: processes of our own, or dali: NVIDIA's, where it is installed

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from dsgd.data.images.decode import chosen
 from dsgd.data.images.generate import Generated
 
+DECODERS = ["simplejpeg", "pillow", *(["nvimgcodec"] if chosen("auto") == "nvimgcodec" else [])]
 IMAGES = Generated(classes=3, samples_per_class=8, test_per_class=3, seed=1, side=120)
 
 
@@ -28,6 +30,11 @@ def jpeg(pixels: np.ndarray, mode: str = "RGB", **options: object) -> bytes:
     file = BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, "JPEG", **({"quality": 92} | options))
     return file.getvalue()
+
+
+def by_pillow(content: bytes) -> np.ndarray:
+    """[height, width, 3] uint8."""
+    return np.asarray(Image.open(BytesIO(content)).convert("RGB"))
 
 
 def truncate(path: Path) -> None:

@@ -26,7 +26,7 @@ from dsgd.data.images.augment import (
 )
 from dsgd.data.images.decode import opened
 from dsgd.vision import ready_torchvision
-from tests.data_images.files import jpeg, photograph
+from tests.data_images.files import DECODERS, jpeg, photograph
 
 ready_torchvision()
 from torchvision import transforms  # noqa: E402
@@ -50,22 +50,24 @@ def assert_same(pixels: np.ndarray, expected: Any) -> None:
     assert difference.mean() < 0.25
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_evaluation_is_torchvisions_resize_and_centre_crop(size: tuple[int, int]) -> None:
+def test_evaluation_is_torchvisions_resize_and_centre_crop(decoder: str, size: tuple[int, int]) -> None:
     content = jpeg(photograph(*size))
     found = np.empty((3, SIDE, SIDE), np.uint8)
-    evaluation_pixels(opened(content, "simplejpeg"), found)
+    evaluation_pixels(opened(content, decoder), found)
     assert_same(found, transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(pillow(content)))
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_training_is_torchvisions_resized_crop_and_flip(size: tuple[int, int]) -> None:
+def test_training_is_torchvisions_resized_crop_and_flip(decoder: str, size: tuple[int, int]) -> None:
     content = jpeg(photograph(*size))
     found = np.empty((3, SIDE, SIDE), np.uint8)
     flips = 0
     for seed in range(6):
         draws = draws_of(seed)
-        train_pixels(opened(content, "simplejpeg"), draws, found)
+        train_pixels(opened(content, decoder), draws, found)
         expected = reference.resized_crop(pillow(content), *crop(*size, draws), [SIDE, SIDE])
         if draws[-1] < 0.5:
             expected, flips = reference.hflip(expected), flips + 1
@@ -100,7 +102,7 @@ def test_where_no_crop_fits_it_is_torchvisions_central_one(size: tuple[int, int]
     assert crop(*size, draws) == transforms.RandomResizedCrop.get_params(blank, [1.0, 1.0], list(RATIO))
 
 
-@pytest.mark.parametrize("decoder", ["simplejpeg", "pillow"])
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("size", [(700, 900), (1500, 1203), (2100, 2050)], ids=str)
 def test_large_images_are_decoded_smaller_and_look_the_same(decoder: str, size: tuple[int, int]) -> None:
     """Mean difference below 4 of 255: the limit that docs/imagenet.md states."""

@@ -97,6 +97,8 @@ def test_a_dali_that_does_not_load_is_one_line(tmp_path: Path, monkeypatch: pyte
     package, place = tmp_path / "packages" / "nvidia" / "dali", tmp_path / "here"
     package.mkdir(parents=True)
     place.mkdir()
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    (package.parent / "__init__.py").touch()
     (package / "__init__.py").write_text("raise OSError('libdali.so: cannot open shared object file\\nand more')")
     monkeypatch.syspath_prepend(package.parents[1])
     monkeypatch.chdir(place)

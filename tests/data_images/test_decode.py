@@ -1,26 +1,27 @@
-"""Every kind of file comes out upright and in RGB, by either decoder; what is no image is said to be none."""
+"""Every kind of file comes out upright and in RGB, by any decoder; what is no image is said to be none."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsgd.data.images.decode import ORIENTATION, Broken, opened, read
-from tests.data_images.files import jpeg, photograph
+from dsgd.data.images import decode
+from dsgd.data.images.decode import END, ORIENTATION, Box, Broken, JpegPartPicture, chosen, opened, read
+from tests.data_images.files import DECODERS, by_pillow, jpeg, photograph
 
 PIXELS = photograph()
-both_decoders = pytest.mark.parametrize("decoder", ["simplejpeg", "pillow"])
+all_decoders = pytest.mark.parametrize("decoder", DECODERS)
 
 
-def by_pillow(content: bytes) -> np.ndarray:
-    return np.asarray(Image.open(BytesIO(content)).convert("RGB"))
-
-
-@both_decoders
+@all_decoders
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}], ids=str)
 def test_a_jpeg_of_any_mode_has_the_pixels_that_pillow_gives(decoder: str, mode: str, options: dict[str, int]) -> None:
@@ -30,7 +31,59 @@ def test_a_jpeg_of_any_mode_has_the_pixels_that_pillow_gives(decoder: str, mode:
     np.testing.assert_array_equal(picture.pixels(1), by_pillow(content))
 
 
-@both_decoders
+@all_decoders
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}], ids=str)
+def test_a_part_of_an_image_is_cut_out_of_the_whole(decoder: str, mode: str, options: dict[str, int]) -> None:
+    """Bit for bit, at corners, along edges and across the blocks of the format, down to one pixel."""
+    content = jpeg(PIXELS, mode, **options)
+    whole, rng = by_pillow(content), np.random.default_rng(0)
+    height, width, _ = whole.shape
+    boxes = [Box(0, 0, height, width), Box(height - 1, width - 1, 1, 1), Box(0, 7, 1, 9), Box(15, 0, height - 15, 1)]
+    for _ in range(40):
+        h, w = rng.integers(1, height + 1), rng.integers(1, width + 1)
+        boxes.append(Box(*map(int, (rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w))))
+    for top, left, h, w in boxes:
+        found = opened(content, decoder).pixels(1, Box(top, left, h, w))
+        np.testing.assert_array_equal(found, whole[top : top + h, left : left + w])
+
+
+@pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
+def test_a_decoder_that_sees_only_a_part_gets_no_file_that_has_lost_its_end() -> None:
+    content = jpeg(PIXELS)
+    assert isinstance(opened(content, "nvimgcodec"), JpegPartPicture)
+    with pytest.raises(Broken, match="truncated"):
+        opened(content[:-2000], "nvimgcodec").pixels(1, Box(0, 0, 8, 8))
+
+
+@pytest.mark.parametrize(("decoder", "package"), [("nvimgcodec", "nvidia.nvimgcodec"), ("simplejpeg", "simplejpeg")])
+def test_a_decoder_that_is_not_installed_is_one_line(
+    decoder: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for kept in (decode._nvimgcodec, decode._part_decoder):
+        kept.cache_clear()
+    expected = r"auto or another where .* is missing \(pip install .*\)"
+    with pytest.raises(ValueError, match=rf"^data\.decoder must be {expected}, got {decoder}$"):
+        chosen(decoder)
+    assert chosen("auto") in {*DECODERS} - {decoder}
+
+
+@all_decoders
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_damage_anywhere_ends_in_pixels_or_is_told(decoder: str, data: st.DataObject) -> None:
+    content = bytearray(jpeg(PIXELS))
+    for place in data.draw(st.lists(st.integers(2, len(content) - 3), min_size=1, max_size=20)):
+        content[place] = data.draw(st.integers(0, 255))
+    assert content.endswith(END)
+    with suppress(Broken):
+        picture = opened(bytes(content), decoder)
+        box = Box(picture.height // 3, picture.width // 4, picture.height // 2, picture.width // 2)
+        assert picture.pixels(1, box).shape == (*box[2:], 3)
+
+
+@all_decoders
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_that_its_exif_tag_turns_comes_out_upright(decoder: str, orientation: int) -> None:
     exif = Image.Exif()
@@ -42,7 +95,7 @@ def test_an_image_that_its_exif_tag_turns_comes_out_upright(decoder: str, orient
     np.testing.assert_array_equal(picture.pixels(1), upright)
 
 
-@both_decoders
+@all_decoders
 @pytest.mark.parametrize(
     ("kind", "mode"), [("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P"), ("GIF", "P"), ("BMP", "RGB")]
 )
@@ -52,7 +105,7 @@ def test_another_format_under_the_name_of_a_jpeg_is_read(decoder: str, kind: str
     np.testing.assert_array_equal(opened(file.getvalue(), decoder).pixels(1), by_pillow(file.getvalue()))
 
 
-@both_decoders
+@all_decoders
 @pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("size", [(180, 240), (181, 243)])
 def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
@@ -67,7 +120,7 @@ def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
     assert abs(small[:height, :width] - boxes).mean() < 4
 
 
-@both_decoders
+@all_decoders
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

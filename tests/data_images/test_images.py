@@ -314,7 +314,7 @@ def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"decoder": "gpu"}, "decoder must be one of auto, simplejpeg, pillow, got 'gpu'"),
+        ({"decoder": "gpu"}, "decoder must be one of auto, nvimgcodec, simplejpeg, pillow, got 'gpu'"),
         ({"on_error": "ignore"}, "on_error must be one of skip, fail, got 'ignore'"),
         ({"workers": 0}, "workers must be >= 1 or null, got 0"),
     ],

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional as F
 
 from dsgd.data.images import SIDE
-from dsgd.data.images.decode import Picture
+from dsgd.data.images.decode import Box, Picture
 
 RESIZED = 256  # pixels: the shorter side before the centre is taken
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -31,13 +31,10 @@ DEVIATION = 255 * np.array([0.229, 0.224, 0.225])
 
 
 class Part(NamedTuple):
-    """What is wanted of an image: a rectangle of it, in pixels at full size, the size that it is brought to, and where
-    in that the SIDE x SIDE pixels begin."""
+    """What is wanted of an image: a box of it, the size that it is brought to, and where in that the SIDE x SIDE pixels
+    begin."""
 
-    top: int
-    left: int
-    height: int
-    width: int
+    box: Box
     rows: int
     columns: int
     down: int
@@ -47,7 +44,7 @@ class Part(NamedTuple):
 
 def training_part(height: int, width: int, draws: Sequence[float]) -> Part:
     """A random crop. draws: [DRAWS]."""
-    return Part(*crop(height, width, draws), SIDE, SIDE, 0, 0, draws[-1] < 0.5)
+    return Part(crop(height, width, draws), SIDE, SIDE, 0, 0, draws[-1] < 0.5)
 
 
 def evaluation_part(height: int, width: int) -> Part:
@@ -55,16 +52,13 @@ def evaluation_part(height: int, width: int) -> Part:
     short = min(height, width)
     rows, columns = int(RESIZED * height / short), int(RESIZED * width / short)
     down, right = round((rows - SIDE) / 2), round((columns - SIDE) / 2)
-    return Part(0, 0, height, width, rows, columns, down, right, False)
+    return Part(Box(0, 0, height, width), rows, columns, down, right, False)
 
 
 def write_part(picture: Picture, part: Part, out: np.ndarray) -> None:
     """Write it to out [3, 224, 224] uint8. Raises Broken."""
-    pixels = picture.pixels(reduction(part.height, part.width, min(part.rows, part.columns)))
-    rows, columns = len(pixels) / picture.height, pixels.shape[1] / picture.width  # 1 at full size
-    bottom, right = round((part.top + part.height) * rows), round((part.left + part.width) * columns)
-    taken = pixels[round(part.top * rows) : bottom, round(part.left * columns) : right]
-    found = resized(taken, part.rows, part.columns)
+    factor = reduction(part.box.height, part.box.width, min(part.rows, part.columns))
+    found = resized(picture.pixels(factor, part.box), part.rows, part.columns)
     found = found[:, part.down : part.down + SIDE, part.right : part.right + SIDE]
     for plane, target in zip(found, out, strict=True):  # all at once takes numpy half as long again
         target[...] = plane[:, ::-1] if part.mirror else plane
@@ -80,21 +74,21 @@ def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
     write_part(picture, evaluation_part(picture.height, picture.width), out)
 
 
-def crop(height: int, width: int, draws: Sequence[float]) -> tuple[int, int, int, int]:
-    """Top, left, height and width of a random part of an image; the centre where no try fits. draws: [DRAWS]."""
+def crop(height: int, width: int, draws: Sequence[float]) -> Box:
+    """A random part of an image; the centre where no try fits. draws: [DRAWS]."""
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for area, shape in zip(draws[0 : 2 * TRIES : 2], draws[1 : 2 * TRIES : 2], strict=True):
         pixels = height * width * (AREA[0] + area * (AREA[1] - AREA[0]))
         ratio = math.exp(low + shape * (high - low))
         h, w = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
         if 0 < h <= height and 0 < w <= width:
-            return int(draws[-3] * (height - h + 1)), int(draws[-2] * (width - w + 1)), h, w
+            return Box(int(draws[-3] * (height - h + 1)), int(draws[-2] * (width - w + 1)), h, w)
     h, w = height, width
     if width / height < RATIO[0]:
         h = round(width / RATIO[0])
     elif width / height > RATIO[1]:
         w = round(height * RATIO[1])
-    return (height - h) // 2, (width - w) // 2, h, w
+    return Box((height - h) // 2, (width - w) // 2, h, w)
 
 
 def reduction(height: int, width: int, least: int) -> int:

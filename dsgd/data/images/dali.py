@@ -21,13 +21,12 @@ import numpy as np
 from dsgd.data import DataLost
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DRAWS, Part, evaluation_part, training_part, write_part
-from dsgd.data.images.decode import Broken, JpegPicture, opened, read
+from dsgd.data.images.decode import END, Broken, JpegPicture, opened, read
 from dsgd.data.images.pool import PATIENCE_S, Job, Substitute
 from dsgd.streams import stream
 
 PIECE = 32  # images in one run of the pipeline
 DECODER = "simplejpeg"  # for headers, and for what DALI does not get
-END = b"\xff\xd9"  # the last two bytes of a JPEG file
 # (position in the piece, reason) of each broken image
 Found = tuple[np.ndarray, list[tuple[int, str]]]
 
@@ -156,8 +155,8 @@ class DaliPool:
         parts = [part for _, _, part in plain]
         feeds = {
             "content": [np.frombuffer(content, np.uint8) for _, content, _ in plain],
-            "start": [np.array((part.top, part.left), np.int32) for part in parts],
-            "shape": [np.array((part.height, part.width), np.int32) for part in parts],
+            "start": [np.array(part.box[:2], np.int32) for part in parts],
+            "shape": [np.array(part.box[2:], np.int32) for part in parts],
             "size": [np.array((part.rows, part.columns), np.float32) for part in parts],
             "corner": [np.array((part.down, part.right), np.int32) for part in parts],
             "mirror": [np.array(part.mirror, np.int32) for part in parts],

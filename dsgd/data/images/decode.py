@@ -1,21 +1,28 @@
-"""From the bytes of an image file to its pixels, upright and in RGB, at full size or at 1/2, 1/4, 1/8 of it.
+"""From the bytes of an image file to the pixels of a part of it, upright and in RGB, at full size or at 1/2, 1/4, 1/8.
 
-simplejpeg is a third faster than Pillow, and gives the same pixels at full size. What it does not take (CMYK, files
-turned by their EXIF tag, other formats under the name .jpg, damage) goes to Pillow: so a file is broken when Pillow
-says so, whichever decoder is chosen.
+simplejpeg is a third faster than Pillow; NVIDIA's nvImageCodec, on the CPU, decodes only the part that is wanted. At
+full size all three give the same pixels. What the faster ones do not take (CMYK, files turned by their EXIF tag, other
+formats under the name .jpg, damage) goes to Pillow: so a file is broken when Pillow says so, whichever decoder is
+chosen.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from importlib.util import find_spec
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from io import BytesIO
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
-DECODERS = ("auto", "simplejpeg", "pillow")
+DECODERS = ("auto", "nvimgcodec", "simplejpeg", "pillow")
+NARROW = 8  # columns: of fewer, libjpeg interpolates the colours otherwise when it decodes nothing else
+END = b"\xff\xd9"  # the last two bytes of a JPEG file
 ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -32,25 +39,43 @@ class Broken(ValueError):
     """A file that holds no image, or not all of one. The text says why, in one line."""
 
 
+class Box(NamedTuple):
+    """A part of an image, in pixels at full size."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
 class Picture(Protocol):
     """An image that is opened and not yet decoded."""
 
     height: int
     width: int
 
-    def pixels(self, factor: int) -> np.ndarray:
+    def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         """[ceil(height / f), ceil(width / f), 3] uint8, f being `factor` (1, 2, 4, 8) where the format knows how to
-        decode at less than full size, otherwise 1. Raises Broken."""
+        decode at less than full size, otherwise 1; of these, what lies in the box. Raises Broken."""
         ...
 
 
 def chosen(decoder: str) -> str:
-    """`auto` as the fastest decoder there is. Raises ValueError for one that is not installed."""
-    installed = find_spec("simplejpeg") is not None
-    if decoder == "simplejpeg" and not installed:
-        raise ValueError("data.decoder must be auto or pillow without simplejpeg (pip install simplejpeg)")
+    """`auto` as the fastest decoder there is. Raises ValueError for one that is not installed or does not load."""
     if decoder == "auto":
-        return "simplejpeg" if installed else "pillow"
+        for faster in ("nvimgcodec", "simplejpeg"):
+            with suppress(ValueError):
+                return chosen(faster)
+        return "pillow"
+    needed = {"nvimgcodec": "nvidia-nvimgcodec-cu12", "simplejpeg": "simplejpeg"}
+    try:
+        if decoder != "pillow":
+            importlib.import_module("simplejpeg")  # which reads the headers for nvimgcodec
+        if decoder == "nvimgcodec":
+            _nvimgcodec()
+    except ImportError as error:
+        expected = f"auto or another where {error.name} is missing (pip install {needed[decoder]})"
+        raise ValueError(f"data.decoder must be {expected}, got {decoder}") from error
     return decoder
 
 
@@ -67,10 +92,10 @@ def read(path: str, offset: int, length: int) -> bytes:
 
 
 def opened(content: bytes, decoder: str) -> Picture:
-    """decoder: simplejpeg or pillow. Raises Broken."""
+    """decoder: what `chosen` gives. Raises Broken."""
     if b"Exif\0\0" in content[:4096] and (picture := PillowPicture(content)).turned:
         return picture
-    if decoder == "simplejpeg" and content[:2] == b"\xff\xd8":
+    if decoder != "pillow" and content[:2] == b"\xff\xd8":
         import simplejpeg
 
         try:
@@ -78,7 +103,8 @@ def opened(content: bytes, decoder: str) -> Picture:
         except ValueError:
             return PillowPicture(content)
         if space in ("YCbCr", "Gray"):
-            return JpegPicture(content, int(height), int(width))
+            kind = JpegPartPicture if decoder == "nvimgcodec" and content.endswith(END) else JpegPicture
+            return kind(content, int(height), int(width))
     return PillowPicture(content)
 
 
@@ -88,14 +114,27 @@ class JpegPicture:
     def __init__(self, content: bytes, height: int, width: int) -> None:
         self.content, self.height, self.width = content, height, width
 
-    def pixels(self, factor: int) -> np.ndarray:
+    def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         import simplejpeg
 
         height, width = -(-self.height // factor), -(-self.width // factor)
         try:
-            return simplejpeg.decode_jpeg(self.content, "RGB", min_height=height, min_width=width)
+            pixels = simplejpeg.decode_jpeg(self.content, "RGB", min_height=height, min_width=width)
         except ValueError:  # it is strict about what Pillow lets pass
-            return PillowPicture(self.content).pixels(factor)
+            return PillowPicture(self.content).pixels(factor, box)
+        return _cut(pixels, self, box)
+
+
+class JpegPartPicture(JpegPicture):
+    """By nvImageCodec where only a part at full size is wanted. It does not look at what is not: not to be used for
+    files that have lost their end."""
+
+    def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
+        if factor == 1 and box is not None and box.width >= NARROW:
+            pixels = _part_decoder()(self.content, box)
+            if pixels is not None:
+                return pixels
+        return super().pixels(factor, box)
 
 
 class PillowPicture:
@@ -118,7 +157,7 @@ class PillowPicture:
         """Whether the pixels in the file are not upright."""
         return self._turn is not None
 
-    def pixels(self, factor: int) -> np.ndarray:
+    def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         try:
             if factor > 1:
                 width, height = self._image.size
@@ -128,8 +167,58 @@ class PillowPicture:
             raise
         except Exception as error:  # as above
             raise _broken(error) from error
-        return np.array(image if self._turn is None else image.transpose(self._turn))
+        return _cut(np.array(image if self._turn is None else image.transpose(self._turn)), self, box)
+
+
+def _cut(pixels: np.ndarray, picture: Picture, box: Box | None) -> np.ndarray:
+    """What of the pixels of the whole image, at any size, lies in the box."""
+    if box is None:
+        return pixels
+    rows, columns = len(pixels) / picture.height, pixels.shape[1] / picture.width  # 1 at full size
+    bottom, right = round((box.top + box.height) * rows), round((box.left + box.width) * columns)
+    return pixels[round(box.top * rows) : bottom, round(box.left * columns) : right]
 
 
 def _broken(error: Exception) -> Broken:
     return Broken(f"cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}")
+
+
+@cache
+def _nvimgcodec() -> Any:
+    """The package. Raises ImportError."""
+    with _silence():
+        return importlib.import_module("nvidia.nvimgcodec")
+
+
+@cache
+def _part_decoder() -> Callable[[bytes, Box], np.ndarray | None]:
+    """Of this process: from the bytes of a JPEG file to the pixels of a box, or None if it does not take the file."""
+    codec = _nvimgcodec()
+    cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": [codec.Backend(codec.CPU_ONLY)]}
+    decoder = codec.Decoder(**cpu, max_num_cpu_threads=1)
+    upright_rgb = codec.DecodeParams(apply_exif_orientation=False, sample_format=codec.I_RGB)
+
+    def decode(content: bytes, box: Box) -> np.ndarray | None:
+        region = codec.Region(box.top, box.left, box.top + box.height, box.left + box.width)
+        try:
+            part = codec.CodeStream(content).get_sub_code_stream(region=region)
+        except RuntimeError:  # of its header
+            return None
+        image = decoder.decode(part, params=upright_rgb)
+        return None if image is None else np.asarray(image)
+
+    return decode
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on standard error, from C++ either: nvImageCodec names each codec of a GPU that it does not find."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

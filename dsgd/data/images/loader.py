@@ -226,6 +226,7 @@ class Images:
         scale, shift = self.scale.numpy().astype(dtype), self.shift.numpy().astype(dtype)
         for rows, found in self._here().take(job):
             for target, image in zip(out[rows], found, strict=True):  # one at a time stays in the cache
-                np.multiply(image, scale, out=target)
+                target[...] = image
+                target *= scale
                 target += shift
         return torch.from_numpy(out).to(self.dtype), self._labels(job)
