@@ -11,6 +11,7 @@ import mmap
 import os
 import socket
 import warnings
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,16 @@ def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
                     return
 
 
+@lru_cache(4)
+def _draws(seed: int, rank: int, step: int, rows: int) -> np.ndarray:
+    """[rows, DRAWS]: of a batch, whose images come in several requests."""
+    return stream("augmentation", seed, rank, step).random((rows, DRAWS))
+
+
 def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str) -> bytes:
     """request: the slot to write to; images, each [position in the slot, row of the batch, file, offset, length]; and
     draws, which is [seed, rank, step, batch size] for training and null for evaluation."""
-    draws = None
-    if request["draws"] is not None:
-        *key, rows = request["draws"]
-        draws = stream("augmentation", *key).random((rows, DRAWS))
+    draws = None if request["draws"] is None else _draws(*request["draws"])
     broken: list[tuple[int, str]] = []
     for position, row, path, offset, length in request["images"]:
         out = chunks[request["slot"], position]
