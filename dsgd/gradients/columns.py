@@ -7,15 +7,15 @@ once its windows are columns (im2col): kernels made for images are mostly busy w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
 ALIGNED = 16  # numbers, 64 bytes of float32
 Pair = Sequence[int]  # of the two axes of an image
+Axis = tuple[int, int, int, int, int]  # of one of them: pixels, and the kernel's taps, stride, padding, dilation
 
 
 def products(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -34,12 +34,13 @@ def products(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
 
 def convolution(w: Tensor, x: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """w [n, out, in, k, l] over x [n, in, height, width, b], plus bias [n, out]: [n, out, height', width', b]."""
-    axes = list(zip(x.shape[2:4], w.shape[3:], stride, padding, dilation, strict=True))
-    size = tuple(pixels_after(*axis) for axis in axes)
-    taps = tuple(_taps(*axis) for axis in axes)
-    windows: Tensor = _Windows.apply(x, size, taps)  # pyright: ignore[reportAssignmentType]
-    y = products(w.flatten(2), windows.view(len(x), w[0, 0].numel(), -1), bias)
-    return y.view(len(x), -1, *size, x.shape[4])
+    n, _, height, width, b = x.shape
+    axes = tuple(zip((height, width), w.shape[3:], stride, padding, dilation, strict=True))
+    pixels = x.reshape(-1, height * width, b)
+    beyond = x.new_zeros(len(pixels), 1, b)
+    windows = torch.cat((pixels, beyond), dim=1).index_select(1, _met(axes, x.device))
+    y = products(w.flatten(2), windows.view(n, w[0, 0].numel(), -1), bias)
+    return y.view(n, -1, *(pixels_after(*axis) for axis in axes), b)
 
 
 def pixels_after(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -47,38 +48,16 @@ def pixels_after(pixels: int, kernel: int, stride: int, padding: int, dilation: 
     return (pixels + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def _taps(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> list[tuple[slice, slice]]:
-    """For each tap of the kernel, for which pixels of the result it meets the image, and what pixels it meets."""
-    found: list[tuple[slice, slice]] = []
-    for tap in range(kernel):
-        offset = tap * dilation - padding
-        first = max(0, -(offset // stride))
-        last = min(pixels_after(pixels, kernel, stride, padding, dilation), (pixels - 1 - offset) // stride + 1)
-        last = max(first, last)
-        begin = first * stride + offset
-        found.append((slice(first, last), slice(begin, max(begin, (last - 1) * stride + offset + 1), stride)))
-    return found
-
-
-class _Windows(Function):
-    """[n, in, height, width, b] -> [n, in, k, l, height', width', b]: what each tap of a kernel meets."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, size: tuple[int, int], taps: Any) -> Tensor:
-        ctx.shape, ctx.taps = x.shape, taps
-        rows, columns = taps
-        windows = x.new_zeros(*x.shape[:2], len(rows), len(columns), *size, x.shape[4])
-        for i, (to_row, row) in enumerate(rows):
-            for j, (to_column, column) in enumerate(columns):
-                windows[:, :, i, j, to_row, to_column] = x[:, :, row, column]
-        return windows
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (g,) = gradients
-        rows, columns = ctx.taps
-        back = g.new_zeros(ctx.shape)
-        for i, (to_row, row) in enumerate(rows):
-            for j, (to_column, column) in enumerate(columns):
-                back[:, :, row, column] += g[:, :, i, j, to_row, to_column]
-        return back, None, None
+@cache
+def _met(axes: tuple[Axis, Axis], device: torch.device) -> Tensor:
+    """[k l height' width']: the pixel that each tap of the kernel meets for each pixel of the result, row by row;
+    height * width beyond the edges."""
+    rows, columns = (
+        torch.arange(taps)[:, None] * dilation - padding + torch.arange(pixels_after(*axis)) * stride
+        for axis in axes
+        for _, taps, stride, padding, dilation in [axis]
+    )
+    height, width = axes[0][0], axes[1][0]
+    rows, columns = rows[:, None, :, None], columns[:, None, :]  # of k, l, height', width'
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    return torch.where(inside, rows * width + columns, height * width).flatten().to(device)
