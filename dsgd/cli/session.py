@@ -42,6 +42,8 @@ def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Pa
     threads = header.get("threads") or values["engine"]["threads"] or available_threads()
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
+    # that mode would fill every new tensor: a twentieth of a run's time
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     experiment = build_experiment(values)
     if "gradients" in header:  # what the run began with, whatever it was to choose
         experiment = replace(experiment, gradients=header["gradients"], device=header["device"])
