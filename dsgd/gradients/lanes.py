@@ -23,9 +23,8 @@ class Lanes:
         if count > 1:
             self._pool = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (self.share,))
 
-    def each(self, function: Callable[..., None], *columns: Iterable[Any]) -> None:
-        """Call the function with every row of the columns. Raises what it raises."""
-        rows = zip(*columns, strict=True)
+    def each(self, function: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Call the function with the arguments of every row. Raises what it raises."""
         if self._pool is None:
             for row in rows:
                 function(*row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
 import torch
@@ -54,16 +54,17 @@ class Stacked:
         self.sizes = self._trusted(most)
 
     def evaluate(self, wanted: Sequence[Wanted]) -> None:
+        self.lanes.each(self._fulfil, self._stacks(wanted))
+
+    def _stacks(self, wanted: Sequence[Wanted]) -> Iterator[tuple[Sequence[Wanted], int]]:
+        """What goes together, and the size of its stack: no more than a lane's share, so that every lane has work."""
         share = math.ceil(len(wanted) / self.lanes.count)
         most = next((size for size in self.sizes if size >= share), self.sizes[-1])
-        groups: list[Sequence[Wanted]] = []
-        sizes: list[int] = []
         begin = 0
         while begin < len(wanted):
-            sizes.append(min(most, self._size(len(wanted) - begin)))
-            groups.append(wanted[begin : begin + sizes[-1]])
-            begin += sizes[-1]
-        self.lanes.each(self._fulfil, groups, sizes)
+            size = min(most, self._size(len(wanted) - begin))
+            yield wanted[begin : begin + size], size
+            begin += size
 
     def accuracies(self, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
         """Of every model, its vector [d] and buffers [nb], on the test set. The data must have classes."""
@@ -75,7 +76,7 @@ class Stacked:
             def count(part: slice, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
                 correct[part] += self._correct(xs[part], buffers[part], inputs, labels)
 
-            self.lanes.each(count, parts)
+            self.lanes.each(count, [(part,) for part in parts])
             total += len(labels)
         return [int(of_one) / total for of_one in correct]
 
@@ -140,7 +141,7 @@ class Stacked:
         smaller = [2**exponent for exponent in range(2, most.bit_length()) if 2**exponent < most]
 
         def fulfil(items: list[Wanted], size: int) -> None:
-            self.lanes.each(self._fulfil, [items], [size])
+            self.lanes.each(self._fulfil, [(items, size)])
 
         sizes = alike(self.problem, most, [*smaller, most], fulfil)
         if most not in sizes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgd.host import cores
 from tests.cli.test_image_runs import ALGORITHMS
 from tests.conformance.cases import prepared
 from tests.dist.stage import Stage
@@ -36,7 +37,7 @@ def test_training_on_files_lowers_the_loss(algo: str, images: str, stage: Stage,
 def test_the_workers_of_a_machine_share_its_cores_for_decoding(images: str, stage: Stage, tmp_path: Path) -> None:
     """Together they start no more decoding processes than there are cores, but one each; the coordinator as many as a
     worker."""
-    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    share = max(1, cores() // 2)
     run = stage.start(tmp_path / "run", *LINE, images, "budget.epochs=1000", "eval.every_epochs=1000")
     run.until(
         lambda: (

@@ -112,7 +112,7 @@ def test_lanes_go_on_at_once_each_with_its_share_of_the_threads() -> None:
         shares.append(torch.get_num_threads())
 
     with torch_threads(6):
-        Lanes(3).each(meet, range(6))
+        Lanes(3).each(meet, ((number,) for number in range(6)))
         assert torch.get_num_threads() == 6
     assert shares == [2] * 6
 
@@ -124,7 +124,7 @@ def test_what_a_lane_raises_is_raised(count: int) -> None:
             raise ValueError(name)
 
     with torch_threads(count), pytest.raises(ValueError, match="c"):
-        Lanes(count).each(fail, range(4), "abcd")
+        Lanes(count).each(fail, zip(range(4), "abcd", strict=True))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
