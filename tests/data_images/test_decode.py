@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -67,6 +69,22 @@ def test_a_decoder_that_is_not_installed_is_one_line(
     with pytest.raises(ValueError, match=rf"^data\.decoder must be {expected}, got {decoder}$"):
         chosen(decoder)
     assert chosen("auto") in {*DECODERS} - {decoder}
+
+
+def test_a_package_that_is_too_old_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", ModuleType("nvidia.nvimgcodec"))
+    decode._nvimgcodec.cache_clear()
+    with pytest.raises(ValueError, match=r"where nvidia\.nvimgcodec >= 0\.9 is missing"):
+        chosen("nvimgcodec")
+    assert chosen("auto") == "simplejpeg"
+
+
+@pytest.mark.parametrize("redirection", ["", " 2>&-"], ids=["standard error", "none"])
+def test_what_the_decoder_says_about_missing_gpus_is_not_passed_on(redirection: str) -> None:
+    program = "from dsgd.data.images.decode import chosen; print(chosen('auto'))"
+    command = ["sh", "-c", f'"$0" -c "$1"{redirection}', sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == (chosen("auto"), "")
 
 
 @all_decoders

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -185,9 +184,12 @@ def _broken(error: Exception) -> Broken:
 
 @cache
 def _nvimgcodec() -> Any:
-    """The package. Raises ImportError."""
+    """The package. Raises ImportError, for one that is too old, too."""
     with _silence():
-        return importlib.import_module("nvidia.nvimgcodec")
+        codec = importlib.import_module("nvidia.nvimgcodec")
+    if not (hasattr(codec, "NVIMGCODEC_DEVICE_CPU_ONLY") and hasattr(codec.CodeStream, "get_sub_code_stream")):
+        raise ImportError("too old", name="nvidia.nvimgcodec >= 0.9")
+    return codec
 
 
 @cache
@@ -213,8 +215,12 @@ def _part_decoder() -> Callable[[bytes, Box], np.ndarray | None]:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Nothing on standard error, from C++ either: nvImageCodec names each codec of a GPU that it does not find."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
