@@ -16,6 +16,7 @@ from dsgd.gradients.columns import ALIGNED
 from dsgd.gradients.flush import batches, evaluation, total_loss
 from dsgd.gradients.lanes import Lanes
 from dsgd.gradients.problem import Problem, Slot
+from dsgd.gradients.rows import together
 from dsgd.gradients.stacking import Network, Unstackable
 from dsgd.gradients.trial import alike, examples
 
@@ -83,7 +84,7 @@ class Stacked:
     @torch.no_grad()
     def _correct(self, xs: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """How many samples each of the models classifies as labelled: [n]."""
-        parameters = _parts(self.problem.parameters, torch.stack(list(xs)).to(self.device))
+        parameters = _parts(self.problem.parameters, together(xs).to(self.device))
         statistics = _parts(self.problem.buffers, torch.stack(list(buffers)).to(self.device))
         samples = max(64, EVALUATION_NUMBERS // max(len(xs) * self._evaluation.largest, 1))
         correct = torch.zeros(len(xs), dtype=torch.int64)
@@ -102,7 +103,7 @@ class Stacked:
 
     def _fulfil(self, group: Sequence[Wanted], size: int) -> None:
         rows = [*group, *[group[-1]] * (size - len(group))]
-        x = _aligned([row.snapshot for row in rows if row.snapshot is not None])
+        x = together([row.snapshot for row in rows if row.snapshot is not None])
         buffers = torch.stack([row.buffers for row in rows])
         with self._reading:
             inputs, targets = batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
@@ -174,15 +175,6 @@ def _parts(slots: Sequence[Slot], flat: Tensor) -> list[Tensor]:
         part.clone(memory_format=torch.contiguous_format).view(n, *slot.shape)
         for slot, part in zip(slots, flat.split(sizes, dim=1) if slots else [], strict=True)
     ]
-
-
-def _aligned(vectors: Sequence[Tensor]) -> Tensor:
-    """Vectors [d] as rows [n, d], each of which begins where `products` wants a matrix to begin."""
-    gap = vectors[0].new_zeros(-len(vectors[0]) % ALIGNED)
-    if not len(gap):
-        return torch.stack(list(vectors))
-    rows = torch.cat([part for vector in vectors for part in (vector, gap)])
-    return rows.view(len(vectors), -1)[:, : len(vectors[0])]
 
 
 def _views(slots: Sequence[Slot], rows: Tensor) -> list[Tensor]:

@@ -12,6 +12,7 @@ from dsgd.experiment import Experiment
 from dsgd.gradients import Evaluator, Wanted
 from dsgd.gradients.evaluation import mean
 from dsgd.gradients.problem import Problem
+from dsgd.gradients.rows import copies
 from dsgd.server import Shard
 from dsgd.sim.collectives import all_reduce_s, bytes_of_node
 from dsgd.sim.compute import Processor
@@ -58,8 +59,9 @@ class Machine:
         self.timing_only = experiment.gradients == "none"
         start = hollow(problem.start) if self.timing_only else problem.start
         self.nodes: list[Node] = []
-        for rank in range(p):
-            worker = Worker(rank, p, start.clone(), stream("algorithm", experiment.seed, rank), self)
+        xs = [start] * p if self.timing_only else copies(start, p)
+        for rank, x in enumerate(xs):
+            worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self)
             processor = Processor(cluster, rank, experiment.seed)
             buffers = start if self.timing_only else problem.start_buffers.clone()
             self.nodes.append(Node(worker, processor, start, buffers))

@@ -1,0 +1,31 @@
+"""Vectors of several models as rows of a matrix, each of which begins where `products` wants a matrix to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dsgd.gradients.columns import ALIGNED
+
+
+def copies(vector: Tensor, n: int) -> list[Tensor]:
+    """n copies of a vector [d], which lie in memory as `together` wants them."""
+    rows = vector.new_empty(n, len(vector) + -len(vector) % ALIGNED)[:, : len(vector)]
+    return list(rows.copy_(vector.expand_as(rows)))
+
+
+def together(vectors: Sequence[Tensor]) -> Tensor:
+    """Vectors [d] as rows [n, d]: not copied if they are rows of one matrix already, side by side."""
+    n, d = len(vectors), len(vectors[0])
+    storages = {vector.untyped_storage().data_ptr() for vector in vectors}
+    begins = [vector.storage_offset() for vector in vectors]
+    step = begins[1] - begins[0] if n > 1 else d + -d % ALIGNED
+    aligned = step >= d and not (step % ALIGNED or begins[0] % ALIGNED)
+    if aligned and len(storages) == 1 and begins == [begins[0] + row * step for row in range(n)]:
+        return vectors[0].as_strided((n, d), (step, 1))
+    gap = vectors[0].new_zeros(-d % ALIGNED)
+    if not len(gap):
+        return torch.stack(list(vectors))
+    return torch.cat([part for vector in vectors for part in (vector, gap)]).view(n, -1)[:, :d]
