@@ -123,17 +123,8 @@ class Stacked:
         outputs = self._training(parameters, statistics, len(x), inputs.to(self.device))
         loss = total_loss(self.problem.data, outputs.to(targets.device), targets)
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        changed = torch.cat([part.flatten(1) for part in statistics], dim=1) if statistics else buffers
-        return self._rows(gradients, x), changed.to(x.device)
-
-    def _rows(self, parts: Sequence[Tensor], like: Tensor) -> Tensor:
-        """Vectors [n, d] of the slots' tensors [n, *shape], however these lie in memory."""
-        rows = torch.empty_like(like)
-        if parts[0].device != like.device:
-            return rows.copy_(torch.cat([part.flatten(1) for part in parts], dim=1))
-        for slot, part in zip(self.problem.parameters, parts, strict=True):
-            rows[:, slot.start : slot.start + slot.shape.numel()].view(part.shape).copy_(part)
-        return rows
+        changed = _flat(statistics).to(x.device) if statistics else buffers
+        return _flat(gradients).to(x.device), changed
 
     def _trusted(self, most: int) -> list[int]:
         """Sizes of a stack, ascending up to `most`, that yield the same bits. Kernels are chosen by size, so that is
@@ -175,6 +166,11 @@ def _parts(slots: Sequence[Slot], flat: Tensor) -> list[Tensor]:
         part.clone(memory_format=torch.contiguous_format).view(n, *slot.shape)
         for slot, part in zip(slots, flat.split(sizes, dim=1) if slots else [], strict=True)
     ]
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    """Vectors [n, d] of tensors [n, *shape], however these lie in memory."""
+    return torch.cat([part.flatten(1) for part in parts], dim=1)
 
 
 def _views(slots: Sequence[Slot], rows: Tensor) -> list[Tensor]:
