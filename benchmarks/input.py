@@ -169,9 +169,10 @@ def parts(source: Source, count: int = 200) -> dict[str, float]:
         out[...] = shared
         np.add(np.multiply(out, scale, out=out), shift, out=out)
 
+    decoder = chosen("auto")
     for sample in rng.integers(0, len(source.labels), count):
         content = timed("read the file", lambda s=sample: read(*source.place(int(s))))
-        picture = timed("read its header", lambda c=content: opened(c, chosen("auto")))
+        picture = timed("read its header", lambda c=content: opened(c, decoder))
         box = timed("choose the crop", lambda p=picture: crop(p.height, p.width, list(rng.random(DRAWS))))
         timed("(decode the whole)", lambda p=picture: p.pixels(1))
         pixels = timed("decode the crop", lambda p=picture, b=box: p.pixels(1, b))

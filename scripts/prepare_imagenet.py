@@ -19,6 +19,7 @@ import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -166,13 +167,13 @@ def compare(layout: Layout, expected: Expected | None) -> bool:
 
 def verify(layout: Layout) -> bool:
     """Decode every image, in one process for each core, and print the broken ones."""
-    broken = 0
+    broken, decoder = 0, chosen("auto")
     context = get_context("spawn")
     with ProcessPoolExecutor(cores(), mp_context=context) as processes:
         for split, source in ((TRAIN, layout.train), (TEST, layout.test)):
             count = len(source.labels)
             places = map(source.place, range(count))
-            problems = processes.map(problem, places, chunksize=64)
+            problems = processes.map(partial(problem, decoder), places, chunksize=64)
             for sample, text in enumerate(track(problems, f"decoding {split}", total=count)):
                 if text is not None:
                     print(f"{source.name(sample)} {text}")
@@ -181,10 +182,10 @@ def verify(layout: Layout) -> bool:
     return not broken
 
 
-def problem(place: Place) -> str | None:
+def problem(decoder: str, place: Place) -> str | None:
     """What is wrong with an image."""
     try:
-        opened(read(*place), chosen("auto")).pixels(1)
+        opened(read(*place), decoder).pixels(1)
     except Broken as error:
         return str(error)
     return None
