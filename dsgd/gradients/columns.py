@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 ALIGNED = 16  # numbers, 64 bytes of float32
 Pair = Sequence[int]  # of the two axes of an image
-Axis = tuple[int, int, int, int, int]  # of one of them: pixels, and the kernel's taps, stride, padding, dilation
+Axis = tuple[int, int, int, int, int]  # pixels, kernel, stride, padding, dilation of one of them
 
 
 def products(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,12 +52,14 @@ def pixels_after(pixels: int, kernel: int, stride: int, padding: int, dilation: 
 def _met(axes: tuple[Axis, Axis], device: torch.device) -> Tensor:
     """[k l height' width']: the pixel that each tap of the kernel meets for each pixel of the result, row by row;
     height * width beyond the edges."""
-    rows, columns = (
-        torch.arange(taps)[:, None] * dilation - padding + torch.arange(pixels_after(*axis)) * stride
-        for axis in axes
-        for _, taps, stride, padding, dilation in [axis]
-    )
+    rows, columns = (_met_along(*axis) for axis in axes)
     height, width = axes[0][0], axes[1][0]
     rows, columns = rows[:, None, :, None], columns[:, None, :]  # of k, l, height', width'
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     return torch.where(inside, rows * width + columns, height * width).flatten().to(device)
+
+
+def _met_along(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
+    """[k, pixels']: of one axis, negative or >= pixels beyond the edges."""
+    after = torch.arange(pixels_after(pixels, kernel, stride, padding, dilation))
+    return after * stride + torch.arange(kernel)[:, None] * dilation - padding
