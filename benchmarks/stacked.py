@@ -4,7 +4,8 @@
 
 Every way runs in a process of its own, and they take turns. An update is one step of one worker: gradient, message,
 event, optimiser; evaluation is left out. Medians, ratios of medians to `loop`. Outside: the share of the time that is
-not spent in the evaluator of gradients. Memory: the process's peak over what it had before it loaded data and model.
+not spent in the evaluator of gradients. Events: the time that the same updates take without any arithmetic, as a share
+of that time. Memory: the process's peak over what it had before it loaded data and model.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CASES = {
         ],
     ),
 }
-WAYS = ("loop", "vmap", "stacked")
+WAYS = ("loop", "vmap", "stacked", "none")
 ENDLESS = ["budget.epochs=null", "budget.time_s=1e9", "eval.every_epochs=null", "eval.train_samples=16"]
 
 
@@ -108,13 +109,15 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["sync", "dpsgd"])
     options = parser.parse_args()
     print(f"medians of {options.repeats} rounds\n")
-    print("| case | algorithm | threads | gradients | updates/s | against loop | outside, % | memory, MiB |")
-    print("|---|---|---:|---|---:|---:|---:|---:|")
+    print("| case | algorithm | threads | gradients | updates/s | of loop | outside, % | events, % | memory, MiB |")
+    print("|---|---|---:|---|---:|---:|---:|---:|---:|")
     for case, algo, threads in itertools.product(options.cases, options.algorithms, options.threads):
         found = measured(case, algo, threads, options.repeats)
+        events_s, _, _ = found.pop("none")
         for way, (seconds, outside, kib) in found.items():
             ratio = found["loop"][0] / seconds
-            numbers = (f"{1 / seconds:,.0f}", f"{ratio:.2f}", f"{100 * outside:.1f}", f"{kib / 1024:.0f}")
+            shares = (f"{100 * outside:.1f}", f"{100 * events_s / seconds:.1f}")
+            numbers = (f"{1 / seconds:,.0f}", f"{ratio:.2f}", *shares, f"{kib / 1024:.0f}")
             print(f"| {' | '.join([CASES[case][0], algo, str(threads), way, *numbers])} |", flush=True)
 
 

@@ -8,6 +8,7 @@ engine.
 Two rules keep shared memory sound in both engines:
 
 - a vector that was handed over (sent, published, reduced) belongs to the engine: hand over a clone, never the live `x`;
+  the point of a gradient is lent until the answer comes, and may be `x` where nothing changes it meanwhile;
 - a vector that an `await` returned may be shared with other workers: read it, never write to it.
 """
 
@@ -137,9 +138,9 @@ class Worker:
         return self._engine.learning_rate(self)
 
     async def gradient(self, at: Tensor | None = None) -> Tensor:
-        """Gradient [d] of the next mini-batch at the value x has now, or at another point `at` (EASGD takes it at the
-        value before the elastic pull, EAMSGD at the look-ahead point). Weight decay is included: it acts where the
-        gradient was taken, in every algorithm."""
+        """Gradient [d] of the next mini-batch at the point `at` [d], which must not change until the answer comes; by
+        default at a copy of x. EASGD takes it at the value before the elastic pull, EAMSGD at the look-ahead point.
+        Weight decay is included: it acts where the gradient was taken, in every algorithm."""
         return await Gradient(self.x.clone() if at is None else at)
 
     async def mean_gradient(self) -> Tensor:

@@ -48,5 +48,5 @@ class DelayFree(Algorithm):
             for _ in range(self.cycle):
                 if worker.done:
                     break
-                worker.step(await worker.gradient())
+                worker.step(await worker.gradient(x))
             x.add_(await arriving - start)

@@ -63,7 +63,7 @@ class Downpour(Algorithm):
         while not worker.done:
             if worker.steps % self.n_fetch == 0:
                 x.copy_(await worker.call("fetch"))
-            g = await worker.gradient()
+            g = await worker.gradient(x)
             accumulated.add_(g)
             if (worker.steps + 1) % self.n_push == 0:
                 await worker.call("push", accumulated.clone(), worker.lr)

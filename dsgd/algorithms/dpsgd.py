@@ -52,7 +52,8 @@ class DPSGD(Algorithm):
         arriving = worker.start(worker.exchange(sent, targets, sources))
         g = await worker.gradient(sent) if self.gradient == "before" else None
         received = await arriving
-        x.mul_(weight[worker.rank])
+        mixed = weight[worker.rank]  # the weight of what x is the mean of: in the end 1, and x is m
         for j in sorted(received):  # every engine must add in the same order
-            x.add_(received[j], alpha=weight[j])
-        worker.step(await worker.gradient() if g is None else g)
+            mixed += weight[j]
+            x.lerp_(received[j], weight[j] / mixed)
+        worker.step(await worker.gradient(x) if g is None else g)

@@ -59,15 +59,15 @@ class Gossip(Algorithm):
                 if self.mode == "pull":
                     y = await worker.pull(peer)
                     if y is not None:  # a dead peer has nothing to average with
-                        x.add_(y).mul_(0.5)
+                        x.lerp_(y, 0.5)
                 else:
                     if sending is not None:
                         await sending
                     sending = worker.start(worker.push(peer, x.clone()))
             for y in worker.inbox():
-                x.add_(y).mul_(0.5)
+                x.lerp_(y, 0.5)
             if self.mode == "pull":
                 worker.publish()
-            worker.step(await worker.gradient())
+            worker.step(await worker.gradient(x))
             if self.mode == "pull":
                 worker.publish()

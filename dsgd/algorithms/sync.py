@@ -35,5 +35,5 @@ class Sync(Algorithm):
             if self.overlap:
                 g = await worker.mean_gradient()
             else:
-                g = await worker.all_reduce_mean(await worker.gradient())
+                g = await worker.all_reduce_mean(await worker.gradient(worker.x))
             worker.step(g)

@@ -28,7 +28,7 @@ class Hollow(Tensor):
         return (self,) * sections
 
 
-ELEMENTWISE = ("add", "sub", "mul", "div", "addcmul", "sqrt")
+ELEMENTWISE = ("add", "sub", "mul", "div", "addcmul", "sqrt", "lerp")
 for _name in (
     *ELEMENTWISE,
     *(f"{name}_" for name in ELEMENTWISE),

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from dsgd.experiment import Budget, Evaluation, Experiment
+from dsgd.gradients import Wanted
 from dsgd.optimizer import SGD
 from dsgd.schedule import Schedule
+from dsgd.sim.machine import Machine
+from dsgd.sim.node import Node
 from dsgd.sim.simulation import Simulation
 from tests.conformance.cases import ALGORITHMS, CASES, described, prepared
 
@@ -149,6 +152,31 @@ def test_equal_nodes_are_seen_together(algo: str) -> None:
     experiment = prepared("experiment=quadratic", f"nodes={NODES}", "cluster=ideal", "budget.steps=9", f"algo={algo}")
     marks, _ = run(dataclasses.replace(experiment, eval=Evaluation(every_samples=1)))
     assert [mark["samples"] for mark in marks] == [NODES * step for step in range(10)]
+
+
+@each_case
+def test_the_point_of_a_gradient_stays_as_it_is_until_the_gradient_is_there(
+    case: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine may take the gradient at any time in between, and does not copy the point."""
+    points: dict[Wanted, Tensor] = {}
+    want, value = Machine._want, Machine._value
+
+    def wanting(machine: Machine, node: Node, at: Tensor) -> tuple[Wanted, float]:
+        wanted, end = want(machine, node, at)
+        points[wanted] = at.clone()
+        return wanted, end
+
+    def needing(machine: Machine, node: Node, wanted: Wanted) -> Tensor:
+        for waiting in machine._wanted:
+            assert waiting.snapshot is not None
+            assert torch.equal(waiting.snapshot, points[waiting])
+        return value(machine, node, wanted)
+
+    monkeypatch.setattr(Machine, "_want", wanting)
+    monkeypatch.setattr(Machine, "_value", needing)
+    run(quadratic(case, "cluster.slow_nodes={1: 4.0}"))
+    assert len(points) >= NODES * 5
 
 
 @each_case

@@ -34,7 +34,15 @@ def test_a_run_for_time_only_keeps_one_vector_however_many_workers_there_are() -
 
 def test_a_hollow_vector_is_its_own_sum_copy_and_multiple() -> None:
     x = hollow(torch.ones(3, dtype=torch.float64))
-    for found in (x + x, 2 * x, x - 1, x.clone(), x.add_(x, alpha=0.5).mul_(0.5), x.new_zeros(x.shape)):
+    for found in (
+        x + x,
+        2 * x,
+        x - 1,
+        x.clone(),
+        x.add_(x, alpha=0.5).mul_(0.5),
+        x.lerp_(x, 0.5),
+        x.new_zeros(x.shape),
+    ):
         assert found is x or isinstance(found, Hollow)
     assert x.shape == (0,)
     assert x.dtype == torch.float64
