@@ -129,8 +129,9 @@ class Stacked:
     def _trusted(self, most: int) -> list[int]:
         """Sizes of a stack, ascending up to `most`, that yield the same bits. Kernels are chosen by size, so that is
         tried. Raises Unstackable if not even the place in a stack is without influence."""
-        # below 4, kernels for one or a few matrices are others, which an example need not show
-        smaller = [2**exponent for exponent in range(2, most.bit_length()) if 2**exponent < most]
+        # below 4, kernels for one or a few matrices are others, which an example need not show; in between the powers
+        # of two, so that few that are wanted together need not be filled up, or split, to the next one
+        smaller = sorted(size << k for size in (4, 6) for k in range(most.bit_length()) if size << k < most)
 
         def fulfil(items: list[Wanted], size: int) -> None:
             self.lanes.each(self._fulfil, [(items, size)])

@@ -90,12 +90,22 @@ def test_there_are_as_many_lanes_as_threads_and_stacks(
         assert Stacked(of, stack_size, nodes).lanes.count == lanes
 
 
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(3, [4]), (5, [6]), (7, [8]), (9, [8, 4]), (24, [24]), (30, [32]), (33, [32, 4])]
+)
+def test_a_stack_is_hardly_larger_than_what_is_wanted(count: int, sizes: list[int]) -> None:
+    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
+    with torch_threads(1):
+        evaluator = Stacked(of, 32, 40)
+        assert [size for _, size in evaluator._stacks(wanted(of, count))] == sizes
+
+
 def test_what_would_be_one_stack_is_shared_out() -> None:
     """Eight of sixteen workers want gradients, in two lanes: two stacks of four where one of eight would do."""
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(2):
         evaluator = Stacked(of, 8, 16)
-        assert evaluator.sizes == [4, 8]
+        assert evaluator.sizes == [4, 6, 8]
         sizes: list[int] = []
         fulfil = evaluator._fulfil
         evaluator._fulfil = lambda group, size: (sizes.append(size), fulfil(group, size))[1]
