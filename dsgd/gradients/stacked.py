@@ -18,7 +18,7 @@ from dsgd.gradients.lanes import Lanes
 from dsgd.gradients.problem import Problem, Slot
 from dsgd.gradients.rows import together
 from dsgd.gradients.stacking import Network, Unstackable
-from dsgd.gradients.trial import alike, examples
+from dsgd.gradients.trial import alike, points
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
 CACHED_BYTES = 2 << 20  # of the largest activation of all stacks that are computed at once
@@ -190,9 +190,7 @@ def _verify(problem: Problem, training: Network, evaluation: Network) -> None:
     """Two models stacked against the module itself, in double precision: whatever a module does besides its layers
     would show. Raises Unstackable."""
     inputs = problem.data.batch(0, 0)[0][:4].double()
-    items = examples(problem, 2, dtype=torch.float64)
-    x = torch.stack([item.snapshot for item in items if item.snapshot is not None])
-    buffers = torch.stack([item.buffers for item in items])
+    x, buffers = map(torch.stack, zip(*points(problem, 2, dtype=torch.float64), strict=True))
     for network, mode in ((training, True), (evaluation, False)):
         parameters = [part.requires_grad_() for part in _parts(problem.parameters, x)]
         statistics = _parts(problem.buffers, buffers)

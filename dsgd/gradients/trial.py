@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from dsgd.gradients import Wanted
 from dsgd.gradients.problem import Problem
 
 ENTRIES = 1 << 17  # of gradients that are compared: in a small model few last bits show, so more examples are needed
 MOST_ROUNDS = 16
+Point = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
 
 
-def examples(problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None) -> list[Wanted]:
-    """Gradients at points around the start, each another."""
+def points(problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None) -> list[Point]:
+    """Around the start, each another."""
     noise = torch.Generator().manual_seed(seed)
     dtype = dtype or problem.dtype
-    found: list[Wanted] = []
+    found: list[Point] = []
     for _ in range(count):
         x = problem.start + 0.05 * torch.randn(problem.dimension, generator=noise)
         buffers = problem.start_buffers + torch.rand(problem.start_buffers.numel(), generator=noise)
-        found.append(Wanted(0, 0, x.to(dtype), buffers.to(dtype)))
+        found.append((x.to(dtype), buffers.to(dtype)))
     return found
 
 
@@ -31,17 +33,21 @@ def alike(problem: Problem, most: int, sizes: Sequence[int], fulfil: Callable[[l
     fulfil(wanted, size): evaluates up to `size` of them in one call of that size."""
     left = list(sizes)
     for seed in range(min(MOST_ROUNDS, max(1, ENTRIES // (most * problem.dimension)))):
-        items = examples(problem, most, seed)
-        fulfil(items, most)
-        left = [size for size in left if _same(items, examples(problem, most, seed), size, fulfil)]
+        drawn = points(problem, most, seed)
+        expected = _wanted(drawn)
+        fulfil(expected, most)
+        left = [size for size in left if _same(expected[::-1], _wanted(drawn[::-1][:size]), fulfil)]
     return left
 
 
-def _same(expected: list[Wanted], again: list[Wanted], size: int, fulfil: Callable[[list[Wanted], int], None]) -> bool:
-    """Whether the last of them, in places other than before, come out the same."""
-    group = again[::-1][:size]
-    fulfil(group, size)
+def _wanted(at: Sequence[Point]) -> list[Wanted]:
+    return [Wanted(0, 0, x, buffers.clone()) for x, buffers in at]
+
+
+def _same(expected: list[Wanted], group: list[Wanted], fulfil: Callable[[list[Wanted], int], None]) -> bool:
+    """Whether the first of those expected, in places other than before, come out the same."""
+    fulfil(group, len(group))
     return all(
         torch.equal(item.value, right.value) and torch.equal(item.buffers, right.buffers)  # pyright: ignore
-        for item, right in zip(group, expected[::-1], strict=False)
+        for item, right in zip(group, expected, strict=False)
     )
