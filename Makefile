@@ -32,7 +32,7 @@ figures: $(READY)  ## the committed comparison, made again: results/slow_network
 clean:  ## what this Makefile made; never results/
 	rm -rf .venv build dist *.egg-info outputs/demo outputs/figures figures/demo
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)

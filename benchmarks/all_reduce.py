@@ -27,11 +27,11 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from dsgd.dist.collectives import Averaging, Groups, join_groups
-from dsgd.dist.compute import Compute
-from dsgd.gradients.problem import Problem
-from dsgd.host import keep_freed_memory
+from dsgd.host.resources import keep_freed_memory
 from dsgd.optimizer import SGD
+from dsgd.problem.problem import Problem
+from dsgd.processes.worker.collectives import Averaging, Groups, join_groups
+from dsgd.processes.worker.compute import Compute
 
 WORKERS = 2
 CLASSES = 1000

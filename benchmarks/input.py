@@ -31,8 +31,8 @@ from dsgd.data.images.augment import DRAWS, crop, resized
 from dsgd.data.images.dali import installed
 from dsgd.data.images.decode import chosen, opened, read
 from dsgd.data.images.layout import Source, find_images
-from dsgd.host import cores
-from dsgd.vision import ready_torchvision
+from dsgd.host.resources import cores
+from dsgd.models.vision import ready_torchvision
 
 CORES = cores()
 REST_S = 3.0  # until the processes of one way have worked ahead, and leave the cores to the next

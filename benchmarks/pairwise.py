@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsgd.dist.plane import Plane
+from dsgd.processes.pairwise.plane import Plane
 
 WIDTHS = (10, 14, 10, 8, 8)
 PATIENCE_S = 60.0

@@ -22,9 +22,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.cluster
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 
-from tests.cluster.network import Network
+from tests.support.network import Network
 
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 HOSTS = 4

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.cluster
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from tests.cluster.batch import REQUEUE, RUN, Record, submit
-from tests.cluster.slurm import Slurm, available
+from tests.support.batch_jobs import REQUEUE, RUN, Record, submit
+from tests.support.slurm import Slurm, available
 
 TRAINING = "algo=sync nodes=4 model=resnet8 batch_size=4 eval.every_epochs=null eval.every_steps=20"
 TRAINING += " eval.train_samples=16 budget.epochs=null budget.steps=1000000"

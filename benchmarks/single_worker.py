@@ -21,11 +21,11 @@ from all_reduce import WEIGHT_DECAY, Noise, resnet18  # beside this file
 
 from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
-from dsgd.dist.collectives import Groups, finish
-from dsgd.dist.compute import Compute
-from dsgd.gradients.problem import Problem
-from dsgd.host import keep_freed_memory
+from dsgd.host.resources import keep_freed_memory
 from dsgd.optimizer import SGD
+from dsgd.problem.problem import Problem
+from dsgd.processes.worker.collectives import Groups, finish
+from dsgd.processes.worker.compute import Compute
 from dsgd.sim.simulation import build_problem
 
 SMALL = {  # overrides, and the steps of a round

@@ -47,7 +47,7 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
 
     from dsgd.cli.build import build_experiment
     from dsgd.cli.compose import composed
-    from dsgd.gradients import Wanted
+    from dsgd.gradients.pending import Wanted
     from dsgd.sim.simulation import Simulation
 
     torch.set_num_threads(threads)

@@ -21,13 +21,13 @@ import torch
 from all_reduce import WEIGHT_DECAY  # beside this file
 from torch import Tensor, nn
 
-from dsgd.dist.collectives import Groups, finish
-from dsgd.dist.compute import Compute
-from dsgd.gradients.precision import AUTOCAST, prepare
-from dsgd.gradients.problem import Problem
-from dsgd.host import keep_freed_memory
+from dsgd.host.resources import keep_freed_memory
 from dsgd.models.library import Torchvision
 from dsgd.optimizer import SGD
+from dsgd.problem.precision import AUTOCAST, prepare
+from dsgd.problem.problem import Problem
+from dsgd.processes.worker.collectives import Groups, finish
+from dsgd.processes.worker.compute import Compute
 
 ALONE = Groups(0, 1, None, None, 0.0)
 LR, MOMENTUM, CLASSES = 0.01, 0.9, 1000

@@ -18,9 +18,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.cluster
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from tests.cluster.slurm import Slurm, available
+from tests.support.slurm import Slurm, available
 
 GRID = ["algo=sync,gossip,easgd", "nodes=1,2,3,4", "seed=range(25)"]  # 300 points
 KINDS: Mapping[str, Sequence[str]] = {

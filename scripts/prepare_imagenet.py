@@ -31,7 +31,7 @@ from rich.progress import Progress, track
 from dsgd.data.images.decode import Broken, chosen, opened, read
 from dsgd.data.images.layout import TEST, TRAIN, Layout, Place, Source, find_images
 from dsgd.data.images.shards import write_shards
-from dsgd.host import cores
+from dsgd.host.resources import cores
 
 TRAIN_TAR, TEST_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"

@@ -10,7 +10,7 @@ import pytest
 
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import ConfigTree
-from tests.simulate import simulate
+from tests.support.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/real_processes.md")

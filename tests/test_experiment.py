@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
 from dsgd.schedule import Schedule
-from tests.simulate import experiment
+from tests.support.simulate import experiment
 
 EPOCH = 1437  # digits
 

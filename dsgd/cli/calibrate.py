@@ -20,7 +20,7 @@ from typing import Any
 from dsgd.cli.arguments import Parser
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import ConfigTree, one_line
-from dsgd.dist.environment import launch
+from dsgd.host.launcher import launch
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 
@@ -69,9 +69,9 @@ def run(values: Mapping[str, Any], out: Path, steps: int, link_s: float) -> int:
     import torch
 
     from dsgd.cli.distributed import devices_of
-    from dsgd.dist.launch import Parent
-    from dsgd.dist.rendezvous import NoMeeting, listen, master_of
-    from dsgd.gradients.problem import build_problem
+    from dsgd.problem.problem import build_problem
+    from dsgd.processes.launch.parent import Parent
+    from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     experiment = build_experiment(values)
@@ -127,11 +127,11 @@ def _take_part(
     import torch
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-    from dsgd.dist.calibration import WAIT_S, CalibrationFailed, calibrate
-    from dsgd.dist.measure import as_cluster_yaml
-    from dsgd.dist.rendezvous import NoMeeting, address_of
-    from dsgd.gradients.problem import build_problem
-    from dsgd.host import keep_freed_memory
+    from dsgd.host.resources import keep_freed_memory
+    from dsgd.problem.problem import build_problem
+    from dsgd.processes.calibration.calibration import WAIT_S, CalibrationFailed, calibrate
+    from dsgd.processes.calibration.measure import as_cluster_yaml
+    from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.writer import write_atomically
 
     keep_freed_memory()  # as workers do

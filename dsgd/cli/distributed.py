@@ -18,23 +18,23 @@ from dsgd.cli.build import ConfigError, build_experiment, prefixed
 from dsgd.cli.joined import Joined
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.session import describe
-from dsgd.dist.control import Hub, Line
-from dsgd.dist.coordinator import Coordinator
-from dsgd.dist.environment import Launch, gpus, launch
-from dsgd.dist.evaluator import evaluate
-from dsgd.dist.job import Job, Limits
-from dsgd.dist.launch import Child, Parent
-from dsgd.dist.process import Post, guarded, serve, work
-from dsgd.dist.rendezvous import listen, new_token
-from dsgd.dist.sharded import is_sharded
-from dsgd.gradients.flush import Decoded
-from dsgd.gradients.precision import prepare
-from dsgd.gradients.problem import build_problem
-from dsgd.host import cores
+from dsgd.data.protocols import Decoded
+from dsgd.engine.trace import write_trace
+from dsgd.host.launcher import Launch, gpus, launch
+from dsgd.host.resources import cores
+from dsgd.problem.precision import prepare
+from dsgd.problem.problem import build_problem
+from dsgd.processes.control import Hub, Line
+from dsgd.processes.coordinator.coordinator import Coordinator
+from dsgd.processes.coordinator.evaluator import evaluate
+from dsgd.processes.coordinator.sharded import is_sharded
+from dsgd.processes.job import Job, Limits
+from dsgd.processes.launch.parent import Child, Parent
+from dsgd.processes.launch.rendezvous import listen, new_token
+from dsgd.processes.worker.process import Post, guarded, serve, work
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import SUMMARY, Record
-from dsgd.trace import write_trace
 
 LOGS = "logs"
 LAST_LINES = 15

@@ -12,10 +12,10 @@ import torch
 
 from dsgd.cli.build import ConfigError, prefixed
 from dsgd.cli.distributed import devices_of
-from dsgd.dist.environment import launch
 from dsgd.experiment import Experiment
-from dsgd.gradients.precision import prepare
 from dsgd.gradients.stacked import chosen_device
+from dsgd.host.launcher import launch
+from dsgd.problem.precision import prepare
 
 PATIENCE_S = 60  # for CUDA to begin; whoever waits longer than that learns of it from the workers
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from dsgd.cli.build import ConfigError
 from dsgd.cli.resume import compare, with_numbers
-from dsgd.dist.environment import Launch
-from dsgd.dist.rendezvous import Meeting, NoMeeting, listen, master_of, meet, new_token
+from dsgd.host.launcher import Launch
+from dsgd.processes.launch.rendezvous import Meeting, NoMeeting, listen, master_of, meet, new_token
 from dsgd.record.writer import code_version
 
 

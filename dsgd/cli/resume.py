@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from dsgd.cli.build import ConfigError
-from dsgd.dist.environment import launch
+from dsgd.host.launcher import launch
 from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
 

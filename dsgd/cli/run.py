@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, check_writable, one_line, plain
 from dsgd.cli.resume import NothingToDo, checkpoint_of, is_automatic, quoted, resumed, unfinished
-from dsgd.dist.environment import STOPS, advice, gpus, launch
+from dsgd.host.launcher import STOPS, advice, gpus, launch
 from dsgd.models.library import Imported, Torchvision
 from dsgd.record.writer import METRICS
 

@@ -20,11 +20,12 @@ from dsgd.cli.build import ConfigError, build_experiment, prefixed
 from dsgd.cli.progress import ProgressLine
 from dsgd.cli.resume import command
 from dsgd.data import DataLost
-from dsgd.dist.environment import STOPS
+from dsgd.engine.trace import write_trace
 from dsgd.experiment import Experiment
 from dsgd.gradients.loop import Loop
 from dsgd.gradients.stacked import Stacked
-from dsgd.host import cores
+from dsgd.host.launcher import STOPS
+from dsgd.host.resources import cores
 from dsgd.record.checkpoint import NAME, read_state, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import Record
@@ -32,7 +33,6 @@ from dsgd.report.runs import find_runs
 from dsgd.report.table import print_table
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
-from dsgd.trace import write_trace
 
 
 def run_and_record(values: Mapping[str, Any], folder: Path, checkpoint: tuple[Path, Mapping[str, Any]] | None) -> str:

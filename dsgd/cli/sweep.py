@@ -29,7 +29,7 @@ EXAMPLES = """\
     dsgd-sweep collect
 
 submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for what the site wants to be told
-(dsgd/conf/slurm/default.yaml has all keys). Typed again it submits what is missing, and only that."""
+(conf/slurm/default.yaml has all keys). Typed again it submits what is missing, and only that."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -44,7 +44,7 @@ class Data(Protocol):
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
         """All training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read only. Not
-        asked for where there is a method `evaluation`, see `dsgd.gradients.flush.Streamed`."""
+        asked for where there is a method `evaluation`, see `dsgd.data.protocols.Streamed`."""
         ...
 
     @property

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.columns import convolution, products
 from dsgd.gradients.stacking import Call, Read, Trace, Unstackable
+from dsgd.gradients.unfolded import convolution, products
 
 Step = tuple[Read, str]
 FEW = 4  # pixels that a convolution leaves of an image: such a one is a product of columns

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from dsgd.gradients import Wanted
-from dsgd.gradients.problem import Problem
+from dsgd.gradients.pending import Wanted
+from dsgd.problem.problem import Problem
 
 
 class Loop:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dsgd.gradients.columns import ALIGNED
+from dsgd.gradients.unfolded import ALIGNED
 
 
 def copies(vector: Tensor, n: int) -> list[Tensor]:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dsgd.gradients import Wanted
-from dsgd.gradients.columns import ALIGNED
-from dsgd.gradients.flush import batches, evaluation, total_loss
-from dsgd.gradients.lanes import Lanes
-from dsgd.gradients.problem import Problem, Slot
+from dsgd.data.protocols import batches, evaluation, total_loss
+from dsgd.gradients.batch_invariance import alike, points
+from dsgd.gradients.pending import Wanted
 from dsgd.gradients.rows import together
+from dsgd.gradients.stack_threads import Lanes
 from dsgd.gradients.stacking import Network, Unstackable
-from dsgd.gradients.trial import alike, points
+from dsgd.gradients.unfolded import ALIGNED
+from dsgd.problem.problem import Problem, Slot
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
 CACHED_BYTES = 2 << 20  # of the largest activation of all stacks that are computed at once

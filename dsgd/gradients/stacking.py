@@ -3,7 +3,7 @@
 The module's forward pass is traced, once for training and once for evaluation, and every layer in it is replaced by
 one that serves all models together (`dsgd.gradients.layers`). Images of all models lie in one tensor [b, N C, H, W], so
 that a convolution with N groups, one batch norm and one pooling act on all of them; everything else in [N, b, ...], or
-in [N, ..., b] where products are taken (`dsgd.gradients.columns`).
+in [N, ..., b] where products are taken (`dsgd.gradients.unfolded`).
 
 A layer without such a counterpart, and whatever cannot be traced, raises `Unstackable`, which names it.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dsgd.gradients.problem import Problem
+from dsgd.problem.problem import Problem
 
 BATCHES = (3, 5)  # the shapes of two batches tell the batch axis from all others
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from dsgd.gradients import Wanted
-from dsgd.gradients.problem import Problem
-from dsgd.gradients.trial import alike
+from dsgd.gradients.batch_invariance import alike
+from dsgd.gradients.pending import Wanted
+from dsgd.problem.problem import Problem
 
 # Every call has this many rows, the last one filled up with repetitions: kernels are chosen by size, so a result that
 # did not depend on how many were wanted together must always be computed at one size.

@@ -30,7 +30,7 @@ class Torchvision:
             raise ValueError(f"model.zero_init_last_norm must be false without residual blocks, got model={self.name}")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.vision import ready_torchvision
+        from dsgd.models.vision import ready_torchvision
 
         self.check(input_shape, classes)
         ready_torchvision()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dsgd.marks import Progress
+from dsgd.engine.marks import Progress
 from dsgd.sim.simulation import Simulation
 
 

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.engine.shard import Shard
+from dsgd.engine.task import Task
 from dsgd.experiment import Experiment
-from dsgd.gradients import Evaluator, Wanted
-from dsgd.gradients.evaluation import mean
-from dsgd.gradients.problem import Problem
+from dsgd.gradients.pending import Evaluator, Wanted
 from dsgd.gradients.rows import copies
-from dsgd.server import Shard
+from dsgd.problem.evaluation import mean
+from dsgd.problem.problem import Problem
 from dsgd.sim.collectives import all_reduce_s, bytes_of_node
 from dsgd.sim.compute import Processor
 from dsgd.sim.hollow import hollow
@@ -21,7 +22,6 @@ from dsgd.sim.loop import Loop
 from dsgd.sim.network import Network
 from dsgd.sim.node import Gathering, Incoming, Letter, Node
 from dsgd.streams import stream
-from dsgd.task import Task
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from dsgd.engine.task import Task
 from dsgd.sim.compute import Processor
-from dsgd.task import Task
 from dsgd.worker import Worker
 
 Letter = tuple[Tensor, int]  # a vector, and the sender's step count at the time it was made

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dsgd.engine.marks import Counters, Mark, Progress, summarised
+from dsgd.engine.trace import Row
 from dsgd.experiment import Experiment
-from dsgd.gradients import choose
-from dsgd.gradients.evaluation import FIELDS, measure
-from dsgd.gradients.nothing import Nothing
-from dsgd.gradients.problem import build_problem
+from dsgd.gradients.choice import choose
+from dsgd.gradients.null import Nothing
 from dsgd.gradients.stacked import Stacked
-from dsgd.marks import Counters, Mark, Progress, summarised
+from dsgd.problem.evaluation import FIELDS, measure
+from dsgd.problem.problem import build_problem
 from dsgd.sim.machine import Machine
-from dsgd.trace import Row
 
 
 class Simulation:

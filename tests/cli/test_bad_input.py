@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import call, environment, shell
+from tests.support.command import call, environment, shell
 
 # what is typed; what the line must contain
 CASES = [
@@ -236,7 +236,7 @@ def test_the_installed_command_ends_the_same_way(tmp_path: Path) -> None:
 
 QUICK = """
 import sys
-from tests.cli.command import call
+from tests.support.command import call
 for line in ("--help", "--cfg job", "--info", "nodes=0", "algo=gosip", "-m nodes=2,0", "data=cifar10", "resume=nope"):
     print(call(*line.split()).status, end=" ")
 print(sorted({"torch", "sklearn", "matplotlib", "wandb"} & set(sys.modules)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from tests.cli.command import call
+from tests.support.command import call
 
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 RUN = ["model=import", "model.target=tests.cli.test_image_runs.small_net", "nodes=2", "batch_size=6"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import call, lines, marks, signalled, summary
+from tests.support.command import call, lines, marks, signalled, summary
 
 # messages in flight, random gradient times, a mapping with numbers as keys, two stacks of two workers side by side
 RUN = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import call, lines, marks, signalled, summary
+from tests.support.command import call, lines, marks, signalled, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
 LONG = ("algo=gossip", "nodes=4", "engine=sim", "budget.epochs=10")  # seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.command import PATIENCE_S, call, environment, lines, shell, summary, typed
+from tests.support.command import PATIENCE_S, call, environment, lines, shell, summary, typed
 
 MARK = {
     *("time_s", "clock", "wall_s", "samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.compose import ConfigTree, plain
-from tests.cli.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
+from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 
 NAME = "größe 2, oder 4"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.mirror import Mirror, new_lines
-from tests.cli.command import call, lines, shell, signalled, summary
+from tests.support.command import call, lines, shell, signalled, summary
 
 RUN = [
     *("algo=gossip", "experiment=quadratic", "nodes=2", "budget.steps=6", "eval.every_steps=2"),

@@ -11,7 +11,7 @@ import pytest
 from dsgd.cluster import Cluster
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm
-from tests.conformance.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, described, prepared
 
 N = 1e6
 IDEAL = Cluster(0.01, float("inf"), 0.0, message_bytes=N)

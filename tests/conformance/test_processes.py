@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conformance.cases import ALGORITHMS
+from tests.support.cases import ALGORITHMS
 
 COMMAND = Path(sys.executable).with_name("dsgd-run")
 SMALL = (

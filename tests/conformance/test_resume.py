@@ -15,7 +15,7 @@ from dsgd.record.checkpoint import find_checkpoint, read_header, read_state, wri
 from dsgd.sim.checkpoint import live_vectors, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.streams import stream
-from tests.conformance.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, described, prepared
 
 QUADRATIC = (
     "experiment=quadratic",

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from dsgd.experiment import Budget, Evaluation, Experiment
-from dsgd.gradients import Wanted
+from dsgd.gradients.pending import Wanted
 from dsgd.optimizer import SGD
 from dsgd.schedule import Schedule
 from dsgd.sim.machine import Machine
 from dsgd.sim.node import Node
 from dsgd.sim.simulation import Simulation
-from tests.conformance.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, described, prepared
 
 NODES = 4
 QUADRATIC = (

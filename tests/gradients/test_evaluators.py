@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dsgd.gradients import Wanted, build_evaluator
-from dsgd.gradients.problem import Problem, build_problem
+from dsgd.gradients.choice import build_evaluator
+from dsgd.gradients.pending import Wanted
 from dsgd.gradients.stacked import Stacked
-from tests.simulate import experiment
+from dsgd.problem.problem import Problem, build_problem
+from tests.support.simulate import experiment
 
 EXACT = 1e-12  # of float64, relative to the largest entry
 RANKS = 3

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dsgd.gradients.columns import ALIGNED
 from dsgd.gradients.rows import copies, together
+from dsgd.gradients.unfolded import ALIGNED
 
 ITEM = torch.get_default_dtype().itemsize
 

@@ -11,14 +11,15 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dsgd.gradients import Evaluator, choose
-from dsgd.gradients.problem import Problem, build_problem
+from dsgd.gradients.choice import choose
+from dsgd.gradients.pending import Evaluator
 from dsgd.gradients.stacked import Stacked, automatic_size
 from dsgd.gradients.stacking import Unstackable
 from dsgd.gradients.vmap import Vmap
-from tests.gradients.networks import CLASSES, KNOWN, Branching, Hooked, Mixing, Normed, modules, problem_of
+from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import assert_close, fulfilled, wanted
-from tests.simulate import experiment, simulate
+from tests.support.networks import CLASSES, KNOWN, Branching, Hooked, Mixing, Normed, modules, problem_of
+from tests.support.simulate import experiment, simulate
 
 DOUBLE = "precision=fp64"
 

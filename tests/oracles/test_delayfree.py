@@ -11,9 +11,9 @@ from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
-from tests.oracles import reference
-from tests.oracles.reference import Setting
-from tests.oracles.simulated import assert_close, cluster_of, run
+from tests.support import reference
+from tests.support.reference import Setting
+from tests.support.simulated import assert_close, cluster_of, run
 
 SPREAD = np.random.default_rng(8).standard_normal((4, 5))
 

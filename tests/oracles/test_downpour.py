@@ -15,9 +15,9 @@ from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.sim.simulation import Simulation
-from tests.oracles import reference
-from tests.oracles.reference import Array, Rule, Setting
-from tests.oracles.simulated import assert_close, centre, run
+from tests.support import reference
+from tests.support.reference import Array, Rule, Setting
+from tests.support.simulated import assert_close, centre, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 # A vector takes 0.01 s, so equal workers reach the server one after the other; each fetches before the next one pushes.

@@ -25,9 +25,9 @@ from dsgd.topology import (
     TopologyConfig,
     Torus,
 )
-from tests.oracles import reference
-from tests.oracles.reference import Array, Setting
-from tests.oracles.simulated import Path, assert_close, cluster_of, run
+from tests.support import reference
+from tests.support.reference import Array, Setting
+from tests.support.simulated import Path, assert_close, cluster_of, run
 
 Mixing = Callable[[int], Array]
 SPREAD = np.random.default_rng(8).standard_normal((8, 5))

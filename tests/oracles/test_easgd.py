@@ -16,9 +16,9 @@ from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Worker
-from tests.oracles import reference
-from tests.oracles.reference import Array, Setting
-from tests.oracles.simulated import Path, assert_close, centre, run, workers
+from tests.support import reference
+from tests.support.reference import Array, Setting
+from tests.support.simulated import Path, assert_close, centre, run, workers
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 RNG = np.random.default_rng(8)

@@ -13,9 +13,9 @@ from dsgd.algorithms.sync import Sync
 from dsgd.data import Quadratic
 from dsgd.streams import stream
 from dsgd.topology import Ring, Star, Torus
-from tests.oracles import reference
-from tests.oracles.reference import Array, Setting
-from tests.oracles.simulated import assert_close, cluster_of, run
+from tests.support import reference
+from tests.support.reference import Array, Setting
+from tests.support.simulated import assert_close, cluster_of, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 SPREAD = np.random.default_rng(8).standard_normal((4, 5))

@@ -11,9 +11,9 @@ from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.sim.simulation import Simulation
-from tests.oracles import reference
-from tests.oracles.reference import Setting
-from tests.oracles.simulated import assert_close, run, workers
+from tests.support import reference
+from tests.support.reference import Setting
+from tests.support.simulated import assert_close, run, workers
 
 UNEVEN = (1.0, 1.7, 0.6, 2.3)
 

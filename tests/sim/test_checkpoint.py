@@ -13,7 +13,7 @@ from torch import Tensor
 from dsgd.sim.checkpoint import OtherRun, live_vectors, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm, Worker
-from tests.conformance.cases import prepared
+from tests.support.cases import prepared
 
 OPTIONS = ("experiment=quadratic", "nodes=3", "budget.steps=6", "cluster.jitter=0.3", "cluster.message_bytes=1e6")
 

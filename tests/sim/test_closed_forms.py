@@ -30,7 +30,7 @@ from dsgd.topology import (
 )
 from dsgd.worker import Algorithm, Worker
 from tests.sim.conftest import Close
-from tests.sim.timing import step_times, timed
+from tests.support.timing import step_times, timed
 
 few = settings(max_examples=25)
 several_nodes = st.integers(2, 20)

@@ -12,7 +12,7 @@ from dsgd.cluster import Cluster, Stall
 from dsgd.sim.compute import Pauses, Processor
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker
-from tests.sim.timing import timed
+from tests.support.timing import timed
 
 DRAWS = 20_000
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsgd.engine.task import Task
 from dsgd.sim.loop import Loop
-from dsgd.task import Task
 from dsgd.worker import Pull, Push, Request
 
 TIMES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 1e9])

@@ -12,7 +12,7 @@ from dsgd.cluster import Cluster
 from dsgd.sim.hollow import Hollow, hollow
 from dsgd.sim.node import Incoming, Node
 from dsgd.topology import Ring
-from tests.sim.timing import timed
+from tests.support.timing import timed
 
 
 @pytest.mark.parametrize("nodes", [3, 8, 64])

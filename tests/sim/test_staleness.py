@@ -13,7 +13,7 @@ from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.topology import Ring
 from dsgd.worker import Algorithm
-from tests.sim.timing import timed
+from tests.support.timing import timed
 
 IDEAL = Cluster(0.25, float("inf"), 0.0, message_bytes=1e6)
 IN_TURN = Cluster(0.25, 8e8, 0.0, message_bytes=1e6)  # 10 ms a message: the server's port serves one after the other

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.cluster import Cluster
+from dsgd.engine.trace import COLOURS, merged, without, write_trace
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.simulation import Simulation
-from dsgd.trace import COLOURS, merged, without, write_trace
-from tests.conformance.cases import CASES, described, prepared
+from tests.support.cases import CASES, described, prepared
 
 OPTIONS = (
     "experiment=quadratic",

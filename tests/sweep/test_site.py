@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-import dsgd
 from dsgd.cli.compose import composed
 from dsgd.sweep.batch import script
 from dsgd.sweep.manifest import Point, point_of
 from dsgd.sweep.site import Request, Site, directives, request
 
-DEFAULTS = Path(dsgd.__file__).parent / "conf" / "slurm" / "default.yaml"
+DEFAULTS = Path(__file__).parents[2] / "conf" / "slurm" / "default.yaml"
 
 
 def point(*overrides: str) -> Point:

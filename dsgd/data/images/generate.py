@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageChops
 
 from dsgd.data.images.layout import TEST, TRAIN
-from dsgd.host import cores
+from dsgd.host.resources import cores
 from dsgd.streams import stream
 
 STAMP = "generated.json"  # what the folder was made with

@@ -20,7 +20,7 @@ from dsgd.data.images.dali import DaliPool
 from dsgd.data.images.layout import Layout, Source
 from dsgd.data.images.pool import Job, Pool
 from dsgd.data.partition import Partition
-from dsgd.host import cores
+from dsgd.host.resources import cores
 from dsgd.streams import stream
 
 EVALUATION_BATCH = 128  # images: bounds the memory

@@ -20,7 +20,7 @@ import torch
 from dsgd.data.images.augment import DRAWS, evaluation_pixels, train_pixels
 from dsgd.data.images.decode import Broken, opened, read
 from dsgd.data.images.pool import CHUNK_BYTES, CHUNK_SHAPE, MESSAGE_BYTES
-from dsgd.host import keep_freed_memory
+from dsgd.host.resources import keep_freed_memory
 from dsgd.streams import stream
 
 LOOK_S = 1.0  # how often to look whether the parent still lives

@@ -1,0 +1,1 @@
+"""What this process is given: its launcher, its cores, GPUs and memory."""

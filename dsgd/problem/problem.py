@@ -1,0 +1,276 @@
+"""A model on a data set, seen as a function of one flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from dsgd.data import Data
+from dsgd.data.protocols import evaluation
+from dsgd.experiment import Experiment
+from dsgd.problem.precision import AUTOCAST, loss_scales, stored
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter or buffer lies in its flat vector. channels_last: its four axes o, c, h, w lie there in the
+    order o, h, w, c."""
+
+    owner: nn.Module
+    name: str  # within the owner
+    path: str  # within the whole module
+    start: int
+    shape: torch.Size
+    channels_last: bool = False
+
+    def view(self, flat: Tensor, begin: int = 0) -> Tensor:
+        """Its part of a flat vector, or of a range of one that starts at `begin`."""
+        start = self.start - begin
+        part = flat[start : start + self.shape.numel()]
+        if not self.channels_last:
+            return part.view(self.shape)
+        o, c, h, w = self.shape
+        return part.view(o, h, w, c).permute(0, 3, 1, 2)
+
+
+class Sums(NamedTuple):
+    """Of the losses of samples; of samples whose label has the largest output, or one of the five largest; of all."""
+
+    loss: float
+    correct: int
+    among_five: int
+    samples: int
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    """Of several parts together, added in their order."""
+    loss, correct, among_five, samples = zip(*parts, strict=True)
+    return Sums(sum(loss), sum(correct), sum(among_five), sum(samples))
+
+
+class Measured(NamedTuple):
+    """Mean loss over samples; the share whose label has the largest output, None without classes; the share whose label
+    is among the five largest, None if there are no more than five classes."""
+
+    loss: float
+    accuracy: float | None
+    top5: float | None
+
+
+class Problem:
+    """One module object serves all workers: its parameters are views of whichever worker's vector is bound to it.
+
+    dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker.
+    start_buffers: [nb], the initial floating-point buffers (batch norm's running statistics), which belong to a worker
+    but never to x. decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
+
+    How gradients are computed: autocast: in this dtype, None: in `dtype`, that of all vectors. channels_last: images
+    and the kernels of convolutions, these within the vectors too. compiled: by torch.compile, on the first pass.
+    Evaluation is in `dtype` and by the module as it is.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: Data,
+        dtype: torch.dtype,
+        weight_decay: float,
+        decay_norm_and_bias: bool,
+        *,
+        autocast: torch.dtype | None = None,
+        channels_last: bool = False,
+        compiled: bool = False,
+    ):
+        self.module = module.to(dtype)
+        self.data = data
+        self.dtype = dtype
+        self.weight_decay = weight_decay
+        self.autocast = autocast
+        self.channels_last = channels_last
+        self.compiled = compiled
+        self.loss_scales = loss_scales(autocast)
+        self.device = torch.device("cpu")
+        self._run: Callable[[Tensor], Tensor] | None = None if compiled else module
+        self.parameters = _slots(module, "_parameters", lambda p: p.requires_grad, channels_last)
+        self.buffers = _slots(module, "_buffers", lambda b: b.is_floating_point())
+        self.start = _flatten(self.parameters, dtype)
+        self.start_buffers = _flatten(self.buffers, dtype)
+        self.dimension = self.start.numel()
+        self.decay_mask = None if decay_norm_and_bias or not weight_decay else self._mask()
+
+    def _mask(self) -> Tensor:
+        mask = torch.ones_like(self.start)
+        for slot in self.parameters:
+            if slot.name == "bias" or isinstance(slot.owner, (_NormBase, nn.GroupNorm, nn.LayerNorm)):
+                slot.view(mask).zero_()
+        return mask
+
+    def bind(self, x: Tensor, buffers: Tensor) -> None:
+        """Let the module compute with x [d] and change the buffers [nb] in place when it trains."""
+        for slot in self.parameters:
+            slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
+        for slot in self.buffers:
+            slot.owner._buffers[slot.name] = slot.view(buffers)
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Of the module, bound and in training, for inputs on its device: [b, ...], in `dtype`."""
+        if self.channels_last and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if self._run is None:  # not before: processes are forked, and the compiler has threads
+            self._run = torch.compile(self.module)
+        with self._autocast(inputs.device):
+            return self._run(inputs).to(self.dtype)
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
+
+    def gradient(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> Tensor:
+        """Gradient [d] at x of the worker's batch at its own step, weight decay included. Changes the buffers in
+        place. x and buffers are where the module is."""
+        inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
+        before = buffers.clone()
+        scales = iter(self.loss_scales)
+        while True:
+            scale = next(scales)
+            g = self._scaled_gradient(x, buffers, inputs, targets, scale)
+            if scale == 1 or bool(g.isfinite().all()):
+                return self.add_decay(g, x)
+            buffers.copy_(before)
+
+    def _scaled_gradient(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor, scale: float) -> Tensor:
+        g = torch.zeros_like(x)
+        self.bind(x, buffers)
+        for slot in self.parameters:
+            slot.owner._parameters[slot.name].grad = slot.view(g)  # pyright: ignore[reportOptionalMemberAccess]
+        self.module.train()
+        loss = self.data.loss(self.outputs(inputs), targets)
+        if scale == 1:
+            loss.backward()
+            return g
+        (loss * scale).backward()
+        return g.div_(scale)
+
+    def add_decay(self, g: Tensor, x: Tensor) -> Tensor:
+        """Add the gradient of the weight decay at x to g, in place; works on rows of vectors, too."""
+        if self.weight_decay and self.decay_mask is not None:
+            g.addcmul_(x, self.decay_mask, value=self.weight_decay)
+        elif self.weight_decay:
+            g.add_(x, alpha=self.weight_decay)
+        return g
+
+    def decayed(self, g: Tensor, x: Tensor, slot: Slot, scale: float, out: Tensor) -> None:
+        """Write g plus scale times the gradient of the weight decay at x into `out`, in one way through the memory.
+        All are of one parameter, the one at `slot`."""
+        if not self.weight_decay or scale == 0:
+            out.copy_(g)
+        elif self.decay_mask is not None:
+            torch.addcmul(g, x, slot.view(self.decay_mask), value=self.weight_decay * scale, out=out)
+        else:
+            torch.add(g, x, alpha=self.weight_decay * scale, out=out)
+
+    def to(self, device: torch.device) -> None:
+        """Move what computes with vectors there. The initial vectors and the data stay where they are."""
+        self.device = device
+        self.module.to(device)
+        if self.decay_mask is not None:
+            self.decay_mask = self.decay_mask.to(device)
+
+    def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> Measured:
+        """On the test or training set (its first `limit` samples)."""
+        return self.measured(self.sums(x, buffers, test, limit))
+
+    def measured(self, sums: Sums) -> Measured:
+        """What the sums over all samples come to."""
+        classes, samples = self.data.classes or 0, sums.samples
+        accuracy = sums.correct / samples if classes else None
+        return Measured(sums.loss / samples, accuracy, sums.among_five / samples if classes > 5 else None)
+
+    @torch.no_grad()
+    def sums(
+        self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> Sums:
+        """As `evaluate`, of one shard (i, k): every k-th sample from the i-th on."""
+        self.bind(x.to(self.device), buffers.to(self.device))
+        self.module.eval()
+        classes = self.data.classes or 0
+        loss, correct, among_five, count = 0.0, 0, 0, 0
+        for batch, labels in evaluation(self.data, test, limit, shard):
+            batch, labels = batch.to(self.device), labels.to(self.device)
+            outputs = self.module(batch)
+            loss += float(self.data.loss(outputs, labels)) * len(batch)
+            count += len(batch)
+            if classes:
+                correct += int((outputs.argmax(dim=1) == labels).sum())
+            if classes > 5:
+                largest = outputs.argsort(dim=1, descending=True, stable=True)[:, :5]  # the first of equals, as argmax
+                among_five += int((largest == labels.unsqueeze(1)).sum())
+        return Sums(loss, correct, among_five, count)
+
+    @torch.no_grad()
+    def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:
+        """Batch-norm statistics [nb] of the model x: the plain average over batches of the training set."""
+        buffers = self.start_buffers.to(self.device, copy=True)
+        self.bind(x.to(self.device), buffers)
+        self.module.train()
+        norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
+        momenta = [norm.momentum for norm in norms]
+        for count, (batch, _) in enumerate(evaluation(self.data, test=False, limit=limit), start=1):
+            for norm in norms:
+                norm.momentum = 1 / count
+            self.module(batch.to(self.device))
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        return buffers.to(x.device)
+
+
+def build_problem(experiment: Experiment) -> Problem:
+    """Load the data and initialise the model. Raises ValueError for data that cannot be read."""
+    dtype = stored(experiment.precision)
+    # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
+    nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
+    data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)
+    # modules initialise themselves from torch's global stream: seed it, and leave it as it was
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        module = experiment.model.build(data.input_shape, data.classes)
+    optimizer = experiment.optimizer
+    return Problem(
+        module,
+        data,
+        dtype,
+        optimizer.weight_decay,
+        optimizer.decay_norm_and_bias,
+        autocast=AUTOCAST.get(experiment.precision),
+        channels_last=experiment.channels_last,
+        compiled=experiment.compile,
+    )
+
+
+def _slots(module: nn.Module, kind: str, wanted: Callable[[Tensor], bool], channels_last: bool = False) -> list[Slot]:
+    slots, start = [], 0
+    seen: set[int] = set()
+    for prefix, owner in module.named_modules():
+        for name, tensor in getattr(owner, kind).items():
+            if tensor is None or not wanted(tensor) or id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            path = f"{prefix}.{name}" if prefix else name
+            slots.append(Slot(owner, name, path, start, tensor.shape, channels_last and tensor.dim() == 4))
+            start += tensor.numel()
+    return slots
+
+
+def _flatten(slots: list[Slot], dtype: torch.dtype) -> Tensor:
+    flat = torch.empty(sum(slot.shape.numel() for slot in slots), dtype=dtype)
+    for slot in slots:
+        parameter, buffer = slot.owner._parameters.get(slot.name), slot.owner._buffers.get(slot.name)
+        value = parameter if parameter is not None else buffer
+        assert value is not None
+        slot.view(flat).copy_(value.detach())
+    return flat

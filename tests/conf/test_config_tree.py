@@ -1,0 +1,75 @@
+"""Every configuration file of the package composes, builds what it says, and the committed experiments run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.build import ConfigError, build_experiment
+from dsgd.cli.compose import GROUPS, composed
+from tests.support.command import call, lines, summary
+
+CONF = Path(__file__).parents[2] / "conf"
+FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name != "slurm")  # which is no part of a run
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+# what else must be chosen for a choice to make sense
+COLOURED = ["data=shapes", "data.channels=3"]
+WITH = {
+    "model=vector": ["data=quadratic", "batch_size=1"],
+    "data=quadratic": ["model=vector", "batch_size=1"],
+    "topology=file": ["topology.path=graph.txt"],
+    "model=torchvision": ["model.name=vgg11", *COLOURED],
+    "model=import": ["model.target=torch.nn.Flatten"],
+    "data=import": ["data.target=tests.data.test_own_data.still", "data.classes=4", "batch_size=5"],
+    **{f"model={name}": COLOURED for name in ("resnet18", "resnet34", "resnet50", "googlenet")},
+}
+# what is not there in an empty folder
+ABSENT = {
+    "cifar10": r"^data\.root must be a folder with cifar-10",
+    "cifar100": r"^data\.root must be a folder with cifar-10",
+    "imagenet": r"^data\.path must be ",
+}
+
+
+def test_every_folder_is_a_group() -> None:
+    assert {path.parent.name for path in FILES} == set(GROUPS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
+    choice = f"{path.parent.name}={path.stem}"
+    values, _ = composed([choice, *WITH.get(choice, [])])
+    missing = ABSENT.get(path.stem.rpartition("_")[2]) if path.parent.name in ("data", "experiment") else None
+    if missing is not None:
+        with pytest.raises(ConfigError, match=missing):
+            build_experiment(values)
+        return
+    experiment = build_experiment(values)
+    if path.parent.name != "experiment" and choice != "model=torchvision":  # which takes the name of its model
+        assert values[path.parent.name]["name"] == path.stem
+    assert experiment.nodes == values["nodes"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+def test_every_file_says_what_it_is(path: Path) -> None:
+    """The first lines are a comment; an experiment gives the command that runs it."""
+    opening = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+    assert opening[0].startswith("# ")
+    if path.parent.name == "experiment":
+        (command,) = re.findall(r"^# Run: dsgd-run (.*)$", path.read_text(), re.MULTILINE)
+        assert f"experiment={path.stem}" in shlex.split(command)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.rpartition("_")[2] not in ABSENT])
+def test_every_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(f"experiment={name}", "nodes=4", "budget.steps=2", "hydra.run.dir=short")
+    assert result.status == 0, result.err
+    assert summary(tmp_path / "short")["status"] == "completed"
+    assert lines(tmp_path / "short") >= 2

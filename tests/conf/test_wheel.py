@@ -1,0 +1,73 @@
+"""The wheel works from an empty folder, with no checkout anywhere near."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import PATIENCE_S, environment
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("conf", "dsgd", "pyproject.toml", "setup.py", "LICENSE", "README.md")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the sources, because setuptools leaves its traces among them."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S, env=environment())
+    (built,) = (copy / "dist").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    packed = {name for name in names if not name.startswith("dsgd-")}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "dsgd").rglob("*.py")}
+    sources |= {f"dsgd/{path.relative_to(ROOT)}" for kind in ("*.py", "*.yaml") for path in (ROOT / "conf").rglob(kind)}
+    assert packed == sources
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+
+
+def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
+    venv, work = tmp_path / "venv", tmp_path / "empty"
+    work.mkdir()
+    steps = [
+        [sys.executable, "-m", "venv", "--without-pip", str(venv)],
+        [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install", "--no-deps", str(wheel)],
+    ]
+    for step in steps:
+        subprocess.run(step, check=True, capture_output=True, timeout=PATIENCE_S, env=environment(PIP_NO_INDEX="1"))
+    # what it depends on is already here; a path in a .pth file does not bring the editable dsgd with it
+    (site,) = (venv / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def typed(*line: str) -> str:
+        command = [str(venv / "bin" / line[0]), *line[1:]]
+        result = subprocess.run(
+            command, cwd=work, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    assert typed("python", "-c", "import dsgd; print(dsgd.__file__)").startswith(str(site))
+    typed("dsgd-run", "experiment=quadratic", "algo=dpsgd", "nodes=4", "budget.steps=5", "hydra.run.dir=run")
+    assert json.loads((work / "run" / "summary.json").read_text())["status"] == "completed"
+    assert json.loads((work / "run" / "env.json").read_text())["commit"] is None
+    assert "dpsgd" in typed("dsgd-plot", "run", "--out", "figures")
+    assert list((work / "figures").glob("*.png"))

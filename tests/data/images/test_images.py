@@ -1,0 +1,347 @@
+"""Batches of real files by real processes: pure functions of (seed, rank, step), whoever asks, in whatever order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dsgd.data import DataLost
+from dsgd.data.imagenet import ImageNet, ImageNetLike
+from dsgd.data.images.augment import DEVIATION, DRAWS, MEAN, evaluation_pixels, train_pixels
+from dsgd.data.images.decode import opened
+from dsgd.data.images.layout import find_images
+from dsgd.data.images.loader import IN_A_ROW, Images
+from dsgd.data.images.pool import Pool
+from dsgd.data.images.shards import write_shards
+from dsgd.data.partition import Partition
+from dsgd.streams import stream
+from tests.support.image_files import IMAGES, truncate
+
+NODES, BATCH, SEED = 2, 4, 5  # 24 samples: 3 steps an epoch
+torch.set_num_threads(1)
+
+
+def loaded(path: Path | str, on_error: str = "skip", dtype: torch.dtype = torch.float32) -> Images:
+    return ImageNet(str(path), on_error=on_error, workers=1).load(NODES, BATCH, SEED, dtype)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "images"
+    IMAGES.make(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def images(folder: Path) -> Iterator[Images]:
+    data = loaded(folder)
+    yield data
+    data.close()
+
+
+def expected(
+    path: Path, rank: int, step: int, substitutes: dict[int, int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The batch as the definitions say, one image after the other in this process."""
+    source = find_images(str(path)).train
+    samples = Partition(len(source.labels), NODES, BATCH, SEED).indices(rank, step)
+    samples = np.array([(substitutes or {}).get(sample, sample) for sample in samples.tolist()])
+    draws = stream("augmentation", SEED, rank, step).random((BATCH, DRAWS))
+    pixels = np.empty((BATCH, 3, 224, 224), np.uint8)
+    for row, sample in enumerate(samples):
+        content = Path(source.name(int(sample))).read_bytes()
+        train_pixels(opened(content, "simplejpeg"), draws[row].tolist(), pixels[row])
+    mean, deviation = (values.reshape(3, 1, 1) for values in (MEAN, DEVIATION))
+    return ((pixels - mean) / deviation).astype(np.float32), source.labels[samples]
+
+
+def test_a_batch_is_what_partition_and_augmentation_define(images: Images, folder: Path) -> None:
+    """To 1e-6: one multiplication and one addition in float32 in place of a subtraction and a division."""
+    for rank, step in [(0, 0), (1, 0), (1, 4)]:
+        inputs, labels = images.batch(rank, step)
+        pixels, targets = expected(folder, rank, step)
+        np.testing.assert_allclose(inputs.numpy(), pixels, atol=1e-6)
+        np.testing.assert_array_equal(labels.numpy(), targets)
+
+
+def test_batches_do_not_depend_on_the_order_in_which_they_are_asked_for(images: Images) -> None:
+    """In order (decoded ahead), backwards, with jumps, and twice; what follows a jump is as if there had been none."""
+    in_order = {(rank, step): images.batch(rank, step) for step in range(7) for rank in range(NODES)}
+    for rank, step in [(0, 6), (0, 5), (1, 2), (1, 2), (0, 1), (0, 2), (0, 3), (1, 3), (1, 6)]:
+        inputs, labels = images.batch(rank, step)
+        assert torch.equal(inputs, in_order[rank, step][0])
+        assert torch.equal(labels, in_order[rank, step][1])
+
+
+def test_pixels_are_the_batch_before_it_is_normalised(images: Images) -> None:
+    pixels, labels = images.pixels(0, 1)
+    inputs, targets = images.batch(0, 1)
+    assert pixels.dtype == torch.uint8
+    torch.testing.assert_close((pixels * images.scale + images.shift).float(), inputs, rtol=0, atol=1e-6)
+    assert torch.equal(labels, targets)
+
+
+def test_evaluation_sees_every_sample_once_at_the_centre(images: Images, folder: Path) -> None:
+    source = find_images(str(folder)).test
+    expected = []
+    for sample, label in enumerate(source.labels):
+        pixels = np.empty((3, 224, 224), np.uint8)
+        evaluation_pixels(opened(Path(source.name(sample)).read_bytes(), "simplejpeg"), pixels)
+        expected.append((int(label), int(pixels.sum())))
+    found = []
+    for inputs, labels in images.evaluation(test=True):
+        pixels = ((inputs - images.shift) / images.scale).round()
+        found += [
+            (int(label), int(image.sum(dtype=torch.float64))) for label, image in zip(labels, pixels, strict=True)
+        ]
+    assert sorted(found) == sorted(expected)
+
+
+def test_shards_of_an_evaluation_make_up_the_whole_of_it(images: Images) -> None:
+    def sums(limit: int | None, shard: tuple[int, int] = (0, 1)) -> list[float]:
+        return [float(image.sum()) for inputs, _ in images.evaluation(False, limit, shard) for image in inputs]
+
+    assert sorted(sums(None, (0, 3)) + sums(None, (1, 3)) + sums(None, (2, 3))) == sorted(sums(None))
+    assert len(set(sums(None))) == images.samples
+    assert sums(10) == sums(None)[:10]
+    assert sorted(sums(10, (0, 2)) + sums(10, (1, 2))) == sorted(sums(10))
+
+
+def test_an_evaluation_that_is_broken_off_leaves_nothing_behind(images: Images) -> None:
+    before = images.batch(0, 0)[0]
+    next(images.evaluation(False))
+    assert torch.equal(images.batch(0, 0)[0], before)
+
+
+def test_a_limited_evaluation_has_all_classes(images: Images) -> None:
+    labels = torch.cat([labels for _, labels in images.evaluation(False, limit=12)])
+    assert set(labels.tolist()) == {0, 1, 2}
+
+
+def test_shards_give_the_batches_of_folders(images: Images, folder: Path, tmp_path: Path) -> None:
+    layout = find_images(str(folder))
+    for split, source in (("train", layout.train), ("val", layout.test)):
+        contents = ((Path(source.name(i)).read_bytes(), int(label)) for i, label in enumerate(source.labels))
+        write_shards(tmp_path, split, contents, bytes_per_shard=15_000)
+    data = loaded(tmp_path)
+    try:
+        for rank, step in [(0, 0), (0, 1), (1, 5)]:
+            for a, b in zip(data.batch(rank, step), images.batch(rank, step), strict=True):
+                assert torch.equal(a, b)
+    finally:
+        data.close()
+
+
+# --- broken files
+
+
+@pytest.fixture(scope="module")
+def damaged(folder: Path) -> Path:
+    """Of the training samples 2, 3 and the last, 23, are broken; of the test samples all."""
+    copy = folder.with_name("damaged")
+    shutil.copytree(folder, copy)
+    truncate(copy / "train" / "class0000" / "000002.JPEG")
+    (copy / "train" / "class0000" / "000003.JPEG").write_bytes(b"no image")
+    (copy / "train" / "class0002" / "000007.JPEG").write_bytes(b"")
+    for path in (copy / "val").rglob("*.JPEG"):
+        path.write_bytes(b"no image")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def damaged_images(damaged: Path) -> Iterator[Images]:
+    data = loaded(damaged)
+    yield data
+    data.close()
+
+
+def test_broken_files_are_counted_named_and_replaced_by_the_next(
+    damaged_images: Images, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever batch they are in and in whichever order batches come; all other images are what they would be."""
+    before = damaged_images.broken
+    for rank, step in [(1, 7), *((rank, step) for step in range(6) for rank in range(NODES)), (0, 1), (0, 0)]:
+        inputs, labels = damaged_images.batch(rank, step)
+        pixels, targets = expected(folder, rank, step, {2: 4, 3: 4, 23: 0})
+        np.testing.assert_allclose(inputs.numpy(), pixels, atol=1e-6)
+        np.testing.assert_array_equal(labels.numpy(), targets)
+    assert damaged_images.broken - before == 3
+    told = capfd.readouterr().err
+    for name in (
+        "0000/000002.JPEG cannot be decoded: ",
+        "0000/000003.JPEG cannot be dec",
+        "0002/000007.JPEG has 0 bytes",
+    ):
+        assert told.count(f"/train/class{name}") == 1
+    assert len(told.splitlines()) == 3
+
+
+def test_a_data_set_of_nothing_but_broken_files_ends_the_run(damaged_images: Images) -> None:
+    broken = min(IN_A_ROW, 9)
+    with pytest.raises(DataLost, match=rf"^data\.path must hold images, got {broken} broken ones in a row up to "):
+        list(damaged_images.evaluation(test=True))
+
+
+def ask_for(data: Images, steps: int) -> None:
+    for step in range(steps):
+        for rank in range(NODES):
+            data.batch(rank, step)
+
+
+def test_a_broken_file_ends_the_run_if_it_is_to(damaged: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(damaged, copy)
+    (copy / "train" / "class0002" / "000007.JPEG").unlink()  # without content, so it would be found before
+    data = loaded(copy, "fail")
+    try:
+        with pytest.raises(DataLost, match=r"^data\.on_error=fail: .*/00000[23]\.JPEG cannot be decoded: [^\n]*$"):
+            ask_for(data, steps=3)
+    finally:
+        data.close()
+
+
+# --- processes
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_the_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, f"of {pids} some still run"
+        time.sleep(0.05)
+
+
+PROGRAM = """
+import os, sys, time
+import numpy as np
+from dsgd.data.images.layout import find_images
+from dsgd.data.images.pool import Job, Pool
+source = find_images(sys.argv[1]).train
+pool = Pool(int(sys.argv[3]), "auto", None)
+def decode():
+    job = Job(source, np.arange(24), None)
+    pool.submit(job, in_advance=False)
+    for _ in pool.take(job):
+        pass
+decode()
+if sys.argv[2] == "fork" and os.fork() == 0:
+    time.sleep(60)
+print(*(process.pid for process in pool.processes), flush=True)
+while sys.argv[2] != "end":
+    decode()
+"""
+
+
+@pytest.mark.parametrize(("how", "processes"), [("end", 1), ("SIGINT", 1), ("SIGKILL", 2), ("fork", 1)])
+def test_processes_end_with_the_one_that_started_them(folder: Path, how: str, processes: int) -> None:
+    """By its own end, Ctrl-C, kill -9, and kill -9 while a forked child of it still holds its side of the link."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), how, str(processes)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == processes
+        try:
+            if how == "SIGINT":
+                os.killpg(parent.pid, signal.SIGINT)
+            elif how != "end":
+                parent.kill()
+            wait_for_the_end(pids)
+        finally:
+            if how == "fork":
+                os.killpg(parent.pid, signal.SIGKILL)  # the forked child
+    ended = {"end": (0,), "SIGINT": (1, -signal.SIGINT)}.get(how, (-signal.SIGKILL,))
+    assert parent.returncode in ended
+
+
+def test_a_forked_process_gets_its_own_and_the_same_batches(images: Images) -> None:
+    expected = [images.batch(0, step)[0].sum().item() for step in range(3)]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            images.close()
+            found = [images.batch(0, step)[0].sum().item() for step in range(3)]
+            images.close()
+            os.write(writer, b"same" if found == expected else b"other")
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"same"
+    assert os.waitpid(child, 0)[1] == 0
+    assert images.batch(0, 3)[0].shape == (BATCH, 3, 224, 224)  # ours goes on
+
+
+def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> None:
+    data = loaded(folder)
+    try:
+        data.batch(0, 0)
+        assert isinstance(data._pool, Pool)
+        (process,) = data._pool.processes
+        process.kill()
+        with pytest.raises(DataLost, match=rf"^data: decoding process {process.pid} ended by signal 9$"):
+            ask_for(data, steps=100)
+    finally:
+        data.close()
+
+
+# --- configuration
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"decoder": "gpu"}, "decoder must be one of auto, nvimgcodec, simplejpeg, pillow, got 'gpu'"),
+        ({"on_error": "ignore"}, "on_error must be one of skip, fail, got 'ignore'"),
+        ({"workers": 0}, "workers must be >= 1 or null, got 0"),
+    ],
+)
+def test_wrong_options_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        ImageNet("somewhere", **values)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        ImageNetLike(**values)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_configuration_knows_what_the_data_will_be(images: Images, folder: Path) -> None:
+    config = ImageNet(str(folder))
+    config.check(NODES, BATCH)
+    assert config.classes == images.classes == 3
+    assert config.train_samples(NODES) == images.samples == 24
+    assert config.input_shape == images.input_shape == (3, 224, 224)
+    with pytest.raises(ValueError, match=r"^batch_size must be <= 12 "):
+        config.check(NODES, 13)
+
+
+def test_checking_a_configuration_does_not_import_torch(folder: Path) -> None:
+    program = f"""
+import sys
+from dsgd.data.imagenet import ImageNet, ImageNetLike
+ImageNet({str(folder)!r}).check(1, 1)
+ImageNetLike().check(1, 1)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

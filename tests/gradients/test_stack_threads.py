@@ -1,0 +1,163 @@
+"""Stacks side by side: the same bits, really at once, and nothing that a lane raises is lost."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dsgd.gradients.choice import choose
+from dsgd.gradients.stack_threads import Lanes
+from dsgd.gradients.stacked import Stacked
+from dsgd.problem.problem import Problem, build_problem
+from tests.gradients.test_evaluators import wanted
+from tests.support.simulate import experiment
+
+AWAITED_S = 60.0  # for what is never late unless it never comes
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def evaluated(of: Problem, threads: int, count: int) -> list[torch.Tensor]:
+    """Gradients and statistics by stacks of up to 4, of 16 workers."""
+    with torch_threads(threads):
+        evaluator = Stacked(of, 4, 16)
+        items = wanted(of, count)
+        evaluator.evaluate(items)
+    return [tensor for item in items for tensor in (item.value, item.buffers) if tensor is not None]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_the_number_of_lanes_changes_no_bit(threads: int, count: int) -> None:
+    of = build_problem(experiment("model=resnet8", "model.width=4", "nodes=3", "batch_size=5"))
+    alone, side_by_side = evaluated(of, 1, count), evaluated(of, threads, count)
+    assert len(alone) == 2 * count
+    assert all(torch.equal(one, other) for one, other in zip(alone, side_by_side, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_accuracies_are_those_of_each_model_in_any_lane(threads: int) -> None:
+    """20 models of which 16 are evaluated at once."""
+    of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "precision=fp64"))
+    items = wanted(of, 20)
+    xs = [item.snapshot for item in items if item.snapshot is not None]
+    buffers = [item.buffers for item in items]
+    expected = [of.evaluate(x, own, test=True).accuracy for x, own in zip(xs, buffers, strict=True)]
+    assert len(set(expected)) > 5
+    with torch_threads(threads):
+        evaluator = Stacked(of, 4, 16)
+        assert evaluator.lanes.count == threads
+        assert evaluator.accuracies(xs, buffers) == expected
+
+
+def test_whoever_chooses_lanes_keeps_to_the_share_of_one() -> None:
+    chosen_for = experiment("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
+    with torch_threads(2):
+        choose(chosen_for, build_problem(chosen_for))
+        assert torch.get_num_threads() == 1
+    with torch_threads(3):
+        one_stack = replace(chosen_for, stack_size=8)
+        choose(one_stack, build_problem(one_stack))
+        assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("threads", "stack_size", "nodes", "lanes"),
+    [(1, 4, 16, 1), (2, 4, 16, 2), (8, 4, 16, 4), (8, 16, 16, 1), (2, None, 3, 1), (2, 4, 5, 2)],
+)
+def test_there_are_as_many_lanes_as_threads_and_stacks(
+    threads: int, stack_size: int | None, nodes: int, lanes: int
+) -> None:
+    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
+    with torch_threads(threads):
+        assert Stacked(of, stack_size, nodes).lanes.count == lanes
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(3, [4]), (5, [6]), (7, [8]), (9, [8, 4]), (24, [24]), (30, [32]), (33, [32, 4])]
+)
+def test_a_stack_is_hardly_larger_than_what_is_wanted(count: int, sizes: list[int]) -> None:
+    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
+    with torch_threads(1):
+        evaluator = Stacked(of, 32, 40)
+        assert [size for _, size in evaluator._stacks(wanted(of, count))] == sizes
+
+
+def test_what_would_be_one_stack_is_shared_out() -> None:
+    """Eight of sixteen workers want gradients, in two lanes: two stacks of four where one of eight would do."""
+    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
+    with torch_threads(2):
+        evaluator = Stacked(of, 8, 16)
+        assert evaluator.sizes == [4, 6, 8]
+        sizes: list[int] = []
+        fulfil = evaluator._fulfil
+        evaluator._fulfil = lambda group, size: (sizes.append(size), fulfil(group, size))[1]
+        evaluator.evaluate(wanted(of, 8))
+    assert sizes == [4, 4]
+
+
+def test_lanes_go_on_at_once_each_with_its_share_of_the_threads() -> None:
+    meeting = threading.Barrier(3)
+    shares: list[int] = []
+
+    def meet(_: int) -> None:
+        meeting.wait(AWAITED_S)  # would break if one lane had to end before another began
+        shares.append(torch.get_num_threads())
+
+    with torch_threads(6):
+        Lanes(3).each(meet, ((number,) for number in range(6)))
+        assert torch.get_num_threads() == 6
+    assert shares == [2] * 6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_a_lane_raises_is_raised(count: int) -> None:
+    def fail(row: int, name: str) -> None:
+        if row == 2:
+            raise ValueError(name)
+
+    with torch_threads(count), pytest.raises(ValueError, match="c"):
+        Lanes(count).each(fail, zip(range(4), "abcd", strict=True))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_used_again() -> None:
+    """By a tensor of 9,216 pages that is made and dropped again and again, once the heap has grown to what it needs."""
+    program = """
+        import resource, sys, torch
+        from dsgd.host.resources import keep_freed_memory
+        if sys.argv[1] == "kept":
+            keep_freed_memory()
+        torch.set_num_threads(1)
+        def pages(times):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(times):
+                torch.ones(9 << 20)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        pages(10)
+        print(pages(5))
+    """
+
+    def fresh_pages(what: str) -> int:
+        command = [sys.executable, "-c", textwrap.dedent(program), what]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert fresh_pages("kept") < 9216
+    assert fresh_pages("given back") > 4 * 9216

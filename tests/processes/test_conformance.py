@@ -1,0 +1,204 @@
+"""What every algorithm must do in real processes: a new one in conf/algo/ is tested by being there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.cases import ALGORITHMS, prepared
+from tests.support.prefork import Run, Stage
+from tests.support.simulate import simulate
+
+NODES = 3
+STEPS = 40
+QUADRATIC = ("experiment=quadratic", f"nodes={NODES}", "optimizer.lr=0.05", f"budget.steps={STEPS}")
+DIST = (*QUADRATIC, "engine=dist", "engine.patience_s=60")
+BY_HOST = {"wall_s"}  # of every line of a record, added to what an engine measures
+ONLY_DIST = {"workers_lost", "messages_lost", "marks_left_out"}  # of a summary: nothing is ever lost in a simulation
+
+each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
+
+
+def completed(stage: Stage, folder: Path, *arguments: str) -> Run:
+    run = stage.start(folder, *arguments)
+    assert run.wait() == 0, run.err
+    assert run.summary["status"] == "completed", run.err
+    return run
+
+
+def is_lockstep(algo: str) -> bool:
+    return prepared(*QUADRATIC, f"algo={algo}").algo.lockstep
+
+
+def assert_sound(marks: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    """What holds in every record of real processes."""
+    assert (marks[0]["samples"], marks[0]["time_s"]) == (0, 0)
+    for field in ("samples", "time_s", "wall_s", "staleness_max"):
+        values = [mark[field] for mark in marks]
+        assert values == sorted(values), field
+    for mark in marks:
+        assert mark["clock"] == "wall"
+        assert 0 <= mark["idle_fraction_mean"] <= mark["idle_fraction_max"] <= 1
+        assert 0 <= mark["staleness_mean"] <= mark["staleness_max"]
+        assert mark["consensus_distance"] <= mark["discrepancy"] / math.sqrt(2) + 1e-12
+    assert summary["clock"] == "wall"
+    assert summary["samples"] == marks[-1]["samples"]
+    for field in ("train_loss", "test_loss", "test_accuracy", "consensus_distance", "discrepancy"):
+        assert summary[field] == marks[-1][field]
+    assert [summary[field] for field in sorted(ONLY_DIST)] == [0, 0, 0]
+
+
+@each_algorithm
+def test_a_record_has_what_a_simulation_s_has(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """The same fields at every mark, and in the summary but for three; the configuration; the environment. A budget of
+    samples is used up exactly in lock-step.
+
+    Free workers overshoot it: they count their own steps at once and hear of the others' some 20 ms later, so for that
+    long all go on, and longer where a process gets no processor. But nobody makes more steps than the whole budget has,
+    whatever it hears: that much is certain, and asserted."""
+    run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", "eval.every_steps=4", "data.dim=2000")
+    simulated = simulate(*QUADRATIC, f"algo={algo}", "eval.every_steps=20")
+    marks, summary = run.marks, run.summary
+    assert all(mark.keys() == simulated.marks[0].keys() | BY_HOST for mark in marks)
+    assert_sound(marks, summary)
+    by_cli = {"wall_s", "algo", "nodes", "engine", "model", "data", "topology", "seed", "target_accuracy"}
+    by_cli |= {"time_model", "error"}
+    assert summary.keys() == simulated.summary.keys() | by_cli | ONLY_DIST
+    assert (summary["engine"], summary["algo"], summary["error"]) == ("dist", algo, None)
+    budget = STEPS * NODES
+    if is_lockstep(algo):
+        assert [mark["samples"] for mark in marks] == [4 * NODES * i for i in range(11)]
+        assert (summary["samples"], summary["steps"]) == (budget, STEPS)
+    else:
+        assert budget <= summary["samples"] <= NODES * budget
+        assert summary["steps"] <= budget
+        assert len(marks) >= 2
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["algo"]["name"] == algo
+    assert json.loads((run.folder / "env.json").read_text())["python"]
+    assert not (run.folder / "checkpoint.pt").exists()
+    assert run.out.count("record: ") == 1
+
+
+@each_algorithm
+def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """The last mark is at the limit, the others at multiples of the interval, as far as there was time to ask: on a
+    busy machine there may not be any in so short a run."""
+    for limit_s in (0.7, 5.1, 30.1):
+        options = ("budget.steps=null", f"budget.time_s={limit_s}", "eval.every_steps=null", "eval.every_time_s=0.2")
+        run = completed(stage, tmp_path / f"run of {limit_s}", *DIST, f"algo={algo}", *options)
+        assert run.summary["time_s"] == run.marks[-1]["time_s"] == limit_s
+        times = [mark["time_s"] for mark in run.marks]
+        assert set(times) <= {0.0, *(i * 0.2 for i in range(1, 151)), limit_s}
+        assert times == sorted(set(times))
+        assert_sound(run.marks, run.summary)
+        if len(times) > 2 and run.summary["samples"] > 0:
+            return
+    raise AssertionError("nothing was measured in 30 s")
+
+
+@pytest.mark.parametrize("algo", [algo for algo in ALGORITHMS if is_lockstep(algo)])
+def test_time_may_run_out_at_any_step_of_lock_step(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """Also while some have handed in a mark by steps that others will not reach."""
+    for number in range(3):
+        options = ("budget.steps=null", f"budget.time_s=0.{number + 2}", "eval.every_steps=1")
+        run = completed(stage, tmp_path / f"run {number}", *DIST, f"algo={algo}", *options)
+        assert run.summary["time_s"] == pytest.approx((number + 2) / 10)
+
+
+@each_algorithm
+def test_the_target_stops_a_run(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """Before its budget, at the mark that reached it."""
+    options = ("budget.epochs=null", "budget.steps=100000", "eval.every_epochs=null", "eval.every_steps=5")
+    target = ("target.accuracy=0.3", "target.stop=true", "eval.train_samples=100", "optimizer.lr=0.1")
+    run = completed(stage, tmp_path / "run", "engine=dist", "nodes=2", f"algo={algo}", *options, *target)
+    last = run.marks[-1]
+    assert last["test_accuracy"] >= 0.3
+    assert all(mark["test_accuracy"] < 0.3 for mark in run.marks[:-1])
+    assert run.summary["time_to_target_s"] == run.summary["time_s"] == last["time_s"] > 0
+    assert run.summary["samples"] == last["samples"] < 100000 * 2 * 16
+
+
+@each_algorithm
+def test_a_run_that_diverges_is_a_result(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """Exit status 0, status `diverged`, the last mark is the first beyond the limit; every number that is none is
+    null."""
+    options = ("optimizer.lr=50", "budget.steps=100000", "eval.every_steps=2")
+    run = stage.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
+    assert run.wait() == 0, run.err
+    assert run.summary["status"] == "diverged"
+    losses = [mark["train_loss"] for mark in run.marks]
+    assert losses[-1] is None or losses[-1] > 1e6 * losses[0]
+    assert all(loss is not None and loss <= 1e6 * max(losses[0], 1) for loss in losses[:-1])
+    assert "NaN" not in (run.folder / "metrics.jsonl").read_text() + (run.folder / "summary.json").read_text()
+    assert (run.summary["samples"], run.summary["time_s"]) == (run.marks[-1]["samples"], run.marks[-1]["time_s"])
+
+
+@each_algorithm
+def test_a_run_that_has_diverged_by_its_last_mark_says_so(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """The verdict may come only when everybody has ended."""
+    options = ("optimizer.lr=50", "budget.steps=20", "eval.every_steps=null")
+    run = stage.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
+    assert run.wait() == 0, run.err
+    assert run.summary["status"] == "diverged"
+
+
+@each_algorithm
+def test_a_trace_has_a_row_per_node_of_disjoint_spans(stage: Stage, tmp_path: Path, algo: str) -> None:
+    """Workers and servers; from the start to the end. The gradients of the budget's steps are spans; whose they are is
+    free, but in lock-step."""
+    run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", "trace=true", "eval.every_steps=20")
+    servers = prepared(*QUADRATIC, f"algo={algo}").algo.servers
+    names: dict[int, str] = {}
+    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in json.loads((run.folder / "trace.json").read_text())["traceEvents"]:
+        if event["ph"] == "M":
+            names[event["tid"]] = event["args"]["name"]
+        else:
+            rows[event["tid"]].append(event)
+    gradients: dict[str, int] = {}
+    wanted = [f"worker {i}" for i in range(NODES)] + [f"server {i}" for i in range(servers)]
+    assert sorted(names.values()) == sorted(wanted)
+    end = run.summary["time_s"] * 1e6
+    for row, name in names.items():
+        spans = sorted(rows[row], key=lambda span: span["ts"])
+        assert all(span["dur"] > 0 for span in spans)
+        assert spans[0]["ts"] == pytest.approx(0, abs=1)
+        assert spans[-1]["ts"] + spans[-1]["dur"] == pytest.approx(end, rel=1e-9)
+        for before, after in pairwise(spans):
+            assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
+        kinds = [span["cat"] for span in spans]
+        assert set(kinds) <= {"compute", "communication", "waiting"}
+        if name.startswith("worker"):
+            gradients[name] = kinds.count("compute")
+    assert sum(gradients.values()) >= STEPS * NODES
+    assert min(gradients.values()) >= (STEPS if is_lockstep(algo) else 0)
+
+
+@pytest.mark.parametrize("algo", ["sync", "gossip"])
+def test_statistics_of_batch_norm_can_be_recalibrated(stage: Stage, tmp_path: Path, algo: str) -> None:
+    options = ("model=resnet8", "nodes=2", "batch_size=4", "budget.epochs=null", "budget.steps=3")
+    options += ("eval.every_epochs=null", "eval.batch_norm=recalibrate", "eval.train_samples=32")
+    run = completed(stage, tmp_path / "run", "engine=dist", f"algo={algo}", *options)
+    simulated = simulate(f"algo={algo}", *options)
+    assert run.marks[0]["test_loss"] == pytest.approx(simulated.marks[0]["test_loss"], rel=1e-5)
+    if algo == "sync":
+        assert run.marks[-1]["test_loss"] == pytest.approx(simulated.marks[-1]["test_loss"], rel=1e-3)  # fp32
+    assert math.isfinite(run.marks[-1]["test_loss"])
+
+
+def test_a_sweep_runs_its_jobs_one_after_the_other(stage: Stage, tmp_path: Path) -> None:
+    """The parent of one run becomes the parent of the next."""
+    folder = tmp_path / "swept"
+    run = stage.start(tmp_path / "unused", "-m", *DIST, "algo=sync,gossip", f"hydra.sweep.dir={folder}")
+    assert run.wait() == 0, run.err
+    assert run.out.count("record: ") == 2
+    for name in (f"0_sync_{NODES}", f"1_gossip_{NODES}"):
+        summary = json.loads((folder / name / "summary.json").read_text())
+        assert (summary["status"], summary["engine"]) == ("completed", "dist")

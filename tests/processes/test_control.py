@@ -1,0 +1,175 @@
+"""The coordinator's port, and strangers on it: they cost a line in the log and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+
+from dsgd.processes.control import FRAME, MAGIC, STRANGERS, TEXT_LIMIT, VECTORS_LIMIT, Closed, Event, Hub, Line
+from tests.support.aftermath import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
+from tests.support.prefork import Stage
+
+TOKEN = bytes(range(32))
+DEADLINE_S = 60.0
+
+
+class Served:
+    """A hub that is polled by a thread, as the coordinator does, and answers every message with the same one."""
+
+    def __init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = listener.getsockname()
+        self.log: list[str] = []
+        self.events: list[Event] = []
+        self._hub = Hub(listener, TOKEN, self.log.append)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ending.is_set():
+            for event in self._hub.poll(0.01):
+                self.events.append(event)
+                client, message, _ = event
+                if message is not None:
+                    self._hub.send(client, message)
+        self._hub.close()
+
+    def answers(self) -> bool:
+        """Does who knows the token still get answers?"""
+        line = Line(self.address, TOKEN, DEADLINE_S)
+        line.send({"kind": "question"}, {"x": torch.arange(3.0)})
+        answered = line.receive()["kind"] == "question"
+        line.close()
+        return answered
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join(DEADLINE_S)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.close()
+
+
+def is_dropped(connection: socket.socket) -> bool:
+    connection.settimeout(DEADLINE_S)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "content", [bytes(100), b"GET / HTTP/1.1\r\nHost: coordinator.example\r\n\r\n", MAGIC + bytes(32)]
+)
+def test_who_shows_a_wrong_token_is_dropped_and_unheard(served: Served, content: bytes) -> None:
+    for _ in range(20):
+        with socket.create_connection(served.address) as stranger:
+            stranger.sendall(content)
+            assert is_dropped(stranger)
+    assert served.events == []
+    assert served.log == ["control: a connection showed a wrong token, from 127.0.0.1; such connections are dropped"]
+    assert served.answers()
+
+
+def test_half_a_token_then_the_end_goes_unnoticed(served: Served) -> None:
+    with socket.create_connection(served.address) as stranger:
+        stranger.sendall(MAGIC + TOKEN[:10])
+    assert served.answers()
+    assert served.log == []
+
+
+def test_idle_connections_are_bounded_and_dropped(served: Served) -> None:
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(socket.create_connection(served.address)) for _ in range(1000)]
+        assert all(is_dropped(stranger) for stranger in strangers[: 1000 - STRANGERS])
+        assert served.answers()
+        assert all(is_dropped(stranger) for stranger in strangers)  # the others after a while
+    assert sorted(line.split(",")[0] for line in served.log) == [
+        "control: a connection showed no token in time",
+        "control: too many connections without a token",
+    ]
+
+
+@pytest.mark.parametrize("lengths", [(TEXT_LIMIT + 1, 0), (2, VECTORS_LIMIT + 1), (0, 0)])
+def test_a_message_beyond_the_limits_ends_the_connection(served: Served, lengths: tuple[int, int]) -> None:
+    for _ in range(3):
+        with socket.create_connection(served.address) as client:
+            client.sendall(MAGIC + TOKEN + FRAME.pack(*lengths) + bytes(1000))
+            assert is_dropped(client)
+    assert served.answers()
+    assert [line.split(",")[0] for line in served.log] == ["control: a message had no possible length"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        FRAME.pack(5, 0) + b"{abc}",
+        FRAME.pack(2, 0) + b"\xff\xff",
+        FRAME.pack(2, 0) + b"[]",
+        FRAME.pack(2, 0) + b"{}",
+        FRAME.pack(14, 8) + b'{"kind": "hi"}' + bytes(8),
+        FRAME.pack(46, 8) + b'{"kind": "hi", "vectors": [["x", "int3", 10]]}' + bytes(8),
+    ],
+)
+def test_a_message_that_is_none_ends_the_connection(served: Served, content: bytes) -> None:
+    with socket.create_connection(served.address) as client:
+        client.sendall(MAGIC + TOKEN + content)
+        assert is_dropped(client)
+    assert served.answers()
+    assert len(served.log) == 1
+
+
+def test_a_client_hears_when_the_coordinator_is_gone(served: Served) -> None:
+    line = Line(served.address, TOKEN, DEADLINE_S)
+    served.close()
+    with pytest.raises(Closed, match=r"^the coordinator is gone"):
+        line.receive()
+    line.close()
+
+
+@pytest.mark.parametrize("algo", ["sync", "dpsgd", "easgd"])
+def test_a_run_on_one_machine_cannot_be_reached_from_another(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", LONG)
+    watched.trains(2)
+    hosts = [host for found, (host, _) in listening().items() if found in watched.sockets]
+    assert hosts
+    assert set(hosts) == {LOOPBACK}
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.ends("interrupted", 130)
+
+
+@pytest.mark.parametrize("algo", ["sync", "easgd"])
+def test_a_run_does_not_notice_strangers(stage: Stage, tmp_path: Path, algo: str) -> None:
+    options = (*ALGORITHMS[algo], "nodes=2")
+    watched = start(stage, tmp_path / "run", *options, LONG)
+    files = open_files(watched.trains(2)["coordinator"])
+    ports = [port for found, (_, port) in listening().items() if found in files]
+    with ExitStack() as stack:
+        for port in ports:
+            strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
+            for stranger in strangers[-STRANGERS // 2 :]:
+                stranger.sendall(os.urandom(100))
+        watched.says("a wrong token")
+        watched.says("too many connections")
+        watched.goes_on()
+        os.kill(watched.run.pid, signal.SIGINT)
+        watched.ends("interrupted", 130)
+    told = [line for line in watched.run.err.splitlines() if line.startswith("control:")]
+    assert len(told) == len(set(told)) <= 3  # on a slow machine some have shown no token in time
+    if algo == "sync":
+        budget = f"budget.steps={watched.run.marks[-1]['samples'] // 2}"
+        expected = undisturbed(stage, tmp_path / "undisturbed", *options, budget)
+        assert results(watched.run.marks) == results(expected.run.marks)

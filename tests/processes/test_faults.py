@@ -1,0 +1,294 @@
+"""Processes that die, or fall silent, in the middle of a run: who goes on, who ends, and what is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from dsgd.report.runs import find_runs
+from tests.support.aftermath import (
+    BUDGET,
+    CYCLE,
+    LOCKSTEP,
+    LONG,
+    SILENCE_S,
+    SILENT,
+    STEADY,
+    STEPS,
+    Watched,
+    results,
+    start,
+    undisturbed,
+)  # fmt: skip
+from tests.support.prefork import Stage
+
+WITH_CENTRE = ("easgd", "downpour")
+
+steady = pytest.mark.parametrize("algo", STEADY)
+lockstep = pytest.mark.parametrize("algo", LOCKSTEP)
+with_centre = pytest.mark.parametrize("algo", WITH_CENTRE)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def computes(watched: Watched, pid: int) -> None:
+    """Wait until a process has used processor time for several steps."""
+    before = cpu_s(pid)
+    watched.run.until(lambda: cpu_s(pid) > before + 0.05)
+
+
+def steps_told(watched: Watched, name: str) -> list[int]:
+    found = [re.search(r"after (\d+) steps", line) for line in watched.lines(f"{name} has died")]
+    return [int(match[1]) for match in found if match]
+
+
+def fails(watched: Watched, name: str, how: str) -> None:
+    """The run must fail with one line that names the process to blame."""
+    watched.ends("failed", 1)
+    (line,) = watched.lines(name)
+    assert re.match(how, line)
+    assert watched.run.summary["error"] == line
+
+
+# Algorithms that go on without a worker
+
+
+@steady
+def test_the_others_go_on_without_a_killed_worker(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", BUDGET)
+    os.kill(watched.trains()["worker 2"], signal.SIGKILL)
+    watched.hurry()
+    watched.ends("completed", 0)
+    (line,) = watched.lines("worker 2")
+    assert re.fullmatch(r"worker 2 has died after \d+ steps; the others go on", line)
+    assert watched.run.summary["workers_lost"] == 1
+    assert watched.run.summary["samples"] >= 3 * STEPS
+
+
+@steady
+def test_a_worker_that_was_stopped_briefly_resumes(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", LONG)
+    found = watched.trains()
+    pid, other = found["worker 2"], found["worker 0"]
+    os.kill(pid, signal.SIGSTOP)
+    computes(watched, other)
+    os.kill(pid, signal.SIGCONT)
+    computes(watched, pid)
+    watched.goes_on()
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.ends("interrupted", 130)
+    assert watched.lines("worker 2") == []
+    assert watched.run.summary["workers_lost"] == 0
+
+
+@steady
+def test_a_silent_worker_takes_part_again_when_it_comes_back(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", LONG, SILENT)
+    pid = watched.trains()["worker 2"]
+    os.kill(pid, signal.SIGSTOP)
+    watched.says(f"worker 2 has been silent for {SILENCE_S:g} s")
+    watched.goes_on()
+    os.kill(pid, signal.SIGCONT)
+    watched.says("worker 2 is heard of again")
+    computes(watched, pid)
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.ends("interrupted", 130)
+    assert watched.run.summary["workers_lost"] == 0
+
+
+@steady
+def test_a_worker_that_stays_stopped_is_left_out_and_not_left_over(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", BUDGET, SILENT)
+    os.kill(watched.trains()["worker 0"], signal.SIGSTOP)
+    watched.says(f"worker 0 has been silent for {SILENCE_S:g} s")
+    watched.hurry()
+    watched.ends("completed", 0)
+    assert watched.run.summary["workers_lost"] == 1
+
+
+@pytest.mark.parametrize("algo", [name for name in STEADY if name != "gossip push"])
+def test_a_replaced_worker_begins_where_the_others_are(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", LONG, "engine.restarts=1")
+    first = watched.trains()["worker 2"]
+    os.kill(first, signal.SIGKILL)
+    watched.says("worker 2 is back, as a new process")
+    second = watched.look()["worker 2"]
+    assert second != first
+    computes(watched, second)
+    os.kill(second, signal.SIGKILL)  # how far it came is said once it has gone
+    watched.run.until(lambda: len(steps_told(watched, "worker 2")) == 2)
+    before, after = steps_told(watched, "worker 2")
+    assert after > before
+    watched.goes_on()
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.ends("interrupted", 130)
+    losses = [mark["test_loss"] for mark in watched.run.marks]
+    assert max(losses[3:]) < losses[0]  # nobody went back to the beginning
+
+
+def test_a_worker_that_dies_when_all_is_done_is_not_replaced(stage: Stage, tmp_path: Path) -> None:
+    options = ("nodes=3", "budget.steps=60", "engine.restarts=1", SILENT)
+    watched = start(stage, tmp_path / "run", *STEADY["gossip"], *options)
+    found = watched.trains()
+    os.kill(found["worker 2"], signal.SIGSTOP)  # the last mark waits for it
+    watched.hurry()
+    signal.sigtimedwait([], SILENCE_S / 2)
+    os.kill(found["worker 1"], signal.SIGKILL)
+    watched.ends("completed", 0)
+
+
+@steady
+def test_nobody_left_is_a_failure(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", LONG)
+    for name, pid in watched.trains().items():
+        if name.startswith("worker"):
+            os.kill(pid, signal.SIGKILL)
+    watched.ends("failed", 1)
+    assert "cannot go on without it" in watched.run.summary["error"]
+
+
+# Servers
+
+
+@with_centre
+def test_a_killed_server_ends_the_run(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", "algo.servers=2", LONG)
+    os.kill(watched.trains()["server 1"], signal.SIGKILL)
+    fails(watched, "server 1", rf"server 1 has died after \d+ steps; {algo} cannot go on without it$")
+
+
+@with_centre
+def test_a_silent_server_ends_the_run(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", "algo.servers=2", LONG, SILENT)
+    os.kill(watched.trains()["server 0"], signal.SIGSTOP)
+    fails(watched, "server 0", "server 0 (has been silent|does not answer)")
+
+
+@with_centre
+def test_workers_wait_for_a_server_that_was_stopped_briefly(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", BUDGET)
+    pid = watched.trains()["server 0"]
+    os.kill(pid, signal.SIGSTOP)
+    signal.sigtimedwait([], 1.0)
+    os.kill(pid, signal.SIGCONT)
+    watched.hurry()
+    watched.ends("completed", 0)
+    assert watched.run.summary["workers_lost"] == 0
+
+
+# Algorithms in lock-step
+
+
+@lockstep
+def test_a_killed_worker_ends_a_run_in_lock_step_which_can_go_on_later(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *LOCKSTEP[algo], "nodes=3", BUDGET, "engine.checkpoint_every_s=0.2")
+    os.kill(watched.trains(5)["worker 1"], signal.SIGKILL)
+    fails(watched, "worker 1", rf"worker 1 has died after \d+ steps; {algo} cannot go on without it$")
+    watched.hurry()
+    resumed = Watched(stage.start(tmp_path / "run", f"resume={tmp_path / 'run'}"), watched.shared)
+    resumed.ends("completed", 0)
+    assert resumed.run.marks[-1]["samples"] == 3 * STEPS
+
+
+@lockstep
+def test_all_wait_for_a_worker_that_was_stopped_briefly(stage: Stage, tmp_path: Path, algo: str) -> None:
+    options = (*LOCKSTEP[algo], "nodes=3", BUDGET)
+    expected = undisturbed(stage, tmp_path / "undisturbed", *options)
+    watched = start(stage, tmp_path / "run", *options)
+    pid = watched.trains()["worker 1"]
+    os.kill(pid, signal.SIGSTOP)
+    signal.sigtimedwait([], 1.0)
+    os.kill(pid, signal.SIGCONT)
+    watched.hurry()
+    watched.ends("completed", 0)
+    assert watched.lines("worker 1") == []
+    assert results(watched.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])
+
+
+@lockstep
+def test_a_silent_worker_ends_a_run_in_lock_step(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *LOCKSTEP[algo], "nodes=3", LONG, SILENT)
+    os.kill(watched.trains()["worker 1"], signal.SIGSTOP)
+    fails(watched, "worker 1", "worker 1 (has been silent|does not answer)")
+
+
+# The run itself
+
+
+def test_a_machine_that_stood_still_has_lost_nobody(stage: Stage, tmp_path: Path) -> None:
+    """For longer than anybody may be silent; the coordinator is the first to wake up."""
+    watched = start(stage, tmp_path / "run", "algo=dpsgd", "nodes=3", BUDGET, SILENT)
+    found = watched.trains()
+    coordinator = found.pop("coordinator")
+    for pid in (*found.values(), coordinator):
+        os.kill(pid, signal.SIGSTOP)
+    signal.sigtimedwait([], SILENCE_S + 1)
+    os.kill(coordinator, signal.SIGCONT)
+    signal.sigtimedwait([], 0.1)
+    for pid in found.values():
+        os.kill(pid, signal.SIGCONT)
+    watched.hurry()
+    watched.ends("completed", 0)
+    assert [line for name in found for line in watched.lines(name)] == []
+
+
+@pytest.mark.parametrize("algo", ["gossip", "easgd", "sync"])
+def test_nobody_outlives_a_killed_coordinator(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *{**STEADY, **LOCKSTEP}[algo], "nodes=3", LONG)
+    found = watched.trains()
+    os.kill(found["worker 1"], signal.SIGSTOP)
+    os.kill(found["coordinator"], signal.SIGKILL)
+    assert watched.run.wait() == 1
+    assert len(watched.lines("the coordinator was killed by SIGKILL")) == 1
+    assert find_runs([watched.run.folder])[0].status == "running"  # as any run without a summary
+    watched.leaves_nothing()
+
+
+@pytest.mark.parametrize("algo", ["gossip", "easgd", "dpsgd"])
+def test_nobody_outlives_a_killed_parent(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *{**STEADY, **LOCKSTEP}[algo], "nodes=3", LONG)
+    found = watched.trains()
+    os.kill(found["worker 1"], signal.SIGSTOP)
+    os.kill(found["coordinator"], signal.SIGSTOP)
+    os.kill(watched.run.pid, signal.SIGKILL)
+    assert watched.run.wait() == -signal.SIGKILL
+    watched.leaves_nothing()
+
+
+@pytest.mark.parametrize("algo", ["gossip", "sync"])
+def test_a_worker_killed_before_training_ends_the_run(stage: Stage, tmp_path: Path, algo: str) -> None:
+    watched = start(stage, tmp_path / "run", *{**STEADY, **LOCKSTEP}[algo], "nodes=3", LONG, "+data.step_s=60")
+    watched.run.until((tmp_path / "run.hurry.1").exists)  # it warms up, which takes a minute
+    os.kill(watched.look()["worker 1"], signal.SIGKILL)
+    fails(watched, "worker 1", "worker 1 has died$")
+
+
+def test_a_worker_may_die_while_its_snapshots_wait_for_evaluation(stage: Stage, tmp_path: Path) -> None:
+    options = ("data=digits", "model=mlp", "batch_size=2", "budget.epochs=null", LONG)
+    lagging = (*options, "algo=gossip", "nodes=3", "eval.every_epochs=null", "eval.every_samples=6")
+    watched = Watched(stage.start(tmp_path / "run", "engine=dist", *lagging), set(os.listdir("/dev/shm")))
+    os.kill(watched.trains()["worker 1"], signal.SIGKILL)
+    watched.says("worker 1 has died")
+    watched.goes_on()
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.ends("interrupted", 130)
+    assert watched.run.summary["workers_lost"] == 1
+    samples = [mark["samples"] for mark in watched.run.marks]
+    assert samples == sorted(samples)
+
+
+def test_an_evaluation_that_raises_ends_the_run_and_is_reported(stage: Stage, tmp_path: Path) -> None:
+    watched = start(
+        stage, tmp_path / "run", "algo=sync", "nodes=2", LONG, "data._target_=tests.support.slow_gradients.Unmeasurable"
+    )
+    watched.ends("failed", 1)
+    assert watched.run.summary["error"] == "the evaluation failed: RuntimeError: no such loss"
+    assert "Traceback" in watched.run.err

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, interface_of, join_groups
+
+GUARD_S = 120  # against hanging
+ALONE = Groups(0, 1, None, None, 0.0)
+Held = Callable[[str, int, Sequence[int]], None]
+
+two_and_three = pytest.mark.parametrize("nodes", [2, 3])
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Held:
+    """Asserts that a property held in workers of real processes; they run once for all properties."""
+    ended: dict[int, tuple[Path, str]] = {}
+
+    def check(name: str, nodes: int, ranks: Sequence[int]) -> None:
+        if nodes not in ended:
+            folder = tmp_path_factory.mktemp("workers")
+            command = [sys.executable, "-m", "tests.support.collective_workers", str(folder), str(nodes)]
+            run = subprocess.run(
+                command, capture_output=True, text=True, timeout=GUARD_S, cwd=Path(__file__).parents[3]
+            )
+            ended[nodes] = folder, run.stderr
+        folder, errors = ended[nodes]
+        for rank in ranks:
+            assert name in (folder / str(rank)).read_text().split(), errors
+
+    return check
+
+
+@two_and_three
+def test_vectors_are_averaged_without_changing_them_to_the_same_bits_everywhere(nodes: int, held: Held) -> None:
+    held("mean_of_vectors", nodes, range(nodes))
+
+
+@two_and_three
+def test_mean_gradient_is_the_mean_of_the_workers_gradients_with_their_decay(nodes: int, held: Held) -> None:
+    """For every model, in double precision, to 1e-12, and the same bits everywhere."""
+    held("mean_gradient", nodes, range(nodes))
+
+
+@two_and_three
+def test_chunks_go_in_the_same_order_whatever_the_backward_pass_finishes_first(nodes: int, held: Held) -> None:
+    held("order_of_chunks", nodes, range(nodes))
+
+
+@two_and_three
+def test_an_overflow_of_one_worker_in_fp16_is_repeated_by_all(nodes: int, held: Held) -> None:
+    held("overflow", nodes, range(nodes))
+
+
+@two_and_three
+def test_unused_parameters_are_zero_and_hold_nobody_up(nodes: int, held: Held) -> None:
+    held("unused_parameters", nodes, range(nodes))
+
+
+@two_and_three
+def test_gradients_and_vectors_at_the_same_time_do_not_mix(nodes: int, held: Held) -> None:
+    held("two_threads", nodes, range(nodes))
+
+
+@two_and_three
+def test_workers_that_have_left_can_join_again(nodes: int, held: Held) -> None:
+    held("joining_again", nodes, range(nodes))
+
+
+@pytest.mark.parametrize("nodes", [pytest.param(2, id="stopped"), pytest.param(3, id="killed")])
+def test_a_lost_peer_fails_what_the_others_wait_for_within_the_time_limit(nodes: int, held: Held) -> None:
+    """With one line of text, and they still compute, and leave."""
+    held("silence", nodes, range(nodes - 1))
+    held("leaving", nodes, range(nodes - 1))
+
+
+def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
+    averaging = Averaging(ALONE)
+    v = torch.randn(7)
+    assert torch.equal(averaging.all_reduce_mean(v).result(), v)
+    averaging.close()
+    ALONE.leave()
+
+
+def test_alone_nobody_is_met() -> None:
+    groups = join_groups(HashStore(), 0, 1, "gloo", 1.0, "192.0.2.1")
+    assert (groups.nodes, groups.gradients, groups.vectors) == (1, None, None)
+
+
+def test_a_worker_that_does_not_come_is_waited_for_up_to_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice: the first failure leaves nothing behind. The user's interface wins over the address."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
+    for _ in range(2):
+        with pytest.raises(CollectiveFailed, match=r"^worker 0: meeting 2 workers failed: [^\n]+$"):
+            join_groups(HashStore(), 0, 2, "gloo", 0.5, "192.0.2.1")
+
+
+def test_the_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    rule = r"^address must be the IPv4 address of an interface here \(.*lo 127\.0\.0\.1.*\), got 192\.0\.2\.1$"
+    with pytest.raises(ValueError, match=rule):
+        join_groups(HashStore(), 0, 2, "gloo", 0.5, "192.0.2.1")

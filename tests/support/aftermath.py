@@ -1,0 +1,159 @@
+"""What is left of a run in real processes once it has ended, however it ended: a whole record, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.prefork import Run, Stage
+
+GONE_S = 60.0  # for the kernel to clear away what was killed; a guard
+LISTENING, LOOPBACK = "0A", "0100007F"  # in /proc/net/tcp
+SMALL = (
+    "experiment=quadratic",
+    "engine=dist",
+    "data._target_=tests.support.slow_gradients.Slow",
+    "eval.every_steps=10",
+)
+LIMITS = ("engine.timeout_s=60", "engine.patience_s=0.5")
+SILENCE_S = 4.0  # where a test waits until a process is taken for lost; what has to live must not be silent for so long
+SILENT = f"engine.timeout_s={SILENCE_S:g}"
+STEPS = 300  # of a run that is to come to its end after what happens to it: 9 s, unless told to hurry
+BUDGET = f"budget.steps={STEPS}"
+LONG = "budget.steps=100000"  # ended by what happens to it
+
+STEADY = {
+    "gossip": ("algo=gossip",),
+    "gossip push": ("algo=gossip", "algo.mode=push"),
+    "easgd": ("algo=easgd", "algo.tau=2"),
+    "downpour": ("algo=downpour",),
+}
+LOCKSTEP = {
+    "sync": ("algo=sync",),
+    "dpsgd": ("algo=dpsgd",),
+    "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
+}
+CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 6}  # samples of three workers, for `results`
+ALGORITHMS = {**STEADY, **LOCKSTEP}
+
+
+@dataclass
+class Watched:
+    """A run, and every process and listening socket of it that was ever seen. shared: what was in /dev/shm before."""
+
+    run: Run
+    shared: set[str]
+    pids: set[int] = field(default_factory=set)
+    sockets: set[str] = field(default_factory=set)
+
+    def look(self) -> dict[str, int]:
+        """The processes by name, as they are now; remembers them and where they listen."""
+        found = self.run.processes()
+        self.pids |= set(found.values())
+        bound = listening()
+        for pid in found.values():
+            self.sockets |= open_files(pid) & bound.keys()
+        return found
+
+    def trains(self, marks: int = 3) -> dict[str, int]:
+        """Wait until this many marks have been evaluated; the processes then."""
+        self.run.until(lambda: len(self.run.marks) >= marks)
+        return self.look()
+
+    def ends(self, status: str, code: int) -> None:
+        """Wait for the end. The record must be whole and say `status`, and nothing else may be left."""
+        assert self.run.wait() == code, self.run.err
+        assert self.run.summary["status"] == status, self.run.err
+        self.leaves_nothing()
+
+    def hurry(self) -> None:
+        """Make the steps that are left without pauses: what was to happen has happened."""
+        self.run.folder.with_suffix(".hurry").touch()
+
+    def leaves_nothing(self) -> None:
+        lines = (self.run.folder / "metrics.jsonl").read_text().split("\n")
+        assert lines.pop() == ""
+        for line in lines:
+            json.loads(line)
+        deadline = time.monotonic() + GONE_S
+        while left := self._left():
+            assert time.monotonic() < deadline, f"{left} left: {self.run.err}"
+            time.sleep(0.02)
+
+    def says(self, text: str) -> None:
+        """Wait until it has told the user so."""
+        self.run.until(lambda: text in self.run.err)
+
+    def goes_on(self, marks: int = 3) -> None:
+        """Wait for that many further marks."""
+        wanted = len(self.run.marks) + marks
+        self.run.until(lambda: len(self.run.marks) >= wanted)
+
+    def lines(self, name: str) -> list[str]:
+        """What the user was told about this process."""
+        return [line for line in self.run.err.splitlines() if name in line]
+
+    def _left(self) -> list[str]:
+        alive = [f"process {pid}" for pid in self.pids if _is_alive(pid)]
+        folder = f"{self.run.folder}/"
+        writing = [f"process {pid}" for pid in _processes() if any(f.startswith(folder) for f in open_files(pid))]
+        ports = [f"port {port}" for found, (_, port) in listening().items() if found in self.sockets]
+        shared = [f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) - self.shared]
+        return alive + writing + ports + shared
+
+
+def start(stage: Stage, folder: Path, *overrides: str) -> Watched:
+    """Start a run whose steps take 30 ms or more."""
+    shared = set(os.listdir("/dev/shm"))
+    hurry = f"+data.hurry='{folder.with_suffix('.hurry')}'"
+    return Watched(stage.start(folder, *SMALL, *LIMITS, hurry, *overrides), shared)
+
+
+def undisturbed(stage: Stage, folder: Path, *overrides: str) -> Watched:
+    """The run to which nothing happens, to its end, without pauses."""
+    folder.with_suffix(".hurry").touch()
+    watched = start(stage, folder, *overrides)
+    watched.ends("completed", 0)
+    return watched
+
+
+def results(marks: list[dict[str, Any]], cycle: int = 1) -> list[tuple[Any, ...]]:
+    """What every mark found, apart from when. cycle: samples of a cycle at whose end a mark may find the vectors before
+    or after what was under way has come; such marks are left out, but not the last one."""
+    comparable = [mark for mark in marks if cycle == 1 or mark["samples"] % cycle or mark is marks[-1]]
+    fields = ("samples", "lr", "train_loss", "test_loss", "consensus_distance", "discrepancy")
+    return [tuple(mark[field] for field in fields) for mark in comparable]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def open_files(pid: int) -> set[str]:
+    """What the descriptors of a process lead to; nothing if it is gone or not ours."""
+    found = set()
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(os.readlink(link))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        pass  # it ended, or closed one, while we looked
+    return found
+
+
+def listening() -> dict[str, tuple[str, int]]:
+    """The addresses of this machine that are listened to, by their sockets as links of /proc name them. Hosts as
+    /proc/net/tcp and tcp6 write them."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    addresses = {f"socket:[{row[9]}]": row[1].split(":") for row in rows if row[3] == LISTENING}
+    return {found: (host, int(port, 16)) for found, (host, port) in addresses.items()}

@@ -1,0 +1,277 @@
+"""Workers in processes of their own, forked like those of the engine, that check what only several can.
+
+    python -m tests.support.collective_workers FOLDER NODES
+
+Worker i writes the name of every property that held to FOLDER/i. A worker that fails or hangs writes no further names.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import FileStore, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.problem.problem import Problem
+from dsgd.processes.worker import compute
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups
+from dsgd.processes.worker.compute import Compute
+from dsgd.sim.simulation import build_problem
+from tests.support.simulate import experiment
+
+GUARD_S = 100  # against hanging
+SILENCE_S = 6.0  # how long the survivors wait for a stopped worker
+CPU = [torch.device("cpu")]
+DECAY = ["precision=fp64", "optimizer.weight_decay=0.1", "optimizer.decay_norm_and_bias=false"]
+MODELS = [["model=mlp"], ["model=resnet8", "model.width=4", "batch_size=5"], ["experiment=quadratic"]]
+
+
+class Branches(nn.Module):
+    """Two layers of the same shape side by side, in the order a, b or b, a, and one that is not used."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.turned = turned
+        self.first = nn.Linear(6, 6)
+        self.a = nn.Linear(6, 6)
+        self.unused = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).tanh()
+        layers = (self.b, self.a) if self.turned else (self.a, self.b)
+        y, z = (layer(x) for layer in layers)
+        return self.last((y * self.turned + z * (not self.turned)).tanh() + (y + z))
+
+
+class Points:
+    """Ten random samples for every worker and step."""
+
+    samples, classes, input_shape = 10, 3, (6,)
+
+    def __init__(self) -> None:
+        self.train_set = self.test_set = self.batch(0, 0)
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(100 * rank + step)
+        inputs = torch.randn(10, 6, dtype=torch.float64, generator=generator)
+        return inputs, torch.randint(3, (10,), generator=generator)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+def branches(turned: bool = False) -> Problem:
+    torch.manual_seed(1)
+    return Problem(Branches(turned), Points(), torch.float64, 0.1, decay_norm_and_bias=False)
+
+
+def point(problem: Problem, rank: int) -> Tensor:
+    """[d], another one for every worker: what is averaged includes the decay at each worker's own."""
+    noise = torch.randn(problem.dimension, dtype=problem.dtype, generator=torch.Generator().manual_seed(rank))
+    return problem.start + 0.1 * noise
+
+
+def own(problem: Problem, rank: int, step: int) -> tuple[Tensor, Tensor]:
+    """What the worker's own gradient is, and its buffers afterwards."""
+    buffers = problem.start_buffers.clone()
+    return problem.gradient(point(problem, rank), buffers, rank, step), buffers
+
+
+def assert_close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+def assert_same_everywhere(averaging: Averaging, v: Tensor) -> None:
+    """The bits as integers, which double precision adds exactly."""
+    for halves in v.contiguous().view(torch.int32).double().split(1 << 20):
+        assert torch.equal(averaging.all_reduce_mean(halves).result(), halves)
+
+
+def mean_of_vectors(groups: Groups) -> None:
+    averaging = Averaging(groups)
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
+        for numbers in (1, 1000, 300_001):
+            vectors = [
+                torch.randn(numbers, dtype=dtype, generator=torch.Generator().manual_seed(rank))
+                for rank in range(groups.nodes)
+            ]
+            v = vectors[groups.rank].clone()
+            found = averaging.all_reduce_mean(v).result()
+            assert torch.equal(v, vectors[groups.rank])
+            assert found.dtype == dtype
+            assert float((found.double() - torch.stack(vectors).double().mean(dim=0)).abs().max()) <= 8 * tolerance
+            assert_same_everywhere(averaging, found)
+    averaging.close()
+
+
+def mean_gradient(groups: Groups) -> None:
+    averaging = Averaging(groups)
+    for overrides in MODELS:
+        problem = build_problem(experiment(*overrides, f"nodes={groups.nodes}", *DECAY))
+        of_each = [own(problem, rank, 3) for rank in range(groups.nodes)]
+        computing = Compute(problem, CPU, groups)
+        at, buffers = point(problem, groups.rank), problem.start_buffers.clone()
+        for _ in range(2):
+            buffers = problem.start_buffers.clone()
+            found = computing.mean_gradient(at, buffers, groups.rank, 3).result()
+            assert_close(found, torch.stack([g for g, _ in of_each]).mean(dim=0))
+            assert_same_everywhere(averaging, found)
+            assert torch.equal(buffers, of_each[groups.rank][1])
+            assert torch.equal(at, point(problem, groups.rank))
+            alone = computing.gradient(at, problem.start_buffers.clone(), groups.rank, 3).result()
+            assert torch.equal(alone, of_each[groups.rank][0])
+        computing.close()
+    averaging.close()
+
+
+def order_of_chunks(groups: Groups) -> None:
+    """The backward passes of odd and even ranks finish a and b in a different order; both have the same shape."""
+    problem = branches(turned=groups.rank % 2 == 1)
+    expected = []
+    for rank in range(groups.nodes):
+        expected.append(own(branches(turned=rank % 2 == 1), rank, 0)[0])
+    computing = Compute(problem, CPU, groups)
+    found = computing.mean_gradient(point(problem, groups.rank), torch.empty(0), groups.rank, 0).result()
+    computing.close()
+    assert_close(found, torch.stack(expected).mean(dim=0))
+
+
+def unused_parameters(groups: Groups) -> None:
+    problem = branches()
+    problem.weight_decay = 0.0
+    computing = Compute(problem, CPU, groups)
+    found = computing.mean_gradient(point(problem, groups.rank), torch.empty(0), groups.rank, 0).result()
+    computing.close()
+    unused = [slot.view(found) for slot in problem.parameters if slot.path.startswith("unused")]
+    assert len(unused) == 2
+    assert not any(part.any() for part in unused)
+    assert_close(found, torch.stack([own(problem, rank, 0)[0] for rank in range(groups.nodes)]).mean(dim=0))
+
+
+class Loud(Points):
+    """The inputs of one worker are so large that its gradient in fp16 must be scaled less."""
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().batch(rank, step)
+        return inputs.float() * (3000 if rank == 1 else 1), targets
+
+
+def overflow(groups: Groups) -> None:
+    """Of one worker: all repeat the pass, and get the mean that there is in single precision."""
+    torch.manual_seed(1)
+    module = nn.Linear(6, 3)
+    single = Problem(module, Loud(), torch.float32, 0.1, decay_norm_and_bias=True)
+    at = torch.zeros(single.dimension)
+    expected = torch.stack([single.gradient(at, torch.empty(0), rank, 0) for rank in range(groups.nodes)]).mean(dim=0)
+    assert float(expected.abs().max()) * 4096 > torch.finfo(torch.float16).max
+    half = Problem(module, Loud(), torch.float32, 0.1, decay_norm_and_bias=True, autocast=torch.float16)
+    computing, averaging = Compute(half, CPU, groups), Averaging(groups)
+    for step in (0, 0):
+        found = computing.mean_gradient(at, torch.empty(0), groups.rank, step).result()
+        assert_close(found, expected, 0.01)
+        assert_same_everywhere(averaging, found)
+    computing.close()
+    averaging.close()
+
+
+def two_threads(groups: Groups) -> None:
+    """Gradients and vectors of the same length are under way at the same time."""
+    problem = branches()
+    computing, averaging = Compute(problem, CPU, groups), Averaging(groups)
+    at, none = point(problem, groups.rank), torch.empty(0)
+    steps = range(30)
+    gradients = [computing.mean_gradient(at, none, groups.rank, step) for step in steps]
+    vectors = [
+        averaging.all_reduce_mean(torch.full((problem.dimension,), 10.0 * step + groups.rank)) for step in range(200)
+    ]
+    for step, vector in enumerate(vectors):
+        assert torch.allclose(vector.result(), torch.tensor(10.0 * step + (groups.nodes - 1) / 2))
+    found = [gradient.result() for gradient in gradients]
+    computing.close()
+    averaging.close()
+    for step in steps:
+        assert_close(
+            found[step], torch.stack([own(problem, rank, step)[0] for rank in range(groups.nodes)]).mean(dim=0)
+        )
+
+
+def silence(groups: Groups) -> None:
+    """The last of three workers dies, the second of two is stopped."""
+    problem = branches()
+    computing, averaging = Compute(problem, CPU, groups), Averaging(groups)
+    averaging.all_reduce_mean(torch.ones(3)).result()
+    if groups.rank == groups.nodes - 1:
+        os.kill(os.getpid(), signal.SIGKILL if groups.nodes == 3 else signal.SIGSTOP)
+    at, none = point(problem, groups.rank), torch.empty(0)
+    failing = [computing.mean_gradient(at, none, groups.rank, step) for step in range(2)]
+    failing += [averaging.all_reduce_mean(torch.ones(100_000)) for _ in range(2)]
+    for future in failing:
+        error = future.exception()
+        assert isinstance(error, CollectiveFailed), error
+        assert isinstance(error, ConnectionError)
+        text = str(error)
+        assert text.startswith(f"worker {groups.rank}: all-reduce of "), text
+        assert "\n" not in text
+    assert_close(computing.gradient(at, none, groups.rank, 0).result(), own(problem, groups.rank, 0)[0])  # goes on
+    computing.close()
+    averaging.close()
+
+
+CHECKS: list[Callable[[Groups], None]] = [
+    mean_of_vectors, mean_gradient, order_of_chunks, unused_parameters, overflow, two_threads
+]  # fmt: skip
+
+
+def work(folder: Path, rank: int, nodes: int) -> None:
+    signal.alarm(GUARD_S)
+    torch.set_num_threads(1)
+    compute.CHUNK_BYTES = 1  # every parameter is a chunk
+    store = FileStore(str(folder / "store"), nodes)
+    with (folder / str(rank)).open("w", buffering=1) as held:
+        groups = join_groups(PrefixStore("first", store), rank, nodes, "gloo", GUARD_S, "127.0.0.1")
+        for check in CHECKS:
+            check(groups)
+            print(check.__name__, file=held)
+        groups.leave()
+        groups = join_groups(PrefixStore("second", store), rank, nodes, "gloo", SILENCE_S, "127.0.0.1")
+        print("joining_again", file=held)
+        silence(groups)
+        print("silence", file=held)
+        groups.leave()
+        groups.leave()
+        print("leaving", file=held)
+
+
+def main() -> None:
+    folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
+    pids = []
+    for rank in range(nodes):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                work(folder, rank, nodes)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        pids.append(pid)
+    for pid in pids[:-1]:
+        os.waitpid(pid, 0)
+    os.kill(pids[-1], signal.SIGKILL)  # it has stopped or killed itself, or has failed
+    os.waitpid(pids[-1], 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Planes for the tests: several in one process on 127.0.0.1, and connections that speak the protocol by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dsgd.processes.pairwise.plane import Plane
+from dsgd.processes.pairwise.wire import SLICES, Greeting, Link, Run, greeted
+
+HOST = "127.0.0.1"
+TOKEN = b"the token of the tests"
+LIMIT_S = 60.0  # guards against hanging; nothing here comes near it
+
+
+@dataclass
+class Log:
+    lines: list[str] = field(default_factory=list)
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def plane(rank: int, nodes: int, dimension: int = 8, timeout_s: float = LIMIT_S, patience_s: float = LIMIT_S,
+          log: Callable[[str], None] | None = None, dtype: torch.dtype = torch.float64) -> Plane:  # fmt: skip
+    return Plane(rank, nodes, HOST, TOKEN, dimension, dtype, timeout_s, patience_s, log or Log())
+
+
+@contextlib.contextmanager
+def planes(nodes: int, dimension: int = 8, **options: float) -> Iterator[list[Plane]]:
+    """So many connected planes, each of which has published its own rank at step 0."""
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(plane(rank, nodes, dimension, **options)) for rank in range(nodes)]  # pyright: ignore[reportArgumentType]
+        for rank, each in enumerate(made):
+            each.publish(constant(rank, dimension), 0)
+            each.connect([(HOST, other.port) for other in made])
+        yield made
+
+
+def constant(value: float, length: int = 8) -> Tensor:
+    return torch.full((length,), float(value), dtype=torch.float64)
+
+
+def value(vector: Tensor) -> float:
+    """The value of a vector that must be constant."""
+    assert bool((vector == vector[0]).all()), f"torn: {vector.unique()}"
+    return float(vector[0])
+
+
+def run_of(nodes: int, dimension: int = 8) -> Run:
+    return Run(TOKEN, nodes, dimension, torch.float64)
+
+
+def by_hand(to: Plane, own_rank: int, asked: int, nodes: int, dimension: int = 8) -> tuple[socket.socket, Link]:
+    """A connection that has been let in and now sends whatever the test likes."""
+    sock = socket.create_connection((HOST, to.port))
+    link = Link(sock, LIMIT_S / SLICES)
+    greeted(link, run_of(nodes, dimension).hello(own_rank, asked), LIMIT_S)
+    return sock, link
+
+
+@contextlib.contextmanager
+def impostor(behave: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A server on the port it yields that greets every connection and then does as it is told."""
+    with socket.create_server((HOST, 0)) as listening:
+        over = threading.Event()
+
+        def work() -> None:
+            while True:
+                sock, _ = listening.accept()
+                with sock:
+                    if over.is_set():
+                        return
+                    with contextlib.suppress(OSError):
+                        sock.recv(64, socket.MSG_WAITALL)
+                        sock.sendall(bytes([Greeting.WELCOME]))
+                        behave(sock)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            over.set()
+            socket.create_connection((HOST, listening.getsockname()[1])).close()
+            thread.join(LIMIT_S)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what must come true."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.005)
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dsgd")]
+
+
+def open_sockets() -> int:
+    count = 0
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            count += os.readlink(f"/proc/self/fd/{entry}").startswith("socket:")
+    return count

@@ -1,0 +1,187 @@
+"""Runs of dsgd-run in real processes, without waiting for torch to be imported each time.
+
+`python -m tests.support.prefork` imports everything once and then forks a process for every command line that it is
+asked to run: what that process does is what a freshly typed `dsgd-run` does. `Stage` is the other end, for tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that goes on, or has ended. folder: of its record."""
+
+    stage: Stage
+    pid: int
+    folder: Path
+
+    def poll(self) -> int | None:
+        """The exit status, once there is one; minus the signal that ended it."""
+        return self.stage.ask({"poll": self.pid})["status"]
+
+    def wait(self) -> int:
+        """The exit status. Kills the run and fails if it does not end."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                raise AssertionError(f"it never ended: {self.err}")
+            time.sleep(0.02)
+        return status
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Wait until the condition holds. Fails if the run ends before."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.poll() is None, f"it ended too early: {self.err}"
+            assert time.monotonic() < deadline, f"it never happened: {self.err}"
+            time.sleep(0.005)
+
+    @property
+    def out(self) -> str:
+        return self.folder.with_suffix(".out").read_text()
+
+    @property
+    def err(self) -> str:
+        return self.folder.with_suffix(".err").read_text()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text())
+
+    @property
+    def marks(self) -> list[dict[str, Any]]:
+        metrics = self.folder / "metrics.jsonl"
+        whole = metrics.read_text().split("\n")[:-1] if metrics.exists() else []
+        return [json.loads(line) for line in whole]
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of the run's children that are alive, by name: `worker 2`, `server 0`, `coordinator`."""
+        found = {}
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                text = status.read_text()
+                name = status.with_name("comm").read_text().strip()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if f"\nPPid:\t{self.pid}\n" in text and "State:\tZ" not in text:
+                found[name] = int(status.parent.name)
+        return found
+
+
+class Stage:
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        root = Path(__file__).parents[2]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.prefork"], cwd=root, stdin=pipe, stdout=pipe, text=True, bufsize=1
+        )
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        return json.loads(self._process.stdout.readline())
+
+    def start(self, folder: Path, *arguments: str, **environment: str) -> Run:
+        """Type `dsgd-run` with these arguments, its record in `folder`."""
+        arguments = (*arguments, f"hydra.run.dir={folder}")
+        pid = self.ask({"arguments": arguments, "folder": str(folder), "environment": environment})["pid"]
+        return Run(self, pid, folder)
+
+    def run(self, folder: Path, *arguments: str, **environment: str) -> Run:
+        """The same, to its end."""
+        run = self.start(folder, *arguments, **environment)
+        run.wait()
+        return run
+
+    def end(self) -> None:
+        """Kill the runs that a failed test has left."""
+        self.ask({"end": True})
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        self._process.stdout.close()
+
+
+def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
+    """In the forked process: what the command would do."""
+    from dsgd.cli.run import main
+    from dsgd.processes.launch.parent import PR_SET_PDEATHSIG
+
+    for number, suffix, flags in ((0, "", os.O_RDONLY), (1, ".out", os.O_WRONLY), (2, ".err", os.O_WRONLY)):
+        path = folder.with_suffix(suffix) if suffix else os.devnull
+        file = os.open(path, flags | (os.O_CREAT | os.O_TRUNC if suffix else 0), 0o644)
+        os.dup2(file, number)
+        os.close(file)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    os.environ.update(environment)
+    try:
+        return main(list(arguments))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+def serve() -> None:
+    """Fork for every line of standard input, until it ends."""
+    import torch
+
+    import dsgd.cli.distributed
+    import dsgd.cli.session  # noqa: F401
+
+    torch.set_num_threads(1)  # no pool of threads may exist when a process forks
+    ended: dict[int, int] = {}
+    started: list[int] = []
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "end" in question:
+            for pid in started:
+                if pid not in ended:
+                    os.kill(pid, signal.SIGKILL)  # its processes die with it
+                    os.waitpid(pid, 0)
+            started.clear()
+            print("{}", flush=True)
+            continue
+        if "poll" in question:
+            pid = question["poll"]
+            if pid not in ended:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found:
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+            print(json.dumps({"status": ended.get(pid)}), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            status = 70
+            try:
+                status = perform(question["arguments"], Path(question["folder"]), question["environment"])
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        started.append(pid)
+        print(json.dumps({"pid": pid}), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
