@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
 from dsgd.data.partition import Partition, check_share
 from dsgd.models import MLP
+from dsgd.run.configuration import configure
 from dsgd.sim.simulation import Simulation
 
 SAMPLES, TEST_SAMPLES, FEATURES, CLASSES = 4600, 1000, 57, 2
@@ -98,7 +98,7 @@ def one_run(algo: str, gradients: str, nodes: int, rounds: int) -> list[float]:
     """Milliseconds, as `PARTS`."""
     overrides = [f"algo={algo}", f"nodes={nodes}", "batch_size=1", "engine=sim"]
     overrides += ["budget.epochs=null", f"budget.steps={rounds}", "eval.every_epochs=null"]
-    experiment = build_experiment(composed(overrides)[0])
+    experiment = configure(composed(overrides)).experiment
     own = {"data": Generated(), "model": MLP(hidden=[]), "batch_size": SAMPLES // nodes}
     experiment = dataclasses.replace(experiment, gradients=gradients, **own)
     simulation = Simulation(experiment)

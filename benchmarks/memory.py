@@ -22,15 +22,15 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
     objects."""
     import torch
 
-    from dsgd.cli.build import build_experiment
     from dsgd.cli.compose import composed
+    from dsgd.run.configuration import configure
     from dsgd.sim.checkpoint import live_vectors
     from dsgd.sim.simulation import Simulation
 
     torch.set_num_threads(1)
     overrides = [f"algo={algo}", f"nodes={nodes}", f"model={model}", "batch_size=4", "optimizer.momentum=0.9"]
     overrides += ["budget.epochs=null", "budget.steps=12", "eval.every_epochs=null"]
-    simulation = Simulation(build_experiment(composed(overrides)[0]))
+    simulation = Simulation(configure(composed(overrides)).experiment)
     largest, asked = 0, 0
 
     def look() -> bool:

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 import torch
 from all_reduce import WEIGHT_DECAY, Noise, resnet18  # beside this file
 
-from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
 from dsgd.host.resources import keep_freed_memory
 from dsgd.optimizer import SGD
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.collectives import Groups, finish
 from dsgd.processes.worker.compute import Compute
+from dsgd.run.configuration import configure
 from dsgd.sim.simulation import build_problem
 
 SMALL = {  # overrides, and the steps of a round
@@ -39,7 +39,7 @@ WIDTHS = (28, 12, 9, 9, 11, 8)
 
 def workloads() -> Iterator[tuple[str, Problem, int]]:
     for name, (overrides, steps) in SMALL.items():
-        experiment = build_experiment(composed([*overrides, f"optimizer.weight_decay={WEIGHT_DECAY}"])[0])
+        experiment = configure(composed([*overrides, f"optimizer.weight_decay={WEIGHT_DECAY}"])).experiment
         yield name, build_problem(experiment), steps
     large = Problem(resnet18(), Noise(16), torch.float32, WEIGHT_DECAY, decay_norm_and_bias=True)
     yield "resnet18, 64 x 64, batch 16", large, 2

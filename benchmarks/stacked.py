@@ -45,16 +45,16 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
     the evaluator, and KiB."""
     import torch
 
-    from dsgd.cli.build import build_experiment
     from dsgd.cli.compose import composed
     from dsgd.gradients.pending import Wanted
+    from dsgd.run.configuration import configure
     from dsgd.sim.simulation import Simulation
 
     torch.set_num_threads(threads)
     _, steps, overrides = CASES[case]
-    experiment = build_experiment(
-        composed([*overrides, *ENDLESS, f"algo={algo}", "engine=sim", f"engine.gradients={way}"])[0]
-    )
+    experiment = configure(
+        composed([*overrides, *ENDLESS, f"algo={algo}", "engine=sim", f"engine.gradients={way}"])
+    ).experiment
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     simulation = Simulation(experiment)
     updates = steps * experiment.nodes

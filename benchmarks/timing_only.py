@@ -14,8 +14,8 @@ import gc
 import statistics
 import time
 
-from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
+from dsgd.run.configuration import configure
 from dsgd.sim.simulation import Simulation
 
 WIDTHS = (6, 10, 10, 8, 8, 11, 11, 6)
@@ -56,7 +56,7 @@ def one_run(algo: str, nodes: int, steps: int) -> tuple[float, float, int, int]:
     """Seconds of wall and CPU time, messages, events."""
     overrides = [f"algo={algo}", f"nodes={nodes}", "engine.gradients=none", "eval.every_epochs=null"]
     overrides += ["budget.epochs=null", f"budget.steps={steps}"]
-    simulation = Simulation(build_experiment(composed(overrides)[0]))
+    simulation = Simulation(configure(composed(overrides)).experiment)
     gc.collect()
     gc.freeze()  # as dsgd-run does
     gc.set_threshold(100_000, 20, 100)

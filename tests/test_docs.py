@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import ConfigTree
+from dsgd.run.configuration import configure
+from dsgd.run.values import ConfigError
 from tests.support.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
@@ -32,13 +33,13 @@ def test_every_documented_command_is_a_valid_configuration(arguments: list[str])
     overrides = [argument for argument in arguments if not argument.startswith("-")]
     if {"--help", "--config-dir"} & set(arguments) or any(text.startswith("resume=") for text in overrides):
         return
-    jobs = ConfigTree().jobs(overrides, multirun="-m" in arguments)
+    jobs = ConfigTree().jobs(overrides, multirun="-m" in arguments).runs
     if "algo.tau=0" in overrides:
         with pytest.raises(ConfigError, match=r"^algo\.tau must be >= 1, got 0$"):
-            build_experiment(jobs[0].values)
+            configure(jobs[0].values)
         return
     for job in jobs:
-        build_experiment(job.values)
+        configure(job.values)
 
 
 def test_the_documents_show_commands():

@@ -35,8 +35,9 @@ WANTED = {
     "record": set(),
     "report": {"record"},
     "sweep": {"record"},
-    "cli": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
-    | {"record", "report", "schedule", "sim", "sweep"},
+    "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
+    | {"record", "schedule", "sim"},
+    "cli": {"host", "problem", "processes", "record", "report", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {"dsgd.worker", "dsgd.topology", "torch"}
@@ -105,13 +106,13 @@ def test_configurations_are_composed_and_checked_without_torch() -> None:
     """Importing torch takes longer than a configuration error may."""
     program = """
 import sys
-import dsgd.cli.build, dsgd.cli.compose, dsgd.cli.run
+import dsgd.run.configuration, dsgd.cli.compose, dsgd.cli.run
 from importlib.resources import files
 names = [path.name[:-5] for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")]
 assert names
 for name in names:
-    dsgd.cli.build.build_experiment(dsgd.cli.compose.composed([f"algo={name}", "experiment=quadratic"])[0])
-    dsgd.cli.build.build_experiment(dsgd.cli.compose.composed([f"algo={name}", "model=resnet8"])[0])
+    dsgd.run.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "experiment=quadratic"])).experiment
+    dsgd.run.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "model=resnet8"])).experiment
 slow = {"torch", "sklearn", "matplotlib", "wandb", "networkx"} & set(sys.modules)
 assert not slow, slow
 """

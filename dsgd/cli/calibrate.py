@@ -13,14 +13,16 @@ import argparse
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dsgd.cli.arguments import Parser
-from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import ConfigTree, one_line
 from dsgd.host.launcher import launch
+from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.plan import worker_devices
+from dsgd.run.values import ConfigError
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 
@@ -34,9 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--steps must be >= 2 and --link-s > 0, got {options.steps} and {options.link_s}")
         if out.suffix != ".yaml" or not (out.parent.is_dir() or _can_make(out.parent)):
             raise ConfigError(f"--out must be a .yaml file in a folder that can be written, got {out}")
-        (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False)
-        build_experiment(job.values)
-        return run(job.values, out, options.steps, options.link_s)
+        (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False).runs
+        return run(configure(job.values), out, options.steps, options.link_s)
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
@@ -62,43 +63,41 @@ def _can_make(folder: Path) -> bool:
     return above.is_dir() and os.access(above, os.W_OK)
 
 
-def run(values: Mapping[str, Any], out: Path, steps: int, link_s: float) -> int:
+def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
     """Measure with all workers, and write the file in rank 0. Returns the exit status."""
     import tempfile
 
     import torch
 
-    from dsgd.cli.distributed import devices_of
     from dsgd.problem.problem import build_problem
     from dsgd.processes.launch.parent import Parent
     from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    experiment = build_experiment(values)
-    where, wanted = launch(os.environ), values["engine"].get("gpus_per_node")
+    experiment = config.experiment
+    where = launch(os.environ)
+    devices_by_rank = worker_devices(config.engine.gpus_per_node, experiment.nodes, where)
     if where.kind != "local":
         if where.nodes != experiment.nodes:
             raise ConfigError(f"nodes must be {where.nodes}, the processes started, got {experiment.nodes}")
-        devices = [torch.device(name) for name in devices_of(wanted, [where.rank], where)[where.rank]]
+        devices = [torch.device(name) for name in devices_by_rank[where.rank]]
         try:
             place = (master_of(where), where.master_port, None)
         except NoMeeting as error:
             raise ConfigError(str(error)) from error
-        return _take_part(values, devices, where.rank, *place, out, steps, link_s)
-    ranks = list(range(experiment.nodes))
-    devices_by_rank = devices_of(wanted, ranks, where)
+        return _take_part(config, devices, where.rank, *place, out, steps, link_s)
     build_problem(experiment)  # data files that cannot be read are found here, once
     listener = listen("127.0.0.1")
     port: int = listener.getsockname()[1]
     with tempfile.TemporaryDirectory() as logs:
         parent = Parent(Path(logs))
         children = []
-        for rank in reversed(ranks):  # rank 0, which ends the run, comes last
+        for rank in reversed(range(experiment.nodes)):  # rank 0, which ends the run, comes last
             devices = [torch.device(name) for name in devices_by_rank[rank]]
 
             def main(again: bool, rank: int = rank, devices: Sequence[torch.device] = devices) -> int:
                 fd = listener.fileno() if rank == 0 else None
-                return _take_part(values, devices, rank, "127.0.0.1", port, fd, out, steps, link_s)
+                return _take_part(config, devices, rank, "127.0.0.1", port, fd, out, steps, link_s)
 
             children.append(parent.start(f"worker {rank}", main, quiet=rank > 0))
         listener.close()
@@ -111,7 +110,7 @@ def _give_up(pid: int) -> None:
 
 
 def _take_part(
-    values: Mapping[str, Any],
+    config: RunConfig,
     devices: Sequence[Any],
     rank: int,
     host: str,
@@ -135,8 +134,8 @@ def _take_part(
     from dsgd.record.writer import write_atomically
 
     keep_freed_memory()  # as workers do
-    torch.set_num_threads(values["engine"]["threads"] or 1)
-    experiment = build_experiment(values)
+    torch.set_num_threads(config.engine.threads or 1)
+    experiment = config.experiment
     problem = build_problem(experiment)
     where = launch(os.environ)
     store = TCPStore(
@@ -159,8 +158,10 @@ def _take_part(
         print(f"calibration: {error}", file=sys.stderr)
         return EXIT_FAILED
     if found is not None:
-        title = f"{experiment.nodes} workers, model {values['model']['name']} on {values['data']['name']}, "
-        title += f"batches of {experiment.batch_size}, {values['engine']['threads'] or 1} threads"
+        title = (
+            f"{experiment.nodes} workers, model {config.values['model']['name']} on {config.values['data']['name']}, "
+        )
+        title += f"batches of {experiment.batch_size}, {config.engine.threads or 1} threads"
         text = as_cluster_yaml(title, found.jitters, found.vector_s, found.links)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
-import os
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -13,29 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import version
-from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import create_config_search_path
-from hydra.core.config_search_path import SearchPathQuery
+from hydra import initialize_config_module
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.core.utils import setup_globals
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.cli.build import ConfigError
+from dsgd.run.resume import quoted
+from dsgd.run.values import ConfigError
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
-TRIALS = 20  # of making a folder
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
+SEARCH_PATH = "hydra.searchpath"
 
 
 @dataclass(frozen=True)
-class Job:
+class HydraJob:
     """One run that Hydra would start. values: its configuration, resolved. overrides: what the user gave for it.
     folder: of its record; folder_key: the key that set it."""
 
@@ -45,89 +42,112 @@ class Job:
     folder_key: str
 
 
+@dataclass(frozen=True)
+class HydraJobs:
+    """The runs of a command line, in their order.
+
+    swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
+    them in this process."""
+
+    runs: list[HydraJob]
+    swept: bool
+    here: bool
+
+
 class ConfigTree:
     """The configuration files as `hydra.main` finds them: the package's own, and a folder of the user's besides."""
 
     def __init__(self, config_dir: str | None = None, config_name: str = CONFIG_NAME) -> None:
         """Raises ConfigError if there is no such folder."""
-        search = create_config_search_path(f"pkg://{CONFIG_MODULE}")
-        if config_dir is not None:
-            if not Path(config_dir).is_dir():
-                raise ConfigError(f"--config-dir must be a folder, got {config_dir}")
-            path = f"file://{Path(config_dir).resolve()}"
-            search.prepend(provider="command-line", path=path, anchor=SearchPathQuery(provider="schema"))
-        version.setbase(VERSION_BASE)
-        setup_globals()
-        self._loader = ConfigLoaderImpl(config_search_path=search)
+        if config_dir is not None and not Path(config_dir).is_dir():
+            raise ConfigError(f"--config-dir must be a folder, got {config_dir}")
+        with initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
+            self._loader: ConfigLoader = GlobalHydra.instance().config_loader()
+        self._folder = None if config_dir is None else f"file://{Path(config_dir).resolve()}"
         self._config_name = config_name
         self._parsed: dict[str, Override] = {}  # the jobs of a sweep have most overrides in common
 
     def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
-        """The configuration of a command line, not yet resolved. Raises ConfigError."""
+        """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
         try:
             return self._load(overrides, mode)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(self._explained(error, overrides)) from error
 
-    def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
-        """Every run of a command line: one, or those of a sweep in their order. Raises ConfigError."""
+    def jobs(self, overrides: Sequence[str], multirun: bool) -> HydraJobs:
+        """Return every run of a command line: one, or those of a sweep. Raises ConfigError."""
         parsed = self.parse(overrides)
         master = self.load(overrides, RunMode.MULTIRUN)
-        if not multirun and master.hydra.mode != RunMode.MULTIRUN:
+        hydra = master.hydra
+        here = hydra.launcher._target_.endswith(".BasicLauncher")
+        if not multirun and hydra.mode != RunMode.MULTIRUN:
             for override in parsed:
                 if override.is_sweep_override():
                     key, value = override.get_key_element(), override.get_value_string()
                     raise ConfigError(f"{key} must be one value without -m (multirun), got {value}")
-            return [_job(master, None)]
-        swept = [f"{key}={value}" for key, value in (master.hydra.sweeper.get("params") or {}).items()]
-        # as typed: an interpolation in them is each job's to resolve
-        given = OmegaConf.to_container(master.hydra.overrides, resolve=False)
-        assert isinstance(given, dict)
-        task = self.parse([*swept, *given["task"]])
-        for override in task:
-            if override.is_sweep_override() and not override.is_discrete_sweep():
-                key, value = override.get_key_element(), override.get_value_string()
-                raise ConfigError(f"{key} must be a list of values to sweep over, got {value}")
-        points = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
+            return HydraJobs([_job(master, hydra.overrides.task, None)], False, here)
+        if not hydra.sweeper._target_.endswith(".BasicSweeper"):
+            return HydraJobs([], True, here=False)
         with contextlib.suppress(OmegaConfBaseException):  # every job reports it again
             OmegaConf.select(master, "hydra.sweep.dir")  # fixes the time of ${now:...}, which all jobs share
-        jobs, files = [], {}
-        for number, point in enumerate(points):
-            config = self._point([*given["hydra"], *point], files)
+        # as typed: an interpolation in them is each job's to resolve
+        given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
+        swept = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
+        jobs, composed = [], {}
+        for number, point in enumerate(self._points([*swept, *given["task"]])):
+            config = self._point([*given["hydra"], *point], composed)
             OmegaConf.copy_cache(from_config=master, to_config=config)
-            jobs.append(_job(config, number))
-        return jobs
+            jobs.append(_job(config, point, number))
+        return HydraJobs(jobs, True, here)
 
-    def _point(self, overrides: Sequence[str], files: dict[tuple[str, ...], bytes]) -> DictConfig:
-        """What `load` gives, for one of many command lines: composing the files that it chooses takes most of the time
-        and is done once. files: the configurations so far, pickled (copies of them would take six times as long)."""
-        parsed = self.parse(overrides)
-        chosen, given = [], []
-        for override in parsed:
+    def _points(self, overrides: Sequence[str]) -> list[list[str]]:
+        """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""
+        choices: dict[str, list[str]] = {}
+        for override in self.parse(overrides):
+            key = override.get_key_element()
+            if override.is_discrete_sweep():
+                choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            elif override.is_sweep_override():
+                raise ConfigError(f"{key} must be a list of values to sweep over, got {override.get_value_string()}")
+            else:
+                choices[key] = [f"{key}={override.get_value_element_as_str()}"]
+        return [list(point) for point in itertools.product(*choices.values())]
+
+    def _point(self, overrides: Sequence[str], composed: dict[tuple[str, ...], bytes]) -> DictConfig:
+        """Return what `load` gives, for one of many command lines: composing the files that it chooses takes most of
+        the time and is done once.
+
+        composed: the configurations so far, pickled (copies of them would take six times as long)."""
+        groups = {*GROUPS, *self._loader.list_groups("")}
+        choosing, setting = [], []
+        for override in self.parse(overrides):
             key = override.key_or_group
-            group = self._loader.repository.group_exists(key) and not isinstance(override.value(), dict)
-            (chosen if group or key == "hydra.searchpath" else given).append(override)
-        choice = tuple(str(override.input_line) for override in chosen)
+            plain_value = override.type is OverrideType.CHANGE and override.package is None and key not in groups
+            (setting if plain_value and not key.startswith("hydra") else choosing).append(override)
+        choice = tuple(str(override.input_line) for override in choosing)
+        if choice not in composed:
+            composed[choice] = pickle.dumps(self.load(choice))
+        config: DictConfig = pickle.loads(composed[choice])
         try:
-            if choice not in files:
-                files[choice] = pickle.dumps(self._load(choice, RunMode.RUN))
-            config: DictConfig = pickle.loads(files[choice])
-            self._loader._apply_overrides_to_config(given, config)
-        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            raise ConfigError(self._explained(error, overrides)) from error
-        job, task = config.hydra.job, [override for override in parsed if not override.is_hydra_override()]
-        config.hydra.overrides.hydra = [override.input_line for override in parsed if override.is_hydra_override()]
-        config.hydra.overrides.task = [override.input_line for override in task]
-        style = job.config.override_dirname
-        job.override_dirname = get_overrides_dirname(task, style.exclude_keys, style.item_sep, style.kv_sep)
+            for override in setting:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        except OmegaConfBaseException:
+            return self.load(overrides)  # which says what is wrong
+        if "override_dirname" in str(OmegaConf.to_container(config.hydra.sweep, resolve=False)):
+            return self.load(overrides)  # only Hydra knows this name
         return config
 
     def _load(self, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-        self.parse(overrides)
-        return self._loader.load_configuration(self._config_name, list(overrides), mode)
+        parsed, texts = self.parse(overrides), list(overrides)
+        if self._folder is not None:
+            searched = [override.value() for override in parsed if override.key_or_group == SEARCH_PATH]
+            texts = [text for text, override in zip(texts, parsed, strict=True) if override.key_or_group != SEARCH_PATH]
+            folders = [self._folder, *(str(path) for paths in searched if isinstance(paths, list) for path in paths)]
+            texts.append(f"{SEARCH_PATH}=[{','.join(map(quoted, folders))}]")
+        return self._loader.load_configuration(self._config_name, texts, mode)
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
-        """Overrides as Hydra's grammar has them. Raises ConfigError."""
+        """Parse overrides by Hydra's grammar. Raises ConfigError."""
         try:
             new = [text for text in dict.fromkeys(overrides) if text not in self._parsed]
             parser = OverridesParser.create(config_loader=self._loader)
@@ -148,7 +168,7 @@ class ConfigTree:
         return parsed
 
     def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
-        """What Hydra says, in one line that names the key, with near names for unknown ones."""
+        """Return what Hydra says, in one line that names the key, with near names for unknown ones."""
         if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
             group, _, choice = error.missing_cfg_file.rpartition("/")
             known = error.options
@@ -165,16 +185,15 @@ class ConfigTree:
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
 
 
-def composed(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], DictConfig]:
-    """The resolved configuration as plain values with the `name` of every chosen group in it, and Hydra's own part.
+def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Return the resolved configuration as plain values, with the `name` of every chosen group in it.
 
     config_dir: a folder of the user's own configuration files, searched besides. Raises ConfigError."""
-    config = ConfigTree(config_dir).load(overrides)
-    return plain(config), config.hydra
+    return plain(ConfigTree(config_dir).load(overrides))
 
 
-def _job(config: DictConfig, number: int | None) -> Job:
-    """number: of a job in a sweep, None for a single run."""
+def _job(config: DictConfig, overrides: Sequence[str], number: int | None) -> HydraJob:
+    """Return one run. number: of a job in a sweep, None for a single run. Raises ConfigError."""
     values, hydra = plain(config), config.hydra
     try:
         if number is None:
@@ -186,11 +205,13 @@ def _job(config: DictConfig, number: int | None) -> Job:
         raise ConfigError(key_first(one_line(error))) from error
     if not path:
         raise ConfigError(f"{key} must be a folder, got {path!r}")
-    return Job(values, list(hydra.overrides.task), Path(path), key)
+    return HydraJob(values, list(overrides), Path(path), key)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Plain values of everything but Hydra's own part, each group with the name of its choice. Raises ConfigError."""
+    """Return plain values of everything but Hydra's own part, each group with the name of its choice.
+
+    Raises ConfigError."""
     values: dict[str, Any] = {}
     try:
         for key in (str(key) for key in config if key != "hydra"):
@@ -209,7 +230,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def unknown_key(key: str, config: DictConfig) -> str:
-    """Says that there is no such key, with near names: first of the same group, then anywhere."""
+    """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
     parent, _, leaf = key.rpartition(".")
     beside = OmegaConf.select(config, parent) if parent else None
     siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
@@ -240,34 +261,10 @@ def _flat_keys(values: Any, prefix: str = "") -> list[str]:
 
 
 def key_first(text: str) -> str:
-    """OmegaConf names the key at the end, "... not found full_key: nodes object_type=dict": bring it to the front."""
+    """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
     message, _, rest = text.partition(" full_key: ")
     return f"{rest.split()[0]}: {message}" if rest else message
 
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def check_writable(folder: Path, key: str) -> None:
-    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind."""
-    for attempt in range(TRIALS):
-        made: list[Path] = []
-        try:
-            for path in [*reversed(folder.parents), folder]:
-                if not path.exists():
-                    path.mkdir(exist_ok=True)
-                    made.append(path)
-            probe = folder / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-            return
-        except OSError as error:
-            # jobs that begin at the same time take away the folders above that they made for their trial
-            if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:
-                reason = f"{folder} ({error.strerror})"
-                raise ConfigError(f"{key} must be a folder that can be written, got {reason}") from error
-        finally:
-            for path in reversed(made):
-                with contextlib.suppress(OSError):  # somebody else is using it by now
-                    path.rmdir()

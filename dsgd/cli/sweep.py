@@ -124,8 +124,8 @@ def _recovered(folder: Path, writer: Writer) -> Sweep:
 
 def _site(words: Sequence[str], config_dir: str | None) -> Site:
     """words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
-    from dsgd.cli.build import build
     from dsgd.cli.compose import ConfigTree, did_you_mean, plain
+    from dsgd.run.values import build
 
     fields = list(Site.__dataclass_fields__)
     overrides = []
@@ -146,8 +146,9 @@ def _site(words: Sequence[str], config_dir: str | None) -> Site:
 
 def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point]:
     """The checked points of a grid by their id, in its order."""
-    from dsgd.cli.build import ConfigError, build_experiment
     from dsgd.cli.compose import ConfigTree
+    from dsgd.run.configuration import configure
+    from dsgd.run.values import ConfigError
 
     tree = ConfigTree(config_dir)
     for override in tree.parse(overrides):
@@ -156,8 +157,8 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
             raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what goes on")
     found: dict[str, Point] = {}
     # the folders are not asked for, and would take half of the time
-    for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True):
-        build_experiment(job.values)
+    for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True).runs:
+        configure(job.values)
         if engine_of(job.values) == "dist" and job.values["engine"].get("gradients") == "none":
             raise ConfigError("engine.gradients must not be none with engine=dist, got none")
         point = point_of(job.values, job.overrides, config_dir)

@@ -13,7 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -50,11 +50,11 @@ class MirrorOptions:
 class Mirror:
     """The run's end of it; does nothing with wandb.mode=disabled."""
 
-    def __init__(self, config: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, options: MirrorOptions, folder: Path) -> None:
         """folder: of a record that has begun."""
-        self._timeout_s: float = config["wandb"]["timeout_s"]
+        self._timeout_s = options.timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        if config["wandb"]["mode"] != "disabled":
+        if options.mode != "disabled":
             command = [sys.executable, "-P", "-m", "dsgd.record.mirror", str(folder)]
             # in a session of its own, where a Ctrl-C at the terminal does not reach it
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)

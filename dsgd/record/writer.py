@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,20 @@ class Record:
     lines: of an interrupted run's metrics.jsonl that stay; wall_s: its host time so far."""
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], before: Path | None = None, lines: int = 0, wall_s: float = 0.0
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        devices: Sequence[str],
+        before: Path | None = None,
+        lines: int = 0,
+        wall_s: float = 0.0,
     ):
         self.folder = folder
         self._started = time.monotonic() - wall_s
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False).encode())
-        write_atomically(folder / ENV, json.dumps(environment(), indent=2).encode() + b"\n")
+        write_atomically(folder / ENV, json.dumps(environment(devices), indent=2).encode() + b"\n")
         write_atomically(folder / METRICS, kept)
         (folder / SUMMARY).unlink(missing_ok=True)
         self._metrics = (folder / METRICS).open("ab")
@@ -83,7 +89,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def environment() -> dict[str, Any]:
+def environment(devices: Sequence[str]) -> dict[str, Any]:
     """What the run was made with: commit, versions, host."""
     return {
         "dsgd": version("dsgd"),
@@ -94,7 +100,7 @@ def environment() -> dict[str, Any]:
         "numpy": version("numpy"),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "device": "cpu",
+        "devices": list(devices),
         "cpus": os.cpu_count(),
     }
 

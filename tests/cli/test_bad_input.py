@@ -258,16 +258,13 @@ def test_help_and_errors_import_nothing_heavy(tmp_path: Path) -> None:
 
 
 FORKED = """
-from dsgd.cli.feasible import in_child
+import os, sys
+from dsgd.run.child import text_of_child
 
-def check():
-    raise ValueError("precision must be another")
-
-in_child(lambda: None)
-try:
-    in_child(check)
-except ValueError as error:
-    print(error)
+print(text_of_child(lambda: "precision must be another"))
+print(text_of_child(lambda: sys.exit(2)))
+print(text_of_child(lambda: os.kill(os.getpid(), 9)))
+print(text_of_child(lambda: 1 / 0))
 """
 
 
@@ -275,4 +272,5 @@ def test_what_a_check_in_a_process_of_its_own_finds_is_told_here() -> None:
     """GPUs are asked there: CUDA, once begun, would not survive the fork of the workers."""
     line = [sys.executable, "-W", "error", "-c", FORKED]
     result = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout == "precision must be another\n"
+    assert result.stdout == "('precision must be another', 0)\n('', 2)\n('', -9)\n('', 1)\n"
+    assert result.stderr.count("ZeroDivisionError") == 1

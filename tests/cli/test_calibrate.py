@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.build import build_experiment
 from dsgd.cli.calibrate import main
 from dsgd.cli.compose import ConfigTree
+from dsgd.run.configuration import configure
 from tests.support.command import shell
 
 
@@ -20,8 +20,8 @@ def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
     assert ended.stdout == (tmp_path / "my/cluster/mine.yaml").read_text()
     assert "3 workers" in ended.stdout
     assert "use it: dsgd-run --config-dir my cluster=mine" in ended.stderr
-    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine", "nodes=3"], multirun=False)
-    cluster = build_experiment(job.values).cluster
+    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine", "nodes=3"], multirun=False).runs
+    cluster = configure(job.values).experiment.cluster
     assert 0 < cluster.gradient_s < 10
     assert 0 < cluster.latency_s < 10
     assert cluster.bandwidth > 1e6

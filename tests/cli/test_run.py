@@ -55,7 +55,8 @@ def test_the_record_has_its_fields(typed_run: tuple[subprocess.CompletedProcess[
     assert config["algo"]["name"] == "gossip"
     assert "hydra" not in config
     env = json.loads((folder / "env.json").read_text())
-    assert env.keys() >= {"dsgd", "commit", "python", "torch", "numpy", "host", "device"}
+    assert env.keys() >= {"dsgd", "commit", "python", "torch", "numpy", "host", "devices"}
+    assert env["devices"] == ["cpu"]
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
 
 

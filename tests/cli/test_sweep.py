@@ -81,7 +81,7 @@ def test_ctrl_c_ends_a_sweep(tmp_path: Path) -> None:
 
 def test_the_jobs_of_a_sweep_share_its_folder() -> None:
     """However long it takes to check them: the time in the folder's name is that of the sweep."""
-    jobs = ConfigTree().jobs(["seed=range(12)", "hydra.sweep.dir=${now:%H-%M-%S-%f}"], multirun=True)
+    jobs = ConfigTree().jobs(["seed=range(12)", "hydra.sweep.dir=${now:%H-%M-%S-%f}"], multirun=True).runs
     assert len({job.folder.parent for job in jobs}) == 1
     assert len({job.folder for job in jobs}) == 12
 
@@ -98,7 +98,7 @@ def test_an_interpolation_is_resolved_by_each_job(tmp_path: Path) -> None:
     """The folder of a job may be made from what is swept over."""
     sweep = ["-m", "algo=sync,gossip", "nodes=2", "optimizer.lr=0.1,0.2"]
     folder = "hydra.sweep.subdir=${hydra.runtime.choices.algo}-${optimizer.lr}"
-    jobs = ConfigTree().jobs([*sweep[1:], f"hydra.sweep.dir={tmp_path}", folder], multirun=True)
+    jobs = ConfigTree().jobs([*sweep[1:], f"hydra.sweep.dir={tmp_path}", folder], multirun=True).runs
     assert [job.folder.name for job in jobs] == ["sync-0.1", "sync-0.2", "gossip-0.1", "gossip-0.2"]
 
 
@@ -108,7 +108,7 @@ def test_each_job_is_what_hydra_composes_for_it() -> None:
     tree = ConfigTree()
     sweep = ["algo=sync,gossip", "nodes=2,4", "experiment=slow_network", "~target.accuracy"]
     sweep += ["+cluster.slow_nodes={1: 2.0},{0: 3.0}", "model=resnet8", "hydra.sweep.dir=x"]
-    jobs = tree.jobs(sweep, multirun=True)
+    jobs = tree.jobs(sweep, multirun=True).runs
     assert len(jobs) == 8
     for job in jobs:
         assert job.values == plain(tree.load([*job.overrides, "hydra.sweep.dir=x"]))

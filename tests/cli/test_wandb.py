@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.record.mirror import Mirror, new_lines
+from dsgd.record.mirror import Mirror, MirrorOptions, new_lines
 from tests.support.command import call, lines, shell, signalled, summary
 
 RUN = [
@@ -74,7 +74,7 @@ def test_a_stuck_wandb_is_left_behind(
     """It never reads what it is told, and never ends."""
     (tmp_path / "wandb.py").write_text("import signal\nsignal.pause()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    mirror = Mirror({"wandb": {"mode": "offline", "timeout_s": 0.2}}, tmp_path)
+    mirror = Mirror(MirrorOptions(mode="offline", timeout_s=0.2), tmp_path)
     for _ in range(100_000):  # more than a pipe holds
         mirror.wake()
     mirror.finish()

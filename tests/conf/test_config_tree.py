@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.build import ConfigError, build_experiment
 from dsgd.cli.compose import GROUPS, composed
+from dsgd.run.configuration import configure
+from dsgd.run.values import ConfigError
 from tests.support.command import call, lines, summary
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -44,13 +45,13 @@ def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
     choice = f"{path.parent.name}={path.stem}"
-    values, _ = composed([choice, *WITH.get(choice, [])])
+    values = composed([choice, *WITH.get(choice, [])])
     missing = ABSENT.get(path.stem.rpartition("_")[2]) if path.parent.name in ("data", "experiment") else None
     if missing is not None:
         with pytest.raises(ConfigError, match=missing):
-            build_experiment(values)
+            configure(values)
         return
-    experiment = build_experiment(values)
+    experiment = configure(values).experiment
     if path.parent.name != "experiment" and choice != "model=torchvision":  # which takes the name of its model
         assert values[path.parent.name]["name"] == path.stem
     assert experiment.nodes == values["nodes"]

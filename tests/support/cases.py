@@ -8,9 +8,9 @@ from importlib.resources import files
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import GROUPS, composed
 from dsgd.experiment import Experiment
+from dsgd.run.configuration import configure
 
 torch.set_num_threads(1)
 
@@ -48,9 +48,9 @@ def prepared(*overrides: str) -> Experiment:
     values = OmegaConf.from_dotlist([text for text in overrides if text not in choices])
     whole = OmegaConf.to_container(OmegaConf.merge(chosen(*choices), values))
     assert isinstance(whole, dict)
-    return build_experiment({str(key): value for key, value in whole.items()})
+    return configure({str(key): value for key, value in whole.items()}).experiment
 
 
 @cache
 def chosen(*choices: str) -> DictConfig:
-    return OmegaConf.create(composed(list(choices))[0])
+    return OmegaConf.create(composed(list(choices)))

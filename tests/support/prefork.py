@@ -146,8 +146,8 @@ def serve() -> None:
     """Fork for every line of standard input, until it ends."""
     import torch
 
-    import dsgd.cli.distributed
-    import dsgd.cli.session  # noqa: F401
+    import dsgd.run.distributed
+    import dsgd.run.simulated  # noqa: F401
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     ended: dict[int, int] = {}

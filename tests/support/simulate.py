@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from dsgd.cli.build import build_experiment
 from dsgd.cli.compose import composed
 from dsgd.experiment import Experiment
+from dsgd.run.configuration import configure
 from dsgd.sim.simulation import Simulation
 
 torch.set_num_threads(1)
@@ -39,7 +39,7 @@ class Outcome:
 
 def experiment(*overrides: str) -> Experiment:
     """The experiment of a command line."""
-    return build_experiment(composed(list(overrides))[0])
+    return configure(composed(list(overrides))).experiment
 
 
 def simulate(*overrides: str, interrupt: Callable[[Simulation], bool] = lambda simulation: False) -> Outcome:

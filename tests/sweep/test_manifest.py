@@ -17,7 +17,7 @@ PATIENCE_S = 60
 
 
 def values(*overrides: str) -> dict[str, Any]:
-    return composed(overrides)[0]
+    return composed(overrides)
 
 
 def point(seed: int) -> Point:

@@ -19,7 +19,7 @@ DEFAULTS = Path(__file__).parents[2] / "conf" / "slurm" / "default.yaml"
 
 
 def point(*overrides: str) -> Point:
-    return point_of(composed(overrides)[0], overrides, None)
+    return point_of(composed(overrides), overrides, None)
 
 
 def test_the_file_of_defaults_has_every_key_with_its_default() -> None:

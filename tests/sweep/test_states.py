@@ -47,7 +47,7 @@ def test_the_record_says_why() -> None:
 
 def test_what_is_complete_is_told_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    points = [point_of(composed([f"seed={seed}"])[0], [f"seed={seed}"], None) for seed in range(3)]
+    points = [point_of(composed([f"seed={seed}"]), [f"seed={seed}"], None) for seed in range(3)]
     with locked(tmp_path) as writer:
         writer.points(points)
         writer.submitting("first", points, [])
@@ -80,7 +80,7 @@ def test_what_the_queue_has_forgotten_the_data_base_tells(tmp_path: Path, monkey
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    points = [point_of(composed([f"seed={seed}"])[0], [f"seed={seed}"], None) for seed in range(5)]
+    points = [point_of(composed([f"seed={seed}"]), [f"seed={seed}"], None) for seed in range(5)]
     with locked(tmp_path) as writer:
         writer.points(points)
         writer.submitting("first", points[:3], [])

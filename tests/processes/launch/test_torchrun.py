@@ -169,7 +169,7 @@ def test_different_configurations_are_one_line_that_names_the_key(
 def test_different_code_is_one_line_with_both_versions(stage: Stage, tmp_path: Path) -> None:
     port, folder = free_port(), tmp_path / "rank 1"
     other = "import sys, dsgd.record.writer as w; w.code_version = lambda: 'dsgd 9.9, torch 8.8'; "
-    other += "import dsgd.cli.distributed; print('here', flush=True); from dsgd.cli.run import main; sys.exit(main())"
+    other += "import dsgd.run.distributed; print('here', flush=True); from dsgd.cli.run import main; sys.exit(main())"
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", other, *QUADRATIC, f"hydra.run.dir={folder}"],

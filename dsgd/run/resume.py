@@ -7,15 +7,16 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dsgd.cli.build import ConfigError
 from dsgd.host.launcher import launch
 from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
+from dsgd.run.values import ConfigError
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
@@ -24,19 +25,33 @@ CHECKPOINT = "in the checkpoint to resume from"
 
 
 class NothingToDo(Exception):
-    """The run has come to its end before: one line that says so."""
+    """The run is completed already: one line that says so."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """header: the plain values that `write_checkpoint` was given."""
+
+    path: Path
+    header: dict[str, Any]
+
+    @property
+    def engine(self) -> str:
+        return self.header["engine"]
 
 
 def is_automatic(wanted: str | None) -> bool:
-    """Is the run in the record's folder the one to go on with, if there is one? wanted: the value of `resume`. A job
-    that SLURM has started again goes on by itself."""
+    """Return True if the run in the record's folder is to go on, should there be one.
+
+    wanted: the value of `resume`. A job that SLURM has started again goes on without being asked."""
     where = launch(os.environ)
     return wanted == AUTO or (wanted is None and where.step is not None and where.attempt > 0)
 
 
 def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
-    """The run in this folder, if it can go on; None: it is to begin. Raises NothingToDo if it has come to its end, and
-    ConfigError if that was one with another configuration."""
+    """Return the folder if the run in it can go on, None if it has to begin.
+
+    Raises NothingToDo if it is completed, and ConfigError if that was a run of another configuration."""
     summary = folder / SUMMARY
     if (folder / NAME).is_file():
         return str(folder)
@@ -48,9 +63,10 @@ def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
     raise NothingToDo(f"the run in {folder} is {status}: nothing to do")
 
 
-def checkpoint_of(path: str) -> tuple[Path, dict[str, Any]]:
-    """The checkpoint in a run folder, or at a path itself, and its header; whole, and with its record beside it.
-    Raises ConfigError."""
+def checkpoint_of(path: str) -> Checkpoint:
+    """Return the checkpoint in a run folder, or at a path itself.
+
+    Raises ConfigError unless it is whole, with its record beside it."""
     try:
         checkpoint = find_checkpoint(path)
     except CheckpointError as error:
@@ -63,11 +79,11 @@ def checkpoint_of(path: str) -> tuple[Path, dict[str, Any]]:
     lines = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
     if lines < wanted:
         raise ConfigError(f"resume must have {METRICS} of >= {wanted} lines beside it, got {lines} in {metrics}")
-    return checkpoint, header
+    return Checkpoint(checkpoint, header)
 
 
 def ended(path: str) -> str | None:
-    """What to say of a run without checkpoint, if it has come to an end."""
+    """Return an error text for a run without checkpoint that has ended; None if it has not."""
     summary = Path(path) / SUMMARY
     if not summary.is_file():
         return None
@@ -75,8 +91,9 @@ def ended(path: str) -> str | None:
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
-    """The configuration to go on with: that in the checkpoint's header. Who gives more than resume=PATH must give the
-    same one; raises ConfigError at the first difference."""
+    """Return the configuration to go on with: that in the checkpoint's header.
+
+    Overrides besides resume=PATH must give the same one; raises ConfigError at the first difference."""
     stored: dict[str, Any] = with_numbers(header["config"])
     if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.")) for text in overrides):
         _compare_all(stored, values, CHECKPOINT)
@@ -84,7 +101,7 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
 
 
 def with_numbers(value: Any) -> Any:
-    """JSON writes {3: 2.0} as {"3": 2.0}; the number of a node back as a number."""
+    """Turn keys like "3" back into numbers: JSON writes {3: 2.0} as {"3": 2.0}."""
     if not isinstance(value, dict):
         return value
     return {int(key) if key.isdecimal() else key: with_numbers(inner) for key, inner in value.items()}
@@ -107,11 +124,11 @@ def compare(stored: Any, given: Any, key: str, where: str) -> None:
 
 
 def command(folder: Path) -> str:
-    """What to type to go on with the run in a folder."""
+    """Return the command that goes on with the run in a folder."""
     plain = re.fullmatch(r"[A-Za-z0-9_./-]+", str(folder))
     return f"dsgd-run resume={folder}" if plain else f"dsgd-run {shlex.quote(f'resume={quoted(folder)}')}"
 
 
-def quoted(path: Path) -> str:
-    """A path as Hydra's grammar takes it, whatever is in it."""
+def quoted(path: Path | str) -> str:
+    """Quote a path for Hydra's grammar."""
     return "'" + str(path).replace("'", "\\'") + "'"

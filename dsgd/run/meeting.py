@@ -1,40 +1,46 @@
-"""This process among those that torchrun or srun has started: they must agree before anything is done."""
+"""The processes that torchrun or srun has started: they agree on a configuration before anything is done."""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from dsgd.cli.build import ConfigError
-from dsgd.cli.resume import compare, with_numbers
 from dsgd.host.launcher import Launch
 from dsgd.processes.launch.rendezvous import Meeting, NoMeeting, listen, master_of, meet, new_token
 from dsgd.record.writer import code_version
+from dsgd.run.configuration import RunConfig
+from dsgd.run.resume import compare, with_numbers
+from dsgd.run.values import ConfigError
 
 
 @dataclass(frozen=True)
 class Joined:
-    """listener: of the coordinator, in rank 0."""
+    """This process's part in the meeting. listener: of the coordinator, in rank 0."""
 
     rank: int
     meeting: Meeting
     listener: socket.socket | None
 
 
-def join(where: Launch, values: Mapping[str, Any], folder: Path) -> Joined:
-    """Meet the other processes. folder: of the record, if this is rank 0. Raises ConfigError, in all of them, if one
-    does not come, or has another configuration or other code than rank 0."""
+def join(where: Launch, config: RunConfig, folder: Path) -> Joined:
+    """Meet the other processes of this launch.
+
+    folder: of the record, if this is rank 0. Raises ConfigError, in all of them, if one does not come, or has another
+    configuration or other code than rank 0."""
+    if where.nodes != config.experiment.nodes:
+        variable = "WORLD_SIZE" if where.kind == "torchrun" else "SLURM_NTASKS"
+        given = config.experiment.nodes
+        raise ConfigError(f"nodes must be {variable}={where.nodes}, the processes started, got {given}")
+    values = dict(config.values)
     version = code_version()
     listener: socket.socket | None = None
 
     def offer() -> Meeting:
         assert listener is not None
         host, port = listener.getsockname()[:2]
-        return Meeting(host, port, new_token(), str(folder), dict(values), version)
+        return Meeting(host, port, new_token(), str(folder), values, version)
 
     def object_to(meeting: Meeting) -> str | None:
         try:

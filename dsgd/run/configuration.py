@@ -1,0 +1,132 @@
+"""One run as configured: types, ranges, and what fits together. Does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsgd.experiment import Budget, Evaluation, Experiment, Target
+from dsgd.optimizer import SGD
+from dsgd.record.mirror import MirrorOptions
+from dsgd.run.values import ConfigError, build, checked, one_of, prefixed
+from dsgd.schedule import Schedule
+
+GRADIENTS = ("stacked", "vmap", "loop", "none")
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
+KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
+KEYS += ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
+KEYS += ("budget", "eval", "target", "wandb")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last four are for
+    engine=dist."""
+
+    name: str = "auto"  # auto | sim | dist
+    gradients: str = "stacked"  # stacked | vmap | loop | none: timing only
+    stack_size: int | None = None  # most models in one call
+    device: str = "auto"  # auto | cpu | cuda
+    threads: int | None = None  # of arithmetic; null: OMP_NUM_THREADS, or all cores of this process
+    checkpoint_every_s: float | None = None  # of host time
+    timeout_s: float = 60.0
+    patience_s: float = 2.0
+    gpus_per_node: int | None = None
+    restarts: int = 0
+
+    def __post_init__(self) -> None:
+        one_of(self.gradients, GRADIENTS, "gradients")
+        one_of(self.device, DEVICES, "device")
+        for name in ("threads", "stack_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
+            raise ValueError(f"checkpoint_every_s must be > 0 or null, got {self.checkpoint_every_s}")
+        if not 1 <= self.timeout_s <= 86400:
+            raise ValueError(f"timeout_s must be in [1, 86400], got {self.timeout_s}")
+        if not 0 < self.patience_s <= self.timeout_s:
+            raise ValueError(f"patience_s must be in (0, timeout_s = {self.timeout_s:g}], got {self.patience_s}")
+        for name in ("gpus_per_node", "restarts"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must be >= 0, got {value}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run as configured. values: the same as plain values, as `config.yaml` has them."""
+
+    experiment: Experiment
+    engine: EngineOptions
+    wandb: MirrorOptions
+    values: Mapping[str, Any]
+
+
+def configure(values: Mapping[str, Any]) -> RunConfig:
+    """Check a configuration and return it typed. Loads and writes nothing.
+
+    values: the resolved configuration as plain values; each group may have the `name` of its choice. Raises
+    ConfigError."""
+    for key in [*KEYS, *values]:
+        if key not in values:
+            raise ConfigError(f"{key} must be given, got nothing")
+        if key not in KEYS:
+            raise ConfigError(f"{key} is not a key of the configuration; it has {', '.join(KEYS)}")
+    nodes, batch_size, seed = (checked(values[key], int, key) for key in ("nodes", "batch_size", "seed"))
+    for key, value, least in (("nodes", nodes, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"{key} must be >= {least}, got {value}")
+    if seed >= 2**63:
+        raise ConfigError(f"seed must be < 2^63, got {seed}")
+    with prefixed(None):
+        precision = one_of(values["precision"], PRECISIONS, "precision")
+    optimizer = build(SGD, values["optimizer"], "optimizer")
+    schedule = build(Schedule, values["schedule"], "schedule")
+    engine = build(EngineOptions, values["engine"], "engine")
+    budget = build(Budget, values["budget"], "budget")
+    evaluation = build(Evaluation, values["eval"], "eval")
+    target = build(Target, values["target"], "target")
+    wandb = build(MirrorOptions, values["wandb"], "wandb")
+    cluster = build(None, values["cluster"], "cluster")
+    model = build(None, values["model"], "model")
+    data = build(None, values["data"], "data")
+
+    with prefixed("cluster"):
+        cluster.check(nodes)
+    with prefixed(None):
+        model.check(data.input_shape, data.classes)
+        if engine.gradients != "none":  # without gradients no data are drawn, and any number of nodes is fine
+            data.check(nodes, batch_size)
+    topology_config = build(None, values["topology"], "topology")
+    with prefixed("topology", fields=topology_config):
+        topology = topology_config.build(nodes, seed)
+    algo = build(None, values["algo"], "algo", topology=topology)
+    with prefixed(None):
+        experiment = Experiment(
+            nodes=nodes,
+            batch_size=batch_size,
+            seed=seed,
+            precision=precision,
+            algo=algo,
+            model=model,
+            data=data,
+            optimizer=optimizer,
+            schedule=schedule,
+            cluster=cluster,
+            topology=topology,
+            budget=budget,
+            eval=evaluation,
+            target=target,
+            gradients=engine.gradients,
+            stack_size=engine.stack_size,
+            device=engine.device,
+            channels_last=checked(values["channels_last"], bool, "channels_last"),
+            compile=checked(values["compile"], bool, "compile"),
+            trace=checked(values["trace"], bool, "trace"),
+        )
+    with prefixed("algo"):
+        algo.check(nodes, experiment.peak_lr, optimizer.momentum)
+    return RunConfig(experiment, engine, wandb, values)

@@ -1,0 +1,177 @@
+"""A run in real processes: this process becomes the parent of all others here, one of which coordinates the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsgd.data.protocols import Decoded
+from dsgd.engine.trace import Row
+from dsgd.host.launcher import launch
+from dsgd.host.resources import cores
+from dsgd.problem.precision import prepare
+from dsgd.problem.problem import build_problem
+from dsgd.processes.control import Hub, Line
+from dsgd.processes.coordinator.coordinator import Coordinator
+from dsgd.processes.coordinator.evaluator import evaluate
+from dsgd.processes.coordinator.sharded import is_sharded
+from dsgd.processes.job import Job, Limits
+from dsgd.processes.launch.parent import Child, Parent
+from dsgd.processes.launch.rendezvous import listen, new_token
+from dsgd.processes.worker.process import Post, guarded, serve, work
+from dsgd.record.checkpoint import read_state
+from dsgd.record.writer import SUMMARY
+from dsgd.run.life import live
+from dsgd.run.meeting import Joined
+from dsgd.run.plan import Plan, worker_devices
+from dsgd.run.values import prefixed
+
+LOGS = "logs"
+LAST_LINES = 15  # of a failed process's log that are printed
+
+
+def run_distributed(plan: Plan, folder: Path, joined: Joined | None) -> str:
+    """Run a plan with its record in `folder`. Returns the status. Raises ConfigError.
+
+    joined: with the processes of a launcher; None: all workers are started here."""
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    job, listener = _job(plan, joined)
+    _warn_of_crowding(job)
+    logs = folder / LOGS
+    logs.mkdir(parents=True, exist_ok=True)
+    parent = Parent(logs)
+    over: Child | Line
+    if listener is not None:
+        over = parent.start("coordinator", lambda again: _coordinate(plan, folder, job, listener), quiet=False)
+        listener.close()
+    else:
+        over = Line(job.coordinator, job.token, job.limits.timeout_s)
+        over.send({"kind": "hello", "role": "agent"})
+        parent.closing.append(over.socket)
+    _start_members(parent, plan, job, joined)
+    status = parent.supervise(over, lambda: _ask_to_stop(over))
+    if status is not None and status < 0:
+        _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
+        return "failed"
+    if parent.status is not None:
+        return parent.status
+    summary = folder / SUMMARY
+    return json.loads(summary.read_text())["status"] if summary.is_file() else "failed"
+
+
+def _job(plan: Plan, joined: Joined | None) -> tuple[Job, socket.socket | None]:
+    """Return what every process is given, and the coordinator's listening socket where that process is started here."""
+    experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
+    devices = worker_devices(options.gpus_per_node, experiment.nodes, where)
+    with prefixed(None):
+        if any(names == ["cpu"] for names in devices.values()):
+            prepare(experiment.precision, torch.device("cpu"))
+        problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    if isinstance(problem.data, Decoded):
+        problem.data.share(len(devices) if joined is None else where.local_nodes)
+    if joined is None:
+        listener = listen("127.0.0.1")
+        coordinator, token = listener.getsockname()[:2], new_token()
+    else:
+        listener = joined.listener
+        coordinator, token = (joined.meeting.host, joined.meeting.port), joined.meeting.token
+    job = Job(
+        experiment=experiment,
+        problem=problem,
+        coordinator=coordinator,
+        token=bytes.fromhex(token),
+        limits=Limits(options.timeout_s, options.patience_s),
+        threads=options.threads or 1,
+        devices=devices,
+        state=None if plan.checkpoint is None else read_state(plan.checkpoint.path),
+    )
+    return job, listener
+
+
+def _start_members(parent: Parent, plan: Plan, job: Job, joined: Joined | None) -> None:
+    """Fork the servers, workers and evaluators that belong to this process."""
+    p, k = job.experiment.nodes, job.experiment.algo.servers
+    for node in range(p, p + k):
+        if joined is None or (node - p) % p == joined.rank:
+            parent.start(f"server {node - p}", _process(serve, job, "server", node))
+    restarts = 0 if job.experiment.algo.lockstep else plan.config.engine.restarts
+    for rank in job.devices:
+        parent.start(f"worker {rank}", _process(work, job, "worker", rank), restarts, echo=rank == 0)
+    if is_sharded(job.experiment, job.problem):
+        for rank in list(job.devices)[: cores()]:  # each needs memory of its own
+            parent.start(f"evaluator {rank}", _evaluator(job, f"evaluator {rank}"))
+
+
+def _process(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, node: int) -> Callable[[bool], int]:
+    return lambda again: guarded(main, job, role, node, again)
+
+
+def _evaluator(job: Job, name: str) -> Callable[[bool], int]:
+    return lambda again: evaluate(job, name)
+
+
+def _ask_to_stop(over: Child | Line) -> None:
+    """Ask the coordinator to end the run."""
+    if isinstance(over, Child):
+        os.kill(over.pid, signal.SIGINT)
+    else:
+        over.send({"kind": "interrupt"})
+
+
+def _warn_of_crowding(job: Job) -> None:
+    workers, available = sum(names == ["cpu"] for names in job.devices.values()), cores()
+    if workers * job.threads > available:
+        _print(f"warning: {workers} workers of {job.threads} threads share {available} cores and wait for each other")
+
+
+class CoordinatedTraining(Coordinator):
+    """A run as its coordinator sees it. Implements `dsgd.run.life.Training`."""
+
+    engine = "dist"
+    clock = "wall"
+
+    @property
+    def header(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of the devices of the workers on this machine."""
+        return sorted({name for names in self.job.devices.values() for name in names})
+
+    @property
+    def marks(self) -> int:
+        return self.progress.marks
+
+    def trace_rows(self) -> list[Row]:
+        return self.trace
+
+
+def _coordinate(plan: Plan, folder: Path, job: Job, listener: socket.socket) -> int:
+    """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
+    hub = Hub(listener, job.token, _print)
+    training = CoordinatedTraining(job, hub, _print, plan.config.engine.checkpoint_every_s)
+    status = live(plan, folder, training, [signal.SIGINT])
+    if status == "failed":
+        _print_log(folder / LOGS, training.culprit)
+    return 1 if status == "failed" else 0
+
+
+def _print_log(logs: Path, name: str | None) -> None:
+    """Print the last lines of the process that failed."""
+    log = logs / f"{(name or '').replace(' ', '_')}.log"
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    if lines:
+        _print("\n".join([f"last lines of {log}:", *(f"    {line}" for line in lines[-LAST_LINES:])]))
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,45 @@
+"""Runs a plan on the engine that was chosen for it.
+
+plan = plan_run(values, overrides=[])
+status = execute(plan, Path("outputs/mine"))
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsgd.host.launcher import launch
+from dsgd.run.plan import Plan
+
+if TYPE_CHECKING:
+    from dsgd.run.meeting import Joined
+
+
+def join_launch(plan: Plan, folder: Path) -> Joined | None:
+    """Meet the other processes of torchrun or srun, if real processes are wanted and one of these has started them.
+
+    folder: of the record, if this is rank 0. Raises ConfigError."""
+    where = launch(os.environ)
+    if plan.engine != "dist" or where.kind == "local":
+        return None
+    from dsgd.run.meeting import join  # imports torch
+
+    return join(where, plan.config, folder)
+
+
+def execute(plan: Plan, folder: Path, joined: Joined | None = None) -> str:
+    """Run a plan with its record in `folder`. Returns the status: completed, diverged, interrupted or failed.
+
+    joined: with the processes of a launcher. Raises ConfigError for what only loading data and model can tell."""
+    if joined is None or joined.rank == 0:
+        print(plan.why, file=sys.stderr)
+    if plan.engine == "sim":
+        from dsgd.run.simulated import run_simulated  # imports torch
+
+        return run_simulated(plan, folder)
+    from dsgd.run.distributed import run_distributed
+
+    return run_distributed(plan, folder, joined)

@@ -1,0 +1,75 @@
+"""What only torch can tell of a configuration, still before anything is written: whether the model fits the data, and
+whether the devices here can compute in the precision asked for.
+
+Imports torch, which takes seconds, only where there is something to ask.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from dsgd.host.launcher import launch
+from dsgd.models.library import Imported, Torchvision
+from dsgd.run.child import text_of_child
+from dsgd.run.plan import Plan, worker_devices
+from dsgd.run.values import ConfigError, prefixed
+
+PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the workers
+
+
+def check_with_torch(plan: Plan, here: bool, models: list[tuple[object, ...]]) -> None:
+    """Raise ConfigError for a device or a model that cannot do what the plan asks for.
+
+    here: the run will be on this machine. models: those that have been found to fit their data, which are not tried
+    again."""
+    experiment, options = plan.config.experiment, plan.config.engine
+    asked = experiment.precision in ("tf32", "bf16") or experiment.device == "cuda" or options.gpus_per_node
+    if asked and here and experiment.gradients != "none":
+        _check_devices(plan)
+    model = (experiment.model, experiment.data.input_shape, experiment.data.classes)
+    if isinstance(experiment.model, (Imported, Torchvision)) and model not in models:
+        import torch
+
+        torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it anew
+        with prefixed(None), torch.random.fork_rng(devices=[]):
+            experiment.model.build(experiment.data.input_shape, experiment.data.classes)
+        models.append(model)
+
+
+def _check_devices(plan: Plan) -> None:
+    from dsgd.gradients.stacked import chosen_device
+
+    experiment, options = plan.config.experiment, plan.config.engine
+    with prefixed(None):
+        if plan.engine == "sim":
+            names = {chosen_device(experiment.device).type}
+        else:
+            by_rank = worker_devices(options.gpus_per_node, experiment.nodes, launch(os.environ))
+            names = {name for of_rank in by_rank.values() for name in of_rank}
+    if names == {"cpu"}:
+        problem = _problem(experiment.precision, names)
+    else:  # CUDA, once begun in this process, could not be used in those that are forked of it
+        problem, _ = text_of_child(lambda: _problem_in_time(experiment.precision, names))
+    if problem:
+        raise ConfigError(problem)
+
+
+def _problem_in_time(precision: str, devices: set[str]) -> str:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(PATIENCE_S)
+    return _problem(precision, devices)
+
+
+def _problem(precision: str, devices: set[str]) -> str:
+    """Return what speaks against computing in this precision on these devices, or ""."""
+    import torch
+
+    from dsgd.problem.precision import prepare
+
+    try:
+        for name in sorted(devices):
+            prepare(precision, torch.device(name))
+    except ValueError as error:
+        return str(error)
+    return ""

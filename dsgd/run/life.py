@@ -1,0 +1,180 @@
+"""The life of a run, whichever engine computes it: record, mirror, progress, checkpoints, signals, summary."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from dsgd.data import DataLost
+from dsgd.engine.marks import Mark
+from dsgd.engine.trace import Row, write_trace
+from dsgd.record.checkpoint import NAME, write_checkpoint
+from dsgd.record.mirror import Mirror
+from dsgd.record.writer import Record
+from dsgd.run.configuration import RunConfig
+from dsgd.run.plan import Plan
+from dsgd.run.progress import ProgressLine
+
+LOOK_S = 0.1  # between two updates of the progress line
+
+State = Mapping[str, Any]
+
+
+class Training(Protocol):
+    """A run under way in one of the engines, at its start or where a checkpoint left it.
+
+    status: running, then completed | diverged | interrupted | failed; error: one line, for failed. marks: evaluated so
+    far, those before a resumption included. header: what a checkpoint says of this engine."""
+
+    engine: str  # sim | dist
+    clock: str  # virtual | wall
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def devices(self) -> Sequence[str]: ...
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def marks(self) -> int: ...
+    @property
+    def header(self) -> dict[str, Any]: ...
+
+    def run(self, interrupt: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
+        """Yield every mark. Ends early, with a checkpoint, soon after `interrupt` has returned True. Calls `save`
+        with the state of every checkpoint that is due."""
+        ...
+
+    def summary(self) -> Mark:
+        """Return the fields of the run as a whole, so far."""
+        ...
+
+    def trace_rows(self) -> list[Row]: ...
+
+    def close(self, outcome: str) -> None:
+        """Tell everybody who takes part how the run has ended."""
+        ...
+
+
+class RecordLost(OSError):
+    """The record cannot be written: one line."""
+
+
+def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Signals]) -> str:
+    """Run to the end or to a signal, with the record in `folder`. Returns the status.
+
+    stops: signals that ask for a checkpoint and the end; a second Ctrl-C asks for the end alone."""
+    config, checkpoint = plan.config, plan.checkpoint
+    before, lines, wall_s = None, 0, 0.0
+    if checkpoint is not None:
+        before, lines, wall_s = checkpoint.path.parent, checkpoint.header["lines"], checkpoint.header["wall_s"]
+    record = Record(folder, config.values, training.devices, before, lines, wall_s)
+    mirror = Mirror(config.wandb, folder)
+    progress = ProgressLine(config.experiment, training.clock)
+    caught: list[int] = []
+    looked = 0.0
+
+    def save(state: State) -> None:
+        header = {
+            "config": {**config.values, "resume": None},
+            "engine": training.engine,
+            **training.header,
+            "lines": training.marks,
+            "wall_s": record.wall_s,
+        }
+        with _writing(folder):
+            record.sync()
+            write_checkpoint(folder, header, dict(state))
+
+    def interrupted() -> bool:
+        nonlocal looked
+        now = time.monotonic()
+        if now - looked > LOOK_S:
+            looked = now
+            progress.moved(training.time_s, training.samples, record.wall_s)
+        return bool(caught)
+
+    status, error = "failed", ""
+    try:
+        with _remembered(stops, caught), progress:
+            for mark in training.run(interrupted, save):
+                with _writing(folder):
+                    record.mark(mark)
+                mirror.wake()
+                progress.measured(mark)
+        status, error = training.status, training.error
+        if status in ("completed", "diverged"):
+            (folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
+    except KeyboardInterrupt:
+        status = "interrupted"
+    except (DataLost, RecordLost) as failure:
+        error = str(failure)
+    except Exception as failure:  # whatever an algorithm, a model or a data set may raise
+        where = "evaluation" if training.engine == "dist" else "simulation"
+        error = f"the {where} failed: {type(failure).__name__}: {failure}"
+        raise
+    finally:
+        if status == "failed":
+            print(error, file=sys.stderr, flush=True)  # also where the summary cannot be written
+        summary = _described(config, training) | training.summary() | training.header
+        try:
+            record.finish({**summary, "status": status, "error": error or None})
+        except OSError as failure:
+            print(f"the summary in {folder} cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
+            status = "failed"
+        training.close(status)
+        mirror.finish()
+    if config.experiment.trace:
+        write_trace(training.trace_rows(), training.time_s, folder / "trace.json")
+    return status
+
+
+def _described(config: RunConfig, training: Training) -> dict[str, Any]:
+    """Return the part of the summary that says what was run."""
+    values, experiment = config.values, config.experiment
+    return {
+        "algo": values["algo"]["name"],
+        "nodes": experiment.nodes,
+        "engine": training.engine,
+        "model": values["model"]["name"],
+        "data": values["data"]["name"],
+        "topology": experiment.topology.name,
+        "seed": experiment.seed,
+        "target_accuracy": experiment.target.accuracy,
+        "time_model": experiment.cluster.time_model,
+    }
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordLost(f"the record in {folder} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _remembered(stops: Sequence[signal.Signals], caught: list[int]) -> Iterator[None]:
+    """Put the signals that arrive into `caught`. Ctrl-C after any other of them raises KeyboardInterrupt."""
+
+    def remember(number: int, frame: object) -> None:
+        caught.append(number)
+        if number == signal.SIGINT and len(caught) > 1:
+            raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, remember) for number in stops}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            if not caught or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal it was told to send
+                signal.signal(number, handler)

@@ -1,0 +1,99 @@
+"""What is decided about a run before it starts: its engine, its devices, the checkpoint it goes on from.
+
+Does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dsgd.host.launcher import Launch, advice, gpus, launch
+from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.resume import Checkpoint, checkpoint_of, resumed
+from dsgd.run.values import ConfigError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """engine: sim or dist. why: one line on the choice. checkpoint: to go on from; None at a start."""
+
+    config: RunConfig
+    engine: str
+    why: str
+    checkpoint: Checkpoint | None
+
+
+def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
+    """Decide how a configuration is run.
+
+    values: the resolved configuration. overrides: what the user gave of it, for a run that is resumed. Raises
+    ConfigError."""
+    checkpoint = None
+    if values["resume"] is not None:
+        checkpoint = checkpoint_of(str(values["resume"]))
+        values = resumed(values, overrides, checkpoint.header)
+    config = configure(values)
+    engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
+    if engine == "dist" and config.engine.gradients == "none":
+        raise ConfigError("engine.gradients must not be none with engine=dist, got none")
+    return Plan(config, engine, why, checkpoint)
+
+
+def with_wandb_group(plan: Plan, group: str) -> Plan:
+    """Return the plan of a sweep's job, mirrored in the sweep's group unless another one is configured."""
+    config = plan.config
+    if config.wandb.mode == "disabled" or config.wandb.group is not None:
+        return plan
+    values = {**config.values, "wandb": {**config.values["wandb"], "group": group}}
+    return replace(plan, config=replace(config, wandb=replace(config.wandb, group=group), values=values))
+
+
+def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, str]:
+    """Return `sim` or `dist`, and a line that says why.
+
+    before: the engine of the run to go on with. Raises ConfigError."""
+    wanted, nodes = config.engine.name, config.experiment.nodes
+    where = launch(os.environ)  # contradictions in the environment are errors whatever is wanted
+    found = gpus(os.environ)
+    if before is not None and wanted in ("auto", before):
+        name, reason = before, "as the run to go on with"
+    elif before is not None:
+        raise ConfigError(f"engine must be {before}, as in the checkpoint to resume from, got {wanted}")
+    elif wanted != "auto":
+        name, reason = wanted, "as configured"
+    elif where.kind != "local":
+        name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
+    elif found >= nodes:
+        name, reason = "dist", f"there are {found} GPUs for {nodes} workers"
+    else:
+        gpu = "1 GPU" if found == 1 else f"{found} GPUs"
+        name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
+    if name == "dist":
+        hint = advice(os.environ)
+        return name, f"engine: dist, {reason}; time is the wall's" + (f"\n{hint}" if hint else "")
+    if where.nodes > 1:
+        raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")
+    gradients = "left out" if config.engine.gradients == "none" else "real"
+    return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
+
+
+def worker_devices(wanted: int | None, nodes: int, where: Launch) -> dict[int, list[str]]:
+    """Return the devices of each worker that this process starts, by rank: its GPUs, or the CPU.
+
+    wanted: GPUs of each; None: one if there are enough for all workers of this machine, else none. nodes: workers of
+    the run. Raises ConfigError."""
+    local = where.kind == "local"
+    ranks = range(nodes) if local else [where.rank]
+    first, workers = (0, nodes) if local else (where.local_rank, where.local_nodes)
+    found = gpus(os.environ)
+    each = int(found >= workers) if wanted is None else wanted
+    if each * workers > found:
+        raise ConfigError(
+            f"engine.gpus_per_node must be <= {found // workers} ({found} GPUs, {workers} workers here), got {each}"
+        )
+    return {
+        rank: [f"cuda:{(first + place) * each + i}" for i in range(each)] or ["cpu"] for place, rank in enumerate(ranks)
+    }

@@ -1,0 +1,131 @@
+"""A run in the simulator, in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsgd.data import DataLost
+from dsgd.engine.marks import Mark
+from dsgd.engine.trace import Row
+from dsgd.gradients.loop import Loop
+from dsgd.gradients.stacked import Stacked
+from dsgd.host.launcher import STOPS
+from dsgd.host.resources import cores
+from dsgd.record.checkpoint import read_state
+from dsgd.run.life import State, live
+from dsgd.run.plan import Plan
+from dsgd.run.values import ConfigError, prefixed
+from dsgd.sim.checkpoint import OtherRun, restore, snapshot
+from dsgd.sim.simulation import Simulation
+
+
+def run_simulated(plan: Plan, folder: Path) -> str:
+    """Run a plan with its record in `folder`. Returns the status. Raises ConfigError."""
+    training = SimulatedTraining(plan)
+    # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    return live(plan, folder, training, STOPS)
+
+
+class SimulatedTraining:
+    """A simulation at its start, or where the plan's checkpoint left it. Implements `dsgd.run.life.Training`.
+
+    header: what decides the last bits of a gradient."""
+
+    engine = "sim"
+    clock = "virtual"
+    error = ""
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises ConfigError for data that cannot be read, a model that does not fit them, or another run's
+        checkpoint."""
+        experiment, options, checkpoint = plan.config.experiment, plan.config.engine, plan.checkpoint
+        before = {} if checkpoint is None else checkpoint.header
+        threads = before.get("threads") or options.threads or _available_threads()
+        _compute_deterministically(threads)
+        if "gradients" in before:  # what the run began with, whatever it was to choose
+            experiment = replace(experiment, gradients=before["gradients"], device=before["device"])
+        try:
+            with prefixed(None):
+                self._simulation = Simulation(experiment)
+        except DataLost as error:
+            raise ConfigError(str(error)) from error
+        chosen = self._simulation.chosen
+        if before.get("gradients", chosen.name) != chosen.name:
+            raise ConfigError(f"resume must find gradients={before['gradients']} as before; {chosen.why}")
+        if checkpoint is not None:
+            try:
+                restore(self._simulation, read_state(checkpoint.path))
+            except OtherRun as error:
+                text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
+                raise ConfigError(text) from error
+        elif chosen.why is not None:
+            print(chosen.why, file=sys.stderr)
+        device = chosen.evaluator.device.type if isinstance(chosen.evaluator, (Loop, Stacked)) else "cpu"
+        self.devices = [device]
+        self.header = {"gradients": chosen.name, "device": device, "threads": threads}
+        self._checkpoint_every_s = options.checkpoint_every_s
+
+    @property
+    def status(self) -> str:
+        return self._simulation.status
+
+    @property
+    def time_s(self) -> float:
+        return self._simulation.time_s
+
+    @property
+    def samples(self) -> int:
+        return self._simulation.machine.samples
+
+    @property
+    def marks(self) -> int:
+        return self._simulation.progress.marks
+
+    def run(self, interrupt: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
+        simulation, every_s = self._simulation, self._checkpoint_every_s
+        saved = time.monotonic()
+
+        def between_events() -> bool:
+            nonlocal saved
+            if every_s is not None and time.monotonic() - saved >= every_s:
+                save(snapshot(simulation))
+                saved = time.monotonic()
+            return interrupt()
+
+        yield from simulation.run(between_events if every_s is not None else interrupt)
+        if simulation.status == "interrupted":
+            save(snapshot(simulation))
+
+    def summary(self) -> Mark:
+        return self._simulation.summary()
+
+    def trace_rows(self) -> list[Row]:
+        return self._simulation.trace_rows()
+
+    def close(self, outcome: str) -> None:
+        """Do nothing: nobody else takes part."""
+
+
+def _available_threads() -> int:
+    """Return the number of threads that torch takes by default: OMP_NUM_THREADS, or the cores of this process."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else cores()
+
+
+def _compute_deterministically(threads: int) -> None:
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
+    # that mode would fill every new tensor: a twentieth of a run's time
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = False

@@ -1,0 +1,114 @@
+"""From plain values to checked dataclasses, with errors of one line. Does not import torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+
+
+class ConfigError(ValueError):
+    """A wrong configuration: one line with the key, what was expected and what was given."""
+
+
+def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
+    """Return an instance of a dataclass from the values of a configuration group, checked against its annotations.
+
+    cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class
+    that has no such field does not get it. Raises ConfigError."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{group} must be a group of keys, got {values!r}")
+    cls = cls or locate(values.get("_target_"), group)
+    hints = _hints(cls)
+    fields = {field.name for field in dataclasses.fields(cls) if field.init}
+    arguments = {name: value for name, value in given.items() if name in fields}
+    for key, value in values.items():
+        if key == "_target_" or (key == "name" and key not in fields):
+            continue
+        if key not in fields:
+            raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
+        arguments[key] = checked(value, hints[key], f"{group}.{key}")
+    for field in dataclasses.fields(cls):
+        if field.init and field.name not in arguments and field.default is field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{group}.{field.name} must be given, got nothing")
+    with prefixed(group):
+        return cls(**arguments)
+
+
+@functools.cache  # a sweep builds the same few classes for every job
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def locate(path: Any, group: str) -> Any:
+    """Import the dataclass that `_target_` names. Raises ConfigError."""
+    rule = f"{group}._target_ must be the import path of a dataclass, got {path!r}"
+    module, _, name = str(path).rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{rule} ({error})") from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise ConfigError(rule)
+    return found
+
+
+def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
+    """Return the value. Raises ValueError if it is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def checked(value: Any, hint: Any, key: str) -> Any:
+    """Return the value as the annotated type; an integer serves as a number, 1e6 as an integer. Raises ConfigError."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        rest = [option for option in options if option is not type(None)]
+        return checked(value, rest[0], key)
+    if origin is list:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{key} must be a list, got {value!r}")
+        return [checked(item, typing.get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value)]
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {value!r}")
+        of_key, of_value = typing.get_args(hint)
+        return {checked(k, of_key, f"{key}: every key"): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
+    if hint is Any:
+        return value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is float and number:
+        return float(value)
+    if hint is int and number and float(value).is_integer():
+        return int(value)
+    if hint in (bool, str) and isinstance(value, hint):
+        return value
+    raise ConfigError(f"{key} must be {NAMES.get(hint, hint)}, got {value!r}")
+
+
+@contextmanager
+def prefixed(group: str | None, fields: Any = None) -> Iterator[None]:
+    """Turn a ValueError raised inside into a ConfigError whose text begins with the group.
+
+    group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the
+    prefix."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        text = str(error)
+        names = None if fields is None else {field.name for field in dataclasses.fields(fields)}
+        own = names is None or text.split(maxsplit=1)[0].rstrip(":") in names
+        raise ConfigError(f"{group}.{text}" if group and own else text) from error

@@ -1,0 +1,81 @@
+"""What Hydra offers goes on working: launchers, completion, flags; each job of a sweep is a process of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.run import _parser
+from tests.support.command import call, marks, shell, summary
+
+SWEEP = "algo=sync,gossip experiment=quadratic nodes=2 budget.steps=5"
+
+
+def test_a_launcher_plugin_starts_the_jobs(tmp_path: Path) -> None:
+    """joblib runs them in processes of its own; the records are those of Hydra's own launcher."""
+    assert shell(f"dsgd-run -m {SWEEP} hydra.sweep.dir=own", tmp_path).returncode == 0
+    launched = shell(
+        f"dsgd-run -m {SWEEP} hydra.sweep.dir=joblib hydra/launcher=joblib hydra.launcher.n_jobs=2", tmp_path
+    )
+    assert launched.returncode == 0, launched.stderr
+    for name in ("0_sync_2", "1_gossip_2"):
+        assert summary(tmp_path / "joblib" / name)["status"] == "completed"
+        assert marks(tmp_path / "joblib" / name) == marks(tmp_path / "own" / name)
+
+
+def test_a_bad_configuration_is_found_before_a_launcher_plugin_begins(tmp_path: Path) -> None:
+    refused = shell("dsgd-run -m hydra/launcher=joblib algo=gossip algo.tau=1,0 hydra.sweep.dir=swept", tmp_path)
+    assert (refused.returncode, refused.stderr) == (2, "algo.tau must be >= 1, got 0\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mode_in_the_configuration_is_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("hydra.mode=MULTIRUN", *SWEEP.split(), "hydra.sweep.dir=swept").status == 0
+    assert {path.name for path in (tmp_path / "swept").iterdir()} == {"0_sync_2", "1_gossip_2", "multirun.yaml"}
+
+
+def test_completion_names_the_choices(tmp_path: Path) -> None:
+    line = {"COMP_LINE": "dsgd-run algo=g", "COMP_POINT": "15", "COMP_WORDBREAKS": ""}
+    assert shell("dsgd-run -sc query=bash", tmp_path, **line).stdout.split() == ["algo=gossip"]
+    assert "dsgd-run" in shell("dsgd-run --shell-completion install=bash", tmp_path).stdout
+
+
+def test_every_flag_of_hydra_is_known(tmp_path: Path) -> None:
+    """The flags are checked before Hydra sees them: a new version may have more."""
+    listed = shell("dsgd-run --hydra-help", tmp_path).stdout
+    flags = set(re.findall(r"^\s*(--[a-z-]+)", listed, re.MULTILINE))
+    assert {"--cfg", "--multirun", "--info"} <= flags
+    known = {option for action in _parser()._actions for option in action.option_strings}
+    assert flags <= known
+
+
+DATA = """
+import os, threading
+from dataclasses import dataclass
+from dsgd.data.quadratic import Quadratic
+
+@dataclass(frozen=True)
+class Threaded(Quadratic):
+    def load(self, *arguments):
+        with open("loaded.txt", "a") as file:
+            print(os.getpid(), threading.active_count(), file=file)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().load(*arguments)
+"""
+
+
+def test_a_job_of_a_sweep_inherits_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Threads, say, which a fork would not survive: a job in real processes comes after one in the simulator."""
+    (tmp_path / "own.py").write_text(DATA)
+    line = (
+        "dsgd-run -m engine=sim,dist experiment=quadratic data._target_=own.Threaded nodes=2 budget.steps=3 algo=sync"
+    )
+    swept = shell(f"{line} hydra.sweep.dir=swept", tmp_path, PYTHONPATH=str(tmp_path))
+    assert swept.returncode == 0, swept.stderr
+    assert swept.stdout.count("completed") == 2
+    (first, one), (second, other) = (line.split() for line in (tmp_path / "loaded.txt").read_text().splitlines())
+    assert first != second
+    assert one == other == "1"

@@ -1,0 +1,35 @@
+"""An experiment is run from Python, without Hydra and without a command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compose import composed
+from dsgd.run.configuration import configure
+from dsgd.run.execute import execute
+from dsgd.run.plan import plan_run
+from tests.support.command import call, marks, summary
+
+SMALL = ["experiment=quadratic", "algo=gossip", "nodes=3", "budget.steps=12", "engine=sim"]
+
+
+def test_it_is_what_the_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = composed(SMALL)
+    assert call(*SMALL, f"hydra.run.dir={tmp_path}/typed").status == 0
+    monkeypatch.setattr(sys, "argv", ["a program of somebody else"])
+    (tmp_path / "called").mkdir()
+    assert execute(plan_run(values, []), tmp_path / "called") == "completed"
+    assert sys.argv == ["a program of somebody else"]
+    assert marks(tmp_path / "called") == marks(tmp_path / "typed")
+    assert summary(tmp_path / "called") == summary(tmp_path / "typed")
+
+
+def test_a_configuration_is_built_once_and_typed() -> None:
+    config = configure(composed([*SMALL, "engine=dist", "engine.timeout_s=7", "wandb.project=mine"]))
+    assert (config.experiment.nodes, config.engine.name, config.engine.timeout_s) == (3, "dist", 7.0)
+    assert config.wandb.project == "mine"
+    with pytest.raises(AttributeError):
+        config.engine.timeout_s = 8.0  # pyright: ignore[reportAttributeAccessIssue]
