@@ -1,4 +1,4 @@
-"""`dsgd-plot RUNS… --out DIR`: figures and the summary table, from run records alone."""
+"""Run the command `dsgd-plot RUNS... --out DIR`: figures and the summary table, from run records alone."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _choices(option: str, text: str, known: Sequence[str]) -> list[str]:
 def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str]) -> int:
     from rich.console import Console
 
+    from dsgd.record.reader import find_runs
     from dsgd.report.prediction import pairs, print_pairs, write_pairs_csv, write_pairs_markdown
-    from dsgd.report.runs import find_runs
     from dsgd.report.table import print_table, write_csv, write_markdown
     from dsgd.report.verdict import verdict
 

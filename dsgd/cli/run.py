@@ -142,7 +142,7 @@ def show(outcome: Mapping[Path, str]) -> None:
     """Print the table of the runs in these folders, where their records are, and how to go on with interrupted ones."""
     from rich.console import Console
 
-    from dsgd.report.runs import find_runs
+    from dsgd.record.reader import find_runs
     from dsgd.report.table import print_table
 
     print_table(find_runs(list(outcome)), Console(width=None if sys.stdout.isatty() else 160))

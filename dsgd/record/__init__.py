@@ -1,1 +1,1 @@
-"""The record of a run: one folder, enough to redraw every figure."""
+"""Write and read the record of a run: one folder, enough to redraw every figure."""

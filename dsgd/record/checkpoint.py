@@ -1,4 +1,4 @@
-"""A checkpoint on disk: one line of JSON that can be read without torch, then what torch.save wrote."""
+"""Write and read checkpoints: one line of JSON, which can be read without torch, then the output of torch.save."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ class CheckpointError(ValueError):
 
 
 def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> None:
-    """header: plain values that `read_header` returns. state: plain values and tensors. A crash leaves the previous
-    checkpoint as it was."""
+    """Replace the checkpoint in a folder; a crash leaves the previous one as it was.
+
+    header: plain values, for `read_header`. state: plain values and tensors, for `read_state`.
+    """
     import torch
 
     buffer = io.BytesIO()
@@ -32,7 +34,7 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
 
 
 def find_checkpoint(path: str) -> Path:
-    """path: a run folder, or a checkpoint itself. Raises CheckpointError."""
+    """Return the checkpoint at a path: a run folder, or a checkpoint itself. Raises CheckpointError."""
     found = Path(path) / NAME if Path(path).is_dir() else Path(path)
     if not found.is_file():
         raise CheckpointError(f"resume must be a checkpoint or a folder with {NAME}, got {path}")
@@ -40,7 +42,7 @@ def find_checkpoint(path: str) -> Path:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The header of a checkpoint that is whole. Raises CheckpointError."""
+    """Read the header of a checkpoint and check that all of it is whole. Raises CheckpointError."""
     first, _, payload = path.read_bytes().partition(b"\n")
     try:
         header = json.loads(first)
@@ -59,7 +61,7 @@ def _digest(header: dict[str, Any], payload: bytes) -> str:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What `write_checkpoint` was given as state."""
+    """Read the state of a checkpoint, as `write_checkpoint` was given it."""
     import torch
 
     return torch.load(io.BytesIO(path.read_bytes().partition(b"\n")[2]), weights_only=True)

@@ -1,7 +1,7 @@
-"""A copy of the record in Weights & Biases, made from its files by a process of its own.
+"""Copy the record of a run to Weights & Biases, from its files and in a process of its own.
 
-The record on disk is the truth. Whatever wandb does there, be it absent, without network, broken or stuck, it neither
-stops nor delays the run: it is told that there is something new, and at the end waited for, for a limited time.
+The record on disk is the truth. If wandb is absent, without network, broken or stuck, it neither stops nor delays the
+run: the run only tells that process of new lines, and waits for it at the end, for a limited time.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import yaml
-
+from dsgd.record.reader import read_config, read_summary
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
 
 if TYPE_CHECKING:
     import wandb
 
 INIT_TIMEOUT_S = 30.0
-RUN_ID = "wandb-id"  # the file with wandb's name of the run, so that going on with a run goes on there
+RUN_ID = "wandb-id"  # file with the run's id in wandb, by which a resumed run goes on there
 MODES = ("disabled", "offline", "online")
 
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """`wandb.*`"""
+    """The configuration keys `wandb.*`."""
 
     mode: str = "disabled"  # offline: files in the run folder, for `wandb sync`
     project: str = "dsgd"
@@ -48,10 +47,10 @@ class MirrorOptions:
 
 
 class Mirror:
-    """The run's end of it; does nothing with wandb.mode=disabled."""
+    """Starts, wakes and awaits the copying process; does nothing with wandb.mode=disabled."""
 
     def __init__(self, options: MirrorOptions, folder: Path) -> None:
-        """folder: of a record that has begun."""
+        """Start the copying process. folder: of a record that has begun."""
         self._timeout_s = options.timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         if options.mode != "disabled":
@@ -66,13 +65,13 @@ class Mirror:
         return self._process.stdin
 
     def wake(self) -> None:
-        """The record has grown."""
+        """Tell the copying process that the record has new lines. Never blocks."""
         if self._process is not None:
-            with contextlib.suppress(OSError):  # full or broken: it does not read, and will look at the end, if ever
+            with contextlib.suppress(OSError):  # the pipe is full or broken: it reads the lines at the end, if ever
                 self._pipe.write(b"\n")
 
     def finish(self) -> None:
-        """The summary is written: wait until it has been copied, or for so long."""
+        """Wait until everything is copied, or for wandb.timeout_s. Call it when the summary is written."""
         if self._process is None:
             return
         self._pipe.close()
@@ -87,7 +86,7 @@ class Mirror:
 
 
 def main(folder: Path) -> None:
-    """Copy the record in a folder while it grows, until standard input ends."""
+    """Copy the record in a folder to wandb while it grows, until standard input ends."""
     import wandb
 
     run = begin(folder)
@@ -97,7 +96,7 @@ def main(folder: Path) -> None:
     for number, line in enumerate(new_lines(folder / METRICS, sys.stdin)):
         if number >= known:
             run.log({key: value for key, value in json.loads(line).items() if value is not None}, step=number)
-    summary = json.loads((folder / SUMMARY).read_text()) if (folder / SUMMARY).exists() else {"status": "killed"}
+    summary = read_summary(folder) or {"status": "killed"}
     run.summary.update(summary)
     record = wandb.Artifact(f"record-{run.id}", type="record")
     for file in (CONFIG, METRICS, SUMMARY):
@@ -108,11 +107,11 @@ def main(folder: Path) -> None:
 
 
 def begin(folder: Path) -> wandb.Run:
-    """The run in wandb, or the one to go on with. Without its server it is kept in files for later."""
+    """Begin a run in wandb, or go on with the one that the record began. Without a server it is kept in files."""
     import wandb
     from wandb.errors import CommError, UsageError
 
-    config = yaml.safe_load((folder / CONFIG).read_text())
+    config = read_config(folder)
     options = config["wandb"]
     kept = folder / RUN_ID
     identity = kept.read_text().strip() if kept.exists() else secrets.token_hex(4)
@@ -136,7 +135,10 @@ def begin(folder: Path) -> wandb.Run:
 
 
 def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
-    """Whole lines of a file as it grows; anything in `wakes` says when to look, its end when for the last time."""
+    """Yield the whole lines of a file as it grows.
+
+    wakes: anything read from it says that there may be new lines; its end, that the file is complete.
+    """
     rest = b""
     with path.open("rb") as file:
         ended = False

@@ -1,4 +1,4 @@
-"""Writes the record of a run: append-only while it goes on, readable at any time."""
+"""Write the record of a run: append-only while it goes on, readable at any time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ CONFIG, ENV, METRICS, SUMMARY = "config.yaml", "env.json", "metrics.jsonl", "sum
 
 
 class Record:
-    """The folder of one run. Host time since its beginning goes into every line as `wall_s`, and nowhere else.
-
-    lines: of an interrupted run's metrics.jsonl that stay; wall_s: its host time so far."""
+    """The folder of one run. Host time since the run began goes into every line as `wall_s`, and nowhere else."""
 
     def __init__(
         self,
@@ -35,7 +33,13 @@ class Record:
         before: Path | None = None,
         lines: int = 0,
         wall_s: float = 0.0,
-    ):
+    ) -> None:
+        """Begin a record, or go on with one.
+
+        folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
+        `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
+        of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds.
+        """
         self.folder = folder
         self._started = time.monotonic() - wall_s
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
@@ -48,22 +52,22 @@ class Record:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of host time that the run has taken, those before a resumption included."""
+        """Return the seconds of host time that the run has taken, those before a resumption included."""
         return time.monotonic() - self._started
 
     def mark(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Append one line and return it."""
+        """Append one line to metrics.jsonl and return it."""
         line = {"wall_s": round(self.wall_s, 3), **values}
         self._metrics.write(json.dumps(finite(line)).encode() + b"\n")
         self._metrics.flush()
         return line
 
     def sync(self) -> None:
-        """Have what was appended on the disk: a checkpoint that counts these lines is about to be written."""
+        """Flush metrics.jsonl to the disk, before a checkpoint that counts its lines is written."""
         os.fsync(self._metrics.fileno())
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the summary, atomically, and close the record."""
+        """Write the summary, atomically, and close the record; returns the summary as written."""
         self._metrics.close()
         whole = {**summary, "wall_s": round(self.wall_s, 3)}
         write_atomically(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
@@ -71,12 +75,12 @@ class Record:
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: they become null (a diverged run's status says why)."""
+    """Replace NaN and infinities, which JSON does not have, by None (a diverged run's status says why)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step: after a crash there is the old or the new one, whole."""
+    """Replace a file in one step: after a crash there is the old file or the new one, whole."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
@@ -90,7 +94,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def environment(devices: Sequence[str]) -> dict[str, Any]:
-    """What the run was made with: commit, versions, host."""
+    """Describe what the run was made with: commit, versions, host, devices."""
     return {
         "dsgd": version("dsgd"),
         "commit": commit(),
@@ -106,12 +110,12 @@ def environment(devices: Sequence[str]) -> dict[str, Any]:
 
 
 def code_version() -> str:
-    """What runs: the commit, or the version of an installed package, and torch's."""
+    """Name the code that runs: its commit, or the version of an installed package, and the version of torch."""
     return f"dsgd {commit() or version('dsgd')}, torch {version('torch')}"
 
 
 def commit() -> str | None:
-    """The commit of the checkout that dsgd runs from, with '+' if it was changed since; None for an installed
+    """Return the commit of the checkout that dsgd runs from, with '+' if files changed since; None for an installed
     package."""
     source = Path(dsgd.__file__).resolve().parent.parent
     if not (source / ".git").exists():

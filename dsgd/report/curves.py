@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from dsgd.record.reader import Run, number
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.runs import Run, number
 from dsgd.report.style import NoData, curve_style, finish, panels
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}

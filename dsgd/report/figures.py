@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from dsgd.record.reader import Run, number
 from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes, x_axis
 from dsgd.report.labels import Series, series
 from dsgd.report.prediction import Pair, pairs, why_no_pair
-from dsgd.report.runs import Run, number
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData, annotate, curve_style, drawing, panels, save, wrapped
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.report.runs import Run
+from dsgd.record.reader import Run
 
 Flat = dict[str, str]  # dotted key: value as a legend shows it
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dsgd.record.reader import Run, number
 from dsgd.report.labels import Flat, flatten, label
-from dsgd.report.runs import Run, number
 from dsgd.report.table import shown
 
 # heading: field of the CSV file; text first

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from dsgd.record.reader import Run
 from dsgd.report.curves import time_label, wants_log
 from dsgd.report.labels import series
-from dsgd.report.runs import Run
 from dsgd.report.style import NoData, curve_style, finish, panels
 
 

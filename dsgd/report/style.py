@@ -16,8 +16,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 
+from dsgd.record.reader import Run
 from dsgd.report.labels import time_notes
-from dsgd.report.runs import Run
 
 PANEL_INCHES = (4.6, 3.5)
 

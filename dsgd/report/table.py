@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dsgd.record.reader import Run, number
 from dsgd.report.labels import clock_text, run_labels, time_notes
-from dsgd.report.runs import Run, number
 
 NEVER = "never"  # the run has ended and did not reach its target
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from dsgd.record.reader import Run, number
 from dsgd.report.labels import Series, series, status_note
 from dsgd.report.prediction import sentences
-from dsgd.report.runs import Run, number
 
 _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -28,7 +27,7 @@ from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
 from dsgd.processes.worker.process import Post, guarded, serve, work
 from dsgd.record.checkpoint import read_state
-from dsgd.record.writer import SUMMARY
+from dsgd.record.reader import read_status
 from dsgd.run.life import live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
@@ -63,8 +62,7 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None) -> str:
         return "failed"
     if parent.status is not None:
         return parent.status
-    summary = folder / SUMMARY
-    return json.loads(summary.read_text())["status"] if summary.is_file() else "failed"
+    return read_status(folder) or "failed"
 
 
 def _job(plan: Plan, joined: Joined | None) -> tuple[Job, socket.socket | None]:

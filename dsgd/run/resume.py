@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -11,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dsgd.host.launcher import launch
 from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header
-from dsgd.record.writer import CONFIG, METRICS, SUMMARY
+from dsgd.record.reader import count_marks, read_config, read_status
+from dsgd.record.writer import METRICS
 from dsgd.run.values import ConfigError
 
 # What may differ between a run and its resumption, because it does not touch the result.
@@ -52,14 +50,12 @@ def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
     """Return the folder if the run in it can go on, None if it has to begin.
 
     Raises NothingToDo if it is completed, and ConfigError if that was a run of another configuration."""
-    summary = folder / SUMMARY
     if (folder / NAME).is_file():
         return str(folder)
-    status = json.loads(summary.read_text()).get("status") if summary.is_file() else None
+    status = read_status(folder)
     if status not in ("completed", "diverged"):
         return None  # it was ended before its first checkpoint, if there ever was one
-    stored = yaml.safe_load((folder / CONFIG).read_text())
-    _compare_all(stored, values, f"in the record in {folder}")
+    _compare_all(read_config(folder), values, f"in the record in {folder}")
     raise NothingToDo(f"the run in {folder} is {status}: nothing to do")
 
 
@@ -75,19 +71,17 @@ def checkpoint_of(path: str) -> Checkpoint:
         header = read_header(checkpoint)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
-    metrics, wanted = checkpoint.with_name(METRICS), header["lines"]
-    lines = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+    lines, wanted = count_marks(checkpoint.parent), header["lines"]
     if lines < wanted:
+        metrics = checkpoint.with_name(METRICS)
         raise ConfigError(f"resume must have {METRICS} of >= {wanted} lines beside it, got {lines} in {metrics}")
     return Checkpoint(checkpoint, header)
 
 
 def ended(path: str) -> str | None:
     """Return an error text for a run without checkpoint that has ended; None if it has not."""
-    summary = Path(path) / SUMMARY
-    if not summary.is_file():
-        return None
-    return f"resume must be an interrupted run, got {path}, which is {json.loads(summary.read_text()).get('status')}"
+    status = read_status(Path(path))
+    return None if status is None else f"resume must be an interrupted run, got {path}, which is {status}"
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.report.runs import find_runs
+from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
 

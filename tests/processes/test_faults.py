@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.report.runs import find_runs
+from dsgd.record.reader import find_runs
 from tests.support.aftermath import (
     BUDGET,
     CYCLE,

@@ -149,11 +149,12 @@ writer.write_atomically(Path({str(tmp_path / NAME)!r}), b"half of the new one")
 def test_a_record_is_whole_at_every_moment(tmp_path: Path) -> None:
     """Append-only and readable while the run goes on: after each mark its line is on disk, complete."""
     folder = tmp_path / "run"
-    record = Record(folder, {"nodes": 2, "algo": {"name": "sync"}})
+    record = Record(folder, {"nodes": 2, "algo": {"name": "sync"}}, ["cuda:0", "cuda:1"])
     assert yaml.safe_load((folder / CONFIG).read_text()) == {"nodes": 2, "algo": {"name": "sync"}}
     environment = strict((folder / ENV).read_text())
     assert isinstance(environment, dict)
-    assert {"dsgd", "commit", "python", "torch", "host", "device"} <= environment.keys()
+    assert {"dsgd", "commit", "python", "torch", "host", "devices"} <= environment.keys()
+    assert environment["devices"] == ["cuda:0", "cuda:1"]
     for index in range(3):
         line = record.mark({"time_s": index / 3, "samples": index})
         lines = (folder / METRICS).read_text().splitlines()
@@ -166,7 +167,7 @@ def test_a_record_is_whole_at_every_moment(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
-    record = Record(tmp_path / "run", {})
+    record = Record(tmp_path / "run", {}, ["cpu"])
     record.mark({"train_loss": float("nan"), "test_loss": float("inf"), "lr": 0.5})
     record.finish({"status": "diverged", "train_loss": float("-inf")})
     line = strict((tmp_path / "run" / METRICS).read_text())
@@ -182,14 +183,14 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
 def test_a_resumed_record_keeps_the_lines_that_the_checkpoint_knows(tmp_path: Path, elsewhere: bool) -> None:
     """Marks made after the checkpoint, and a line cut off by a crash, will be made again and go. Host time goes on."""
     old = tmp_path / "old"
-    record = Record(old, {"nodes": 2})
+    record = Record(old, {"nodes": 2}, ["cpu"])
     kept = [json.dumps(record.mark({"samples": samples})) for samples in (0, 10, 20)][:2]
     record.finish({"status": "interrupted"})
     with (old / METRICS).open("a") as file:
         file.write('{"samples": 3')
     new = tmp_path / "new" if elsewhere else old
     before = (old / METRICS).read_bytes()
-    resumed = Record(new, {"nodes": 2}, before=old, lines=2, wall_s=100.0)
+    resumed = Record(new, {"nodes": 2}, ["cpu"], before=old, lines=2, wall_s=100.0)
     assert not (new / SUMMARY).exists()
     line = resumed.mark({"samples": 20})
     assert line["wall_s"] >= 100.0

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from dsgd.cli.plot import main
+from dsgd.record.reader import find_runs
 from dsgd.report.figures import predicted_figure
 from dsgd.report.labels import run_labels, series
 from dsgd.report.prediction import Pair, pairs, print_pairs, step_s, write_pairs_csv, write_pairs_markdown
-from dsgd.report.runs import find_runs
 from dsgd.report.scaling import scalings
 from dsgd.report.style import NoData, drawing
 from dsgd.report.table import caption, rows

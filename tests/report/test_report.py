@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dsgd.cli.plot import main
+from dsgd.record.reader import Run, find_runs
 from dsgd.report.curves import curves_figure, mean_curve, time_label, wants_log, x_axis
 from dsgd.report.figures import draw, figures, idle_figure, overview
 from dsgd.report.labels import label, run_labels, series
-from dsgd.report.runs import Run, find_runs
 from dsgd.report.scaling import scalings, speed_up_figure
 from dsgd.report.style import NoData, curve_style, drawing
 from dsgd.report.table import print_table, rows, shown, write_csv, write_markdown

@@ -1,0 +1,217 @@
+"""Read the records of runs that have ended, that are going on, and that were killed.
+
+`find_runs` reads whole records. The functions that take a folder read one file of its record, and no more of it than
+they return: `dsgd-sweep status` asks hundreds of records. Broken files raise ValueError, in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY
+
+MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
+
+_MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent"}  # summary field: field of a mark
+
+
+def number(value: object) -> float:
+    """Return the value as a float; NaN for null, text, booleans and infinities, so that one test finds them all."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return math.nan
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run record.
+
+    folder: where it was read, as the user named it. config: the resolved configuration, nested.
+    metrics: the marks in file order. summary: None while the run goes on, or if it was killed.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+
+    @property
+    def status(self) -> str:
+        """Return `completed`, `failed`, `diverged` or `interrupted`; `running` without a summary."""
+        return "running" if self.summary is None else str(self.summary.get("status"))
+
+    def final(self, field: str) -> Any:
+        """Return a field, by its summary name, at the end of the run or at the last mark so far; None if unknown."""
+        if self.summary is not None:
+            return self.summary.get(field)
+        return self.metrics[-1].get(_MARK_NAMES.get(field, field)) if self.metrics else None
+
+    def setting(self, key: str) -> Any:
+        """Return the value of a dotted configuration key; None if there is no such key."""
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def chosen(self, group: str) -> str | None:
+        """Return the choice made in a group (`algo`, `model`, `data`): its `name`, else its class; or None."""
+        name = self.setting(f"{group}.name") or (self.summary or {}).get(group)
+        target = self.setting(f"{group}._target_")
+        return str(name) if name else target.rpartition(".")[2] if isinstance(target, str) else None
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm; `run` if there is none."""
+        return self.chosen("algo") or "run"
+
+    @property
+    def nodes(self) -> int | None:
+        """Return the number of nodes."""
+        nodes = self.setting("nodes")
+        return nodes if isinstance(nodes, int) else None
+
+    @property
+    def clock(self) -> str | None:
+        """Return `virtual` or `wall`; None before the first mark."""
+        clock = self.final("clock")
+        return None if clock is None else str(clock)
+
+    @property
+    def target(self) -> float | None:
+        """Return the test accuracy aimed at, a fraction; None if the run had no target."""
+        target = number((self.summary or {}).get("target_accuracy", self.setting("target.accuracy")))
+        return None if math.isnan(target) else target
+
+    @property
+    def time_to_target_s(self) -> float | None:
+        """Return the seconds of the run's clock until the target; None without a target, or if it was not reached."""
+        if self.target is None:
+            return None
+        if self.summary is not None:
+            seconds = number(self.summary.get("time_to_target_s"))
+            return None if math.isnan(seconds) else seconds
+        reached = (mark for mark in self.metrics if number(mark.get("test_accuracy")) >= self.target)
+        return next((number(mark.get("time_s")) for mark in reached), None)
+
+    @property
+    def time_model(self) -> str | None:
+        """Name the network whose times were simulated, if it is not the trained one; None for wall time."""
+        if self.clock == "wall":
+            return None
+        text = (self.summary or {}).get("time_model") or self.setting("cluster.time_model")
+        return str(text) if text else None
+
+
+def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
+    """Read the runs named by paths: run folders, or folders with run folders below them (a Hydra multirun).
+
+    Order: that of the paths, below one path by name with numbers in numeric order; a run named twice comes once.
+    Raises ValueError, in one line, where there is no run under a path or a record cannot be read.
+    """
+    folders: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        for folder in _run_folders(path):
+            folders.setdefault(folder.resolve(), folder)
+    return [Run(folder, read_config(folder), read_marks(folder), read_summary(folder)) for folder in folders.values()]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the resolved configuration of a run."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"{CONFIG} missing in {folder}")
+    try:
+        config = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml, if built in
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} must be a YAML mapping, got: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict) or not config:
+        raise ValueError(f"{path} must be a YAML mapping with the run's configuration, got {config!r}")
+    return {str(key): value for key, value in config.items()}
+
+
+def read_marks(folder: Path) -> list[dict[str, Any]]:
+    """Read all marks of a run, in file order; a last line without newline counts if it is whole."""
+    *lines, last = _metrics(folder).split(b"\n")
+    marks = []
+    for i, line in enumerate(lines, start=1):
+        mark = _json_object(line)
+        if mark is None:
+            raise ValueError(f"{folder / METRICS} line {i} is not a JSON object")
+        marks.append(mark)
+    torn = _json_object(last)  # no newline yet: being written now, or cut off by a kill
+    return marks if torn is None else [*marks, torn]
+
+
+def read_last_mark(folder: Path) -> dict[str, Any] | None:
+    """Read the last mark whose line is whole, without parsing those before it; None before the first."""
+    whole, _, _ = _metrics(folder).rpartition(b"\n")
+    return _json_object(whole.rpartition(b"\n")[2])
+
+
+def count_marks(folder: Path) -> int:
+    """Count the whole lines of metrics.jsonl; 0 without the file."""
+    return _metrics(folder).count(b"\n")
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """Read the summary of a run; None while it goes on, or if it was killed."""
+    path = folder / SUMMARY
+    if not path.is_file():
+        return None
+    summary = _json_object(path.read_bytes())
+    if summary is None:
+        raise ValueError(f"{path} is not a JSON object")
+    return summary
+
+
+def read_status(folder: Path) -> str | None:
+    """Read how a run ended (`completed`, `diverged`, ...) from its summary; None without a summary."""
+    summary = read_summary(folder)
+    return None if summary is None else str(summary.get("status"))
+
+
+def _run_folders(top: Path) -> list[Path]:
+    """List the run folders at or below a folder. Raises ValueError if there is none."""
+    if not top.exists():
+        raise ValueError(f"no run under {top}: no such folder")
+    if not top.is_dir():
+        raise ValueError(f"no run under {top}: it is a file, name the run's folder")
+    found = []
+    for folder, below, files in os.walk(top):
+        if any(marker in files for marker in MARKERS):
+            found.append(Path(folder))
+            below.clear()  # checkpoints and mirrors inside a run are not runs
+        below[:] = [name for name in below if not name.startswith(".")]
+    if not found:
+        raise ValueError(f"no run under {top}: no folder with {', '.join(MARKERS[:-1])} or {MARKERS[-1]}")
+    return sorted(found, key=_natural)
+
+
+def _natural(folder: Path) -> list[tuple[int, int, str]]:
+    """Return a sorting key by which 2 comes before 10."""
+    pieces = re.split(r"([0-9]+)", str(folder))
+    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]
+
+
+def _metrics(folder: Path) -> bytes:
+    """Read metrics.jsonl; empty where a run ended, or was killed, before its first mark."""
+    path = folder / METRICS
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _json_object(text: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None if the text is anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError:  # not JSON, or not UTF-8
+        return None
+    return value if isinstance(value, dict) else None
