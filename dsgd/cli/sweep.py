@@ -1,25 +1,24 @@
-"""`dsgd-sweep`: a grid of runs as jobs of SLURM, from one command on a login node to the figures."""
+"""Run the command `dsgd-sweep`: a grid of runs as jobs of SLURM, from one command on a login node to the figures."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import fnmatch
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from dsgd.cli.arguments import Parser
+from dsgd.record.reader import read_config
 from dsgd.sweep import slurm, submission
-from dsgd.sweep.manifest import MANIFEST, Point, Sweep, Writer, engine_of, identity, locked, point_of, read
-from dsgd.sweep.site import Request, Site
-from dsgd.sweep.states import FINISHED, STATES, WAITING, State, finished, states
+from dsgd.sweep.manifest import Point, Sweep, engine_of, identity, locked, point_of, read
+from dsgd.sweep.site import JobSize, Site
+from dsgd.sweep.states import FINISHED, STATES, WAITING, PointState, finished, states
 
 SHOWN = 10  # points that `status` lists without --points
 
@@ -33,7 +32,7 @@ submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
+    """Run a command line; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
     try:
         options = parser().parse_args(argv)
         return options.command(options)
@@ -45,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser; the `command` of what it returns is the function to call with it."""
     whole = Parser(
         prog="dsgd-sweep",
         description="A grid of runs as jobs of SLURM.",
@@ -88,14 +88,14 @@ def _submit(options: argparse.Namespace) -> int:
     site = _site(words, config_dir)
     points = _points(overrides, config_dir)
     folder = Path(options.folder)
-    requests = submission.arrays(points.values(), site)
+    arrays = submission.arrays(points.values(), site)
     if options.dry_run:
-        for wanted, members in requests.items():
-            print(submission.text("dsgd-sweep", members, folder.absolute(), wanted, site))
+        for size, members in arrays.items():
+            print(submission.text("dsgd-sweep", members, folder.absolute(), size, site))
         return 0
-    largest = submission.largest_array()
+    largest = slurm.largest_array()
     with locked(folder) as writer:
-        sweep = _recovered(folder, writer)
+        sweep = submission.recover(writer, folder)
         known = [state for state in states(sweep)[0] if state.point.id in points]
         there = Counter(state.name for state in known if state.name in (*FINISHED, *WAITING))
         settled = {state.point.id for state in known if state.name in there}
@@ -106,24 +106,13 @@ def _submit(options: argparse.Namespace) -> int:
         if not missing:
             print("nothing to submit")
             return 0
-        submission.submit(writer, folder, missing, site, words, largest, _say)
+        submission.submit(writer, folder, missing, site, words, largest, _print_job)
     print(f"next: dsgd-sweep status{_option(options.folder)}")
     return 0
 
 
-def _recovered(folder: Path, writer: Writer) -> Sweep:
-    """The manifest, after submissions of submitters that died have been looked into."""
-    if not (folder / MANIFEST).exists():
-        return Sweep(folder)
-    sweep = read(folder)
-    if sweep.submitting:
-        submission.recover(writer, sweep)
-        sweep = read(folder)
-    return sweep
-
-
 def _site(words: Sequence[str], config_dir: str | None) -> Site:
-    """words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
+    """Build the site. words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
     from dsgd.cli.compose import ConfigTree, did_you_mean, plain
     from dsgd.run.values import build
 
@@ -145,7 +134,7 @@ def _site(words: Sequence[str], config_dir: str | None) -> Site:
 
 
 def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point]:
-    """The checked points of a grid by their id, in its order."""
+    """Compose and check the points of a grid; returns them by their id, in the order of the grid."""
     from dsgd.cli.compose import ConfigTree
     from dsgd.run.configuration import configure
     from dsgd.run.values import ConfigError
@@ -168,9 +157,9 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
     return found
 
 
-def _say(job: str, wanted: Request, points: int) -> None:
-    gpus = f", {wanted.gpus_per_node} GPUs a machine" if wanted.gpus_per_node else ""
-    what = f"{_plural(wanted.tasks, 'task')} on {_plural(wanted.nodes, 'machine')}{gpus}"
+def _print_job(job: str, size: JobSize, points: int) -> None:
+    gpus = f", {size.gpus_per_node} GPUs a machine" if size.gpus_per_node else ""
+    what = f"{_plural(size.tasks, 'task')} on {_plural(size.nodes, 'machine')}{gpus}"
     print(f"job {job}: {_plural(points, 'point')}, each {what}", flush=True)
 
 
@@ -191,7 +180,7 @@ def _status(options: argparse.Namespace) -> int:
     console.print(table)
     shown = found if options.points else [state for state in found if state.name not in (*FINISHED, "pending")][:SHOWN]
     if shown:
-        console.print(_listed(shown, sweep))
+        console.print(_points_table(shown, sweep))
     if problem and counts["lost"]:
         print(f"more could be known about what is lost: {problem}")
     if again := sum(counts[name] for name in STATES if name not in (*FINISHED, *WAITING)):
@@ -199,8 +188,9 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _listed(found: Sequence[State], sweep: Sweep) -> Table:
-    told = ("algo=", "nodes=", "seed=")  # by the name of the point
+def _points_table(found: Sequence[PointState], sweep: Sweep) -> Table:
+    """Return a table with a row for each point; `with` holds the overrides that not all points have."""
+    told = ("algo=", "nodes=", "seed=")  # which the name of the point has
     given = [{text for text in point.overrides if not text.startswith(told)} for point in sweep.points.values()]
     common = set.intersection(*given)
     table = Table("point", "with", "state", "job", "epoch", "test accuracy", "reason")
@@ -208,7 +198,7 @@ def _listed(found: Sequence[State], sweep: Sweep) -> Table:
         own = [text for text in state.point.overrides if not text.startswith(told) and text not in common]
         epoch = "" if state.epoch is None else f"{state.epoch:.3g}"
         accuracy = "" if state.accuracy is None else f"{state.accuracy:.4f}"
-        table.add_row(_name(state.point), " ".join(own), state.name, state.task, epoch, accuracy, state.reason)
+        table.add_row(state.point.name, " ".join(own), state.name, state.task, epoch, accuracy, state.reason)
     return table
 
 
@@ -217,7 +207,7 @@ def _logs(options: argparse.Namespace) -> int:
         raise ValueError(f"--lines must be >= 1, got {options.lines}")
     sweep = read(Path(options.folder))
     if options.points:
-        points = _chosen(sweep, options.points)
+        points = sweep.select(options.points)
     else:
         points = [state.point for state in states(sweep)[0] if state.name in ("failed", "lost")]
         if not points:
@@ -226,18 +216,19 @@ def _logs(options: argparse.Namespace) -> int:
         task = sweep.tasks.get(point.id)
         path = None if task is None else submission.log(sweep.folder, task)
         if path is None or not path.is_file():
-            print(f"{_name(point)}: nothing printed yet")
+            print(f"{point.name}: nothing printed yet")
             continue
         lines = path.read_text(errors="replace").splitlines()[-options.lines :]
-        print(f"{_name(point)}: {path}", *(f"    {line}" for line in lines), sep="\n")
+        print(f"{point.name}: {path}", *(f"    {line}" for line in lines), sep="\n")
     return 0
 
 
 def _cancel(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
-    with _known(folder) as writer:
-        sweep = _recovered(folder, writer)
-        wanted = {point.id for point in _chosen(sweep, options.points)}
+    read(folder)  # not to make a folder and a lock where there is no sweep
+    with locked(folder) as writer:
+        sweep = submission.recover(writer, folder)
+        wanted = {point.id for point in sweep.select(options.points)}
         found = [state for state in states(sweep)[0] if state.name in WAITING and state.point.id in wanted]
         if not found:
             print("nothing to cancel: no such point is in the queue")
@@ -250,17 +241,18 @@ def _cancel(options: argparse.Namespace) -> int:
 
 def _retry(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
-    largest = submission.largest_array()
-    with _known(folder) as writer:
-        sweep = _recovered(folder, writer)
-        wanted = {point.id for point in _chosen(sweep, options.points)}
+    largest = slurm.largest_array()
+    read(folder)  # not to make a folder and a lock where there is no sweep
+    with locked(folder) as writer:
+        sweep = submission.recover(writer, folder)
+        wanted = {point.id for point in sweep.select(options.points)}
         batches: dict[tuple[tuple[str, ...], str | None], list[Point]] = {}
         for state in states(sweep)[0]:
             if state.point.id not in wanted:
                 continue
             if state.name in (*FINISHED, *WAITING):
                 if options.points:
-                    raise ValueError(f"POINT must have ended without a result, got {_name(state.point)}: {state.name}")
+                    raise ValueError(f"POINT must have ended without a result, got {state.point.name}: {state.name}")
                 continue
             words = (*sweep.slurm.get(state.point.id, ()), *(f"slurm.{text}" for text in options.slurm))
             batches.setdefault((words, state.point.config_dir), []).append(state.point)
@@ -269,15 +261,12 @@ def _retry(options: argparse.Namespace) -> int:
             return 0
         sites = {key: _site(*key) for key in batches}  # every one is checked before anything is submitted
         for key, points in batches.items():
-            submission.submit(writer, folder, points, sites[key], key[0], largest, _say)
+            submission.submit(writer, folder, points, sites[key], key[0], largest, _print_job)
     return 0
 
 
 def _collect(options: argparse.Namespace) -> int:
-    import yaml
-
     from dsgd.cli import plot
-    from dsgd.record.writer import CONFIG
 
     sweep = read(Path(options.folder))
     points = finished(sweep)
@@ -285,47 +274,12 @@ def _collect(options: argparse.Namespace) -> int:
         raise ValueError(f"collect needs a completed point, got none of {len(sweep.points)} in {options.folder}")
     folders = {point.id: sweep.folder / point.folder for point in points}
     for key, folder in folders.items():
-        recorded = yaml.load((folder / CONFIG).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        if identity(recorded) != key:
+        if identity(read_config(folder)) != key:
             print(f"warning: {folder} is not of the configuration that was submitted; have defaults changed?")
     status = plot.main([*map(str, folders.values()), "--out", options.out or str(sweep.folder / "figures")])
     if rest := len(sweep.points) - len(points):
         print(f"left out: {_plural(rest, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}")
     return status
-
-
-def _chosen(sweep: Sweep, texts: Sequence[str]) -> list[Point]:
-    """The points with these names, beginnings of names or ids, or patterns; all of them without any."""
-    if not texts:
-        return list(sweep.points.values())
-    chosen: dict[str, Point] = {}
-    for text in texts:
-        found = [
-            point
-            for point in sweep.points.values()
-            if text in (point.id, _name(point), _name(point).partition("-")[0])
-            or fnmatch.fnmatchcase(_name(point), text)
-        ]
-        if not found:
-            names = [_name(point).partition("-")[0] for point in sweep.points.values()]
-            near = difflib.get_close_matches(text, names, n=1)
-            raise ValueError(
-                f"POINT must be of {sweep.folder}, like {(near or names or ['gossip_8_1'])[0]}, got {text}"
-            )
-        chosen.update({point.id: point for point in found})
-    return list(chosen.values())
-
-
-@contextmanager
-def _known(folder: Path) -> Iterator[Writer]:
-    """The lock of a sweep that there is."""
-    read(folder)
-    with locked(folder) as writer:
-        yield writer
-
-
-def _name(point: Point) -> str:
-    return Path(point.folder).name
 
 
 def _counted(counts: Counter[str]) -> str:

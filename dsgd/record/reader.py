@@ -104,7 +104,7 @@ class Run:
 
     @property
     def time_model(self) -> str | None:
-        """Name the network whose times were simulated, if it is not the trained one; None for wall time."""
+        """Name the network whose times were simulated, if it is not the trained one; else, and for wall time, None."""
         if self.clock == "wall":
             return None
         text = (self.summary or {}).get("time_model") or self.setting("cluster.time_model")

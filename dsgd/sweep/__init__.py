@@ -1,1 +1,1 @@
-"""Many runs as jobs of SLURM: which there are, what each needs, where they stand. cli/sweep.py composes them."""
+"""Submit many runs as jobs of SLURM and follow them: the command line is cli/sweep.py."""

@@ -1,4 +1,4 @@
-"""The batch script of an array: one task for each point, each with its command line in plain sight."""
+"""Write the batch script of an array: one task for each point, each with its command line in plain sight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsgd.sweep.manifest import Point
-from dsgd.sweep.site import Request, Site, directives
+from dsgd.sweep.site import JobSize, Site, directives
 
 HEAD = """\
 #!/bin/bash
@@ -36,23 +36,21 @@ fi
 """
 
 
-def script(name: str, points: Sequence[Point], folder: Path, wanted: Request, site: Site, program: str) -> str:
-    """folder: of the sweep, absolute. program: dsgd-run, as it is called on a node."""
+def script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site, program: str) -> str:
+    """Return the batch script of an array of points of one size.
+
+    folder: of the sweep, absolute. program: dsgd-run, as it is called on a node."""
     setup = [f"module load {shlex.quote(module)}" for module in site.modules]
     setup += [f"export {key}={shlex.quote(_word(value))}" for key, value in site.environment.items()]
     setup += site.setup
-    parts = [
-        HEAD.format(
-            options="\n".join(f"#SBATCH {option}" for option in directives(site, wanted, name)),
-            sweep=shlex.quote(str(folder).replace("'", "\\'")),  # for quotes of Hydra's grammar
-            cases="\n".join(f"{index}) {_case(point)} ;;" for index, point in enumerate(points)),
-        ),
-        "".join(f"\n{line}" for line in setup) + "\n" if setup else "",
-        START.format(tasks=wanted.tasks, cpus=wanted.cpus_per_task, command=shlex.join([*site.container, program])),
-        REQUEUE if site.requeue else "",
-        "exit $status\n",
-    ]
-    return "".join(parts)
+    lines = "".join(f"\n{line}" for line in setup) + "\n" if setup else ""
+    head = HEAD.format(
+        options="\n".join(f"#SBATCH {option}" for option in directives(site, size, name)),
+        sweep=shlex.quote(str(folder).replace("'", "\\'")),  # for quotes of Hydra's grammar
+        cases="\n".join(f"{index}) {_case(point)} ;;" for index, point in enumerate(points)),
+    )
+    start = START.format(tasks=size.tasks, cpus=size.cpus_per_task, command=shlex.join([*site.container, program]))
+    return head + lines + start + (REQUEUE if site.requeue else "") + "exit $status\n"
 
 
 def _case(point: Point) -> str:

@@ -1,13 +1,14 @@
-"""The list of a sweep's points and of what was submitted: lines of JSON that are only ever added.
+"""Keep the list of a sweep's points and submissions: `manifest.jsonl`, lines of JSON that are only ever appended.
 
-`manifest.jsonl` is the truth about a sweep. Who adds to it holds the lock of the folder, so that of two submitters the
-second one sees what the first one did. A line that was cut off by a crash does not count, and is taken away by the next
-who writes.
+A process appends while it holds the lock of the folder, so of two submitters the second one sees what the first one
+did. A line that was cut off by a crash does not count; the next process that appends removes it.
 """
 
 from __future__ import annotations
 
+import difflib
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
@@ -22,22 +23,25 @@ from typing import Any
 MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
 LOCK_WAIT_S = 60.0
 
-# What a result does not depend on, so that a change of it makes no new point.
+# Keys that do not change a result: two configurations that differ in them only are one point.
 WITHOUT_EFFECT = ("resume", "wandb", "trace")
+# Keys of `engine` that do change it.
 OF_ENGINE = {
-    "sim": ("name", "gradients"),  # gradients only where there are none
+    "sim": ("name", "gradients"),  # gradients only if `none`
     "dist": ("name", "threads", "gpus_per_node", "restarts", "patience_s"),
 }
 
 
 class ManifestError(ValueError):
-    """A sweep's folder that cannot be used: one line why."""
+    """Says in one line why a sweep's folder cannot be used."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep. id: of its configuration. folder: of its record, below the sweep's. tasks: processes to be
-    started. threads, gpus: of each task. overrides: its command line. config_dir: the user's own files, absolute."""
+    """One run of a sweep.
+
+    id: a hash of its configuration. folder: of its record, below the sweep's. tasks: processes to start. threads, gpus:
+    of each task. overrides: its command line. config_dir: folder of the user's own configuration files, absolute."""
 
     id: str
     folder: str
@@ -51,12 +55,19 @@ class Point:
     overrides: tuple[str, ...]
     config_dir: str | None
 
+    @property
+    def name(self) -> str:
+        """Return the name of its folder, like gossip_8_1-0123456789ab."""
+        return Path(self.folder).name
+
 
 @dataclass
 class Sweep:
-    """What a manifest says. tasks: the latest array task of each point, like 12_3. cancelled: points that the user has
-    cancelled since they were last submitted. submitting: token and points of submissions of which the end is not known.
-    slurm: the `slurm.*` that each point was last submitted with."""
+    """The contents of a manifest, by the ids of its points.
+
+    tasks: the latest array task of each point, like 12_3. slurm: the `slurm.*` that each point was last submitted with.
+    cancelled: points that the user cancelled since they were last submitted. submitting: token and points of
+    submissions whose outcome is not known."""
 
     folder: Path
     points: dict[str, Point] = field(default_factory=dict)
@@ -65,13 +76,27 @@ class Sweep:
     cancelled: set[str] = field(default_factory=set)
     submitting: dict[str, list[str]] = field(default_factory=dict)
 
-    def jobs(self) -> list[str]:
-        """The numbers of all jobs that are the latest of some point."""
-        return sorted({task.partition("_")[0] for task in self.tasks.values()}, key=int)
+    def select(self, texts: Sequence[str]) -> list[Point]:
+        """Return the points with these ids, names, beginnings of names, or patterns; all points without any.
+
+        Raises ValueError for a text that no point matches."""
+        chosen: dict[str, Point] = {} if texts else dict(self.points)
+        for text in texts:
+            found = {
+                key: point
+                for key, point in self.points.items()
+                if text in (key, point.name, point.name.partition("-")[0]) or fnmatch.fnmatchcase(point.name, text)
+            }
+            if not found:
+                names = [point.name.partition("-")[0] for point in self.points.values()]
+                near = (difflib.get_close_matches(text, names, n=1) or names or ["gossip_8_1"])[0]
+                raise ValueError(f"POINT must be of {self.folder}, like {near}, got {text}")
+            chosen.update(found)
+        return list(chosen.values())
 
 
 def identity(values: Mapping[str, Any]) -> str:
-    """A name for a resolved configuration; the same for all that come to the same result."""
+    """Return a hash of a resolved configuration, the same for all configurations with the same result."""
     kept = {key: value for key, value in values.items() if key not in WITHOUT_EFFECT}
     engine = dict(values["engine"])
     engine["name"] = engine_of(values)
@@ -82,12 +107,12 @@ def identity(values: Mapping[str, Any]) -> str:
 
 
 def engine_of(values: Mapping[str, Any]) -> str:
-    """`sim` or `dist`, which is what engine=auto is in a job of SLURM."""
+    """Return `sim` or `dist`; engine=auto is `dist` in a job of SLURM."""
     return "sim" if values["engine"]["name"] == "sim" else "dist"
 
 
 def _canonical(value: Any) -> Any:
-    """1 and 1.0 are one number, 3 and "3" one key."""
+    """Write 1.0 as 1 and the key 3 as "3", as YAML and JSON do not keep them apart."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -96,7 +121,7 @@ def _canonical(value: Any) -> Any:
 
 
 def point_of(values: Mapping[str, Any], overrides: Sequence[str], config_dir: str | None) -> Point:
-    """values: a resolved configuration that has been checked."""
+    """Make a point of a resolved configuration that has been checked."""
     name, nodes, seed = str(values["algo"]["name"]), int(values["nodes"]), int(values["seed"])
     engine, key = engine_of(values), identity(values)
     return Point(
@@ -115,7 +140,7 @@ def point_of(values: Mapping[str, Any], overrides: Sequence[str], config_dir: st
 
 
 def read(folder: Path) -> Sweep:
-    """Raises ManifestError."""
+    """Read the manifest of a sweep. Raises ManifestError."""
     path, sweep = folder / MANIFEST, Sweep(folder)
     try:
         *lines, _ = path.read_bytes().split(b"\n")  # what follows the last end of a line is torn, or nothing
@@ -132,6 +157,7 @@ def read(folder: Path) -> Sweep:
 
 
 def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
+    """Apply one line of the manifest to a sweep."""
     kind = event["event"]
     if kind == "point":
         values = {name: event[name] for name in Point.__dataclass_fields__}
@@ -152,14 +178,14 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
         raise ValueError(f"event {kind!r}")
 
 
-class Writer:
-    """Adds to a manifest whose lock this process holds."""
+class ManifestWriter:
+    """Appends to a manifest whose lock this process holds."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / MANIFEST
 
     def add(self, *events: Mapping[str, Any]) -> None:
-        """All of these or, after a crash, the first few; on the disk when this returns."""
+        """Append lines and flush them to the disk; after a crash, the first few of them may be there."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         text = "".join(json.dumps({**event, "time": now}, ensure_ascii=False) + "\n" for event in events)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -188,10 +214,11 @@ class Writer:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[Writer]:
-    """Makes the folder. Raises ManifestError if it cannot be written, or another process holds the lock for a minute.
+def locked(folder: Path) -> Iterator[ManifestWriter]:
+    """Hold the lock of a sweep's folder, which is made if it is not there.
 
-    The lock is the kind that network file systems pass between machines, and ends with its process."""
+    The lock works between machines on network file systems, and ends with its process. Raises ManifestError if the
+    folder cannot be written, or another process holds the lock for a minute."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK).open("a")
@@ -210,4 +237,4 @@ def locked(folder: Path) -> Iterator[Writer]:
                     message = f"{folder / LOCK} is held by another dsgd-sweep for {LOCK_WAIT_S:g} s ({error.strerror})"
                     raise ManifestError(message) from error
                 time.sleep(0.05)
-        yield Writer(folder)
+        yield ManifestWriter(folder)

@@ -1,4 +1,4 @@
-"""What a SLURM site wants to be told, and what a point of a sweep asks of it."""
+"""Describe a SLURM site, and what a point of a sweep asks of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dsgd.sweep.manifest import Point
 WORD = re.compile(r"[^\s'\"\\]+")
 TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}(:\d{2})?)?|\d+:\d{2}:\d{2})")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OWN = (
+# Options that every job is given, and that the site must not set.
+OWN = [
     "array",
     "chdir",
     "cpus-per-task",
@@ -23,13 +24,13 @@ OWN = (
     "ntasks",
     "ntasks-per-node",
     "open-mode",
-)
-OWN += ("output", "parsable", "requeue", "no-requeue", "signal", "wrap")
+]
+OWN += ["output", "parsable", "requeue", "no-requeue", "signal", "wrap"]
 
 
 @dataclass(frozen=True)
 class Site:
-    """`slurm.*`. Null leaves it to the site's own default."""
+    """The configuration keys `slurm.*`, explained in conf/slurm/default.yaml. None: the site's own default."""
 
     partition: str | None = None
     account: str | None = None
@@ -78,8 +79,8 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What one job asks for. Points with the same request share an array."""
+class JobSize:
+    """The machines, tasks, cores and GPUs of one job. Points of the same size share an array."""
 
     nodes: int  # machines
     tasks: int
@@ -88,14 +89,16 @@ class Request:
     gpus_per_node: int
 
 
-def request(point: Point, site: Site) -> Request:
-    """A task for each worker of real processes, one for a whole simulation. Raises ValueError."""
+def job_size(point: Point, site: Site) -> JobSize:
+    """Return the size of a point's job: a task for each worker of real processes, one for a whole simulation.
+
+    Raises ValueError where the site cannot give what the point needs."""
     per_node = min(site.tasks_per_node, point.tasks)
     if point.gpus > site.gpus_per_task:
         raise ValueError(
             f"slurm.gpus_per_task must be >= engine.gpus_per_node = {point.gpus}, got {site.gpus_per_task}"
         )
-    return Request(
+    return JobSize(
         nodes=math.ceil(point.tasks / per_node),
         tasks=point.tasks,
         tasks_per_node=per_node,
@@ -104,15 +107,15 @@ def request(point: Point, site: Site) -> Request:
     )
 
 
-def directives(site: Site, wanted: Request, name: str) -> list[str]:
-    """The #SBATCH options of a job, without array, folder and output."""
+def directives(site: Site, size: JobSize, name: str) -> list[str]:
+    """Return the #SBATCH options of a job, without array, folder and output."""
     found: dict[str, Any] = {
         "job-name": name,
-        "nodes": wanted.nodes,
-        "ntasks": wanted.tasks,
-        "ntasks-per-node": wanted.tasks_per_node,
-        "cpus-per-task": wanted.cpus_per_task,
-        "gpus-per-node": wanted.gpus_per_node or None,
+        "nodes": size.nodes,
+        "ntasks": size.tasks,
+        "ntasks-per-node": size.tasks_per_node,
+        "cpus-per-task": size.cpus_per_task,
+        "gpus-per-node": size.gpus_per_node or None,
         "time": site.time,
         "mem": site.mem,
         "partition": site.partition,

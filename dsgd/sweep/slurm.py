@@ -1,28 +1,30 @@
-"""The commands of SLURM that a sweep needs. Each ends within a minute, or is an error of one line."""
+"""Call the commands of SLURM that a sweep needs. Each ends within a minute, or raises an error of one line."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 WAIT_S = 60.0
-# What SLURM calls a job that has not come to its end; everything else is one.
+MISSING = "{} must be on the PATH (a login node of SLURM has it), got none"
+# States in which SLURM has not ended a job; it has ended jobs in all other states.
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
 
 
 class SlurmError(ValueError):
-    """A command of SLURM that is not there or has failed: one line."""
+    """Says in one line which command of SLURM is missing or has failed."""
 
 
 class NoAnswer(SlurmError):
-    """What was asked for may have been done all the same."""
+    """Says that a command gave no answer in time; SLURM may still have done what was asked."""
 
 
 def submit(script: Path, indices: int, at_once: int | None, folder: Path, output: Path) -> str:
-    """Submit an array with tasks 0 to indices - 1; the number of the job.
+    """Submit an array with tasks 0 to indices - 1; returns the number of the job.
 
     folder: where it runs. output: what it prints, with SLURM's %A and %a. Raises SlurmError."""
     array = f"--array=0-{indices - 1}" + (f"%{at_once}" if at_once else "")
@@ -36,13 +38,15 @@ def submit(script: Path, indices: int, at_once: int | None, folder: Path, output
 
 
 def largest_array() -> int:
-    """How many tasks an array may have."""
+    """Return how many tasks an array may have. Raises SlurmError where nothing can be submitted."""
+    if shutil.which("sbatch") is None:
+        raise SlurmError(MISSING.format("sbatch"))
     found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"), re.MULTILINE)
     return int(found[1]) if found else 1001  # SLURM's default
 
 
 def queue(jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """State and reason of the array tasks (like 12_3) of these jobs, as far as SLURM's controller remembers them."""
+    """Return state and reason of the array tasks (like 12_3) of these jobs, if SLURM's controller remembers them."""
     if not jobs:
         return {}
     chosen = ["--noheader", "--array", "--states=all", f"--jobs={','.join(jobs)}", "--format=%i|%T|%r"]
@@ -56,29 +60,31 @@ def queue(jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {task: (state, reason) for task, state, reason in rows}
 
 
-def named(name: str) -> str | None:
-    """The number of the job of this name; None if there is none."""
+def find_job(name: str) -> str | None:
+    """Return the number of the job of this name; None if there is none."""
     said = _call("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F").split()
     return said[0] if said else None
 
 
 def accounting(jobs: Sequence[str]) -> dict[str, str]:
-    """How the array tasks of these jobs ended, from SLURM's data base. Raises SlurmError, too, where there is none."""
+    """Return how the array tasks of these jobs ended, from SLURM's data base. Raises SlurmError if there is none."""
     chosen = ["--noheader", "--allocations", "--parsable2", f"--jobs={','.join(jobs)}", "--format=JobID,State"]
     rows = (line.split("|", 1) for line in _call("sacct", *chosen).splitlines() if "|" in line)
     return {task: state.split()[0] for task, state in rows if state}  # CANCELLED by 1000
 
 
 def cancel(tasks: Sequence[str]) -> None:
-    for start in range(0, len(tasks), 500):  # a command line has an end
+    """Cancel array tasks, like 12_3."""
+    for start in range(0, len(tasks), 500):  # a command line has a limit
         _call("scancel", *tasks[start : start + 500])
 
 
 def _call(*command: str) -> str:
+    """Return what a command prints. Raises SlurmError."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=WAIT_S)
     except FileNotFoundError as error:
-        raise SlurmError(f"{command[0]} must be on the PATH (a login node of SLURM has it), got none") from error
+        raise SlurmError(MISSING.format(command[0])) from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswer(f"{command[0]} gave no answer for {WAIT_S:g} s") from error
     except OSError as error:

@@ -10,7 +10,7 @@ import pytest
 from dsgd.cli.compose import composed
 from dsgd.record.writer import METRICS, SUMMARY
 from dsgd.sweep.manifest import locked, point_of, read
-from dsgd.sweep.states import Place, finished, place, states
+from dsgd.sweep.states import finished, state, states
 
 CASES = [
     ("completed", "", False, "completed"),
@@ -37,12 +37,12 @@ CASES = [
 @pytest.mark.parametrize(("record", "job", "cancelled", "expected"), CASES)
 def test_record_queue_and_user_make_a_state(record: str | None, job: str, cancelled: bool, expected: str) -> None:
     summary = {} if record is None else {"status": record}
-    assert place(summary, job, "None", cancelled).name == expected
+    assert state(summary, job, "None", cancelled)[0] == expected
 
 
 def test_the_record_says_why() -> None:
     summary = {"status": "failed", "error": "worker 3 was killed"}
-    assert place(summary, "FAILED", "NonZeroExitCode", False) == Place("failed", "worker 3 was killed")
+    assert state(summary, "FAILED", "NonZeroExitCode", False) == ("failed", "worker 3 was killed")
 
 
 def test_what_is_complete_is_told_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_what_is_complete_is_told_without_slurm(tmp_path: Path, monkeypatch: pyt
     assert finished(sweep) == points
     found, problem = states(sweep)
     assert problem is None
-    assert [(state.name, state.epoch, state.accuracy) for state in found] == [("completed", 2, 0.5)] * 3
+    assert [(each.name, each.epoch, each.accuracy) for each in found] == [("completed", 2, 0.5)] * 3
 
 
 SQUEUE = """#!/bin/sh
@@ -89,7 +89,7 @@ def test_what_the_queue_has_forgotten_the_data_base_tells(tmp_path: Path, monkey
         writer.submitted("second", "13")
     found, problem = states(read(tmp_path))
     assert problem is None
-    assert [(state.name, state.reason) for state in found] == [
+    assert [(each.name, each.reason) for each in found] == [
         ("failed", "TIMEOUT"),
         ("running", ""),
         ("cancelled", "by scancel"),
