@@ -61,8 +61,8 @@ def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Seque
     from rich.console import Console
 
     from dsgd.record.reader import find_runs
-    from dsgd.report.prediction import pairs, print_pairs, write_pairs_csv, write_pairs_markdown
-    from dsgd.report.table import print_table, write_csv, write_markdown
+    from dsgd.report.prediction import pairs, pairs_table
+    from dsgd.report.table import summary_table
     from dsgd.report.verdict import verdict
 
     try:
@@ -72,28 +72,24 @@ def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Seque
 
     from dsgd.report.figures import draw  # matplotlib takes most of a second: not before the records are known good
 
+    tables = {"summary": summary_table(runs)}
+    if paired := pairs(runs):
+        tables["predicted"] = pairs_table(paired)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_csv(runs, out / "summary.csv")
-        write_markdown(runs, out / "summary.md")
-        tables = [out / "summary.csv", out / "summary.md"]
-        if paired := pairs(runs):
-            write_pairs_csv(paired, out / "predicted.csv")
-            write_pairs_markdown(paired, out / "predicted.md")
-            tables += [out / "predicted.csv", out / "predicted.md"]
-        written, missing = draw(runs, out, formats, x_axes, only)
+        written = [path for name, table in tables.items() for path in table.write(out / name)]
+        figures, missing = draw(runs, out, formats, x_axes, only)
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
-    print_table(runs, Console(width=wide))
-    if paired:
-        print()
-        print_pairs(paired, Console(width=wide))
+    for i, table in enumerate(tables.values()):
+        print("\n" * (i > 0), end="")
+        table.print(Console(width=wide))
     for sentence in verdict(runs):
         print(f"- {sentence}")
     print()
-    for path in [*written, *tables]:
+    for path in [*figures, *written]:
         print(path)
     for name, reason in missing.items():
         print(f"not drawn: {name} ({reason})")

@@ -143,9 +143,9 @@ def show(outcome: Mapping[Path, str]) -> None:
     from rich.console import Console
 
     from dsgd.record.reader import find_runs
-    from dsgd.report.table import print_table
+    from dsgd.report.table import summary_table
 
-    print_table(find_runs(list(outcome)), Console(width=None if sys.stdout.isatty() else 160))
+    summary_table(find_runs(list(outcome))).print(Console(width=None if sys.stdout.isatty() else 160))
     for folder, status in outcome.items():
         print(f"record: {folder}")
         if status in ("interrupted", "failed") and (folder / NAME).is_file():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsgd.record.reader import Run
 
-Flat = dict[str, str]  # dotted key: value as a legend shows it
+Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
 _UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # where a run goes, not what it computes
 _CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
@@ -20,7 +20,7 @@ _SHORT = {"target.accuracy": "target", "target.stop": "target.stop"}
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: the runs of one configuration, of several seeds or of one; label: what is particular to it."""
+    """The runs of one configuration, which one curve shows. label: what tells it from the other series."""
 
     label: str
     runs: list[Run]
@@ -33,38 +33,50 @@ def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series
     apart_from: dotted keys that neither separate nor name series, nor do keys that only follow them (`nodes`, and
     a learning rate chosen per node count).
     """
-    flats = [_without(flat, {"seed"}) for flat in flatten(runs)]
-    gathered = _gather(runs, _without_followers(flats, apart_from))
+    flats = flatten(runs)
+    seedless = _without_followers([_without(flat, {"seed"}) for flat in flats], apart_from)
+    gathered = gather(zip(runs, seedless, strict=True))
     if not apart_from and all(len(group) == 1 for _, group in gathered):
-        gathered = _gather(runs, flatten(runs))
+        gathered = gather(zip(runs, flats, strict=True))
     labels = label([flat for flat, _ in gathered])
     return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(labels, gathered, strict=True)]
 
 
+def gather(runs: Iterable[tuple[Run, Flat]]) -> list[tuple[Flat, list[Run]]]:
+    """Gather runs with equal flat configurations, in order of first appearance."""
+    groups: dict[frozenset[tuple[str, str]], tuple[Flat, list[Run]]] = {}
+    for run, flat in runs:
+        groups.setdefault(frozenset(flat.items()), (flat, []))[1].append(run)
+    return list(groups.values())
+
+
 def run_labels(runs: Sequence[Run]) -> list[str]:
-    """One label per run, the seed included where it differs; the algorithm's name where nothing differs."""
+    """Return one label per run, the seed included where it differs; the algorithm's name where nothing differs."""
     return [name or run.algorithm for name, run in zip(label(flatten(runs)), runs, strict=True)]
 
 
 def clock_text(runs: Sequence[Run]) -> str:
-    """`virtual`, `wall`, or which of both is whose where they are mixed; empty before the first mark of all."""
+    """Return `virtual`, `wall`, or which engine has which where they are mixed; empty before the first mark of all."""
     clocks = {run.clock for run in runs if run.clock}
     return "virtual (sim) or wall (dist)" if len(clocks) > 1 else "".join(clocks)
 
 
+def target_text(runs: Sequence[Run]) -> str:
+    """Return the target accuracies of the runs, like `0.9 or 0.95`; empty if no run has one."""
+    return " or ".join(f"{target:g}" for target in sorted({run.target for run in runs if run.target is not None}))
+
+
 def status_note(runs: Sequence[Run]) -> str:
-    """` (diverged)`, ` (2 of 3 interrupted)`, … for runs that did not complete; empty if all did."""
+    """Return ` (diverged)`, ` (2 of 3 interrupted)`, ... for runs that did not complete; empty if all did."""
     unfinished = Counter(run.status for run in runs if run.status != "completed")
-    if not unfinished:
-        return ""
-    notes = (
+    notes = [
         status if count == len(runs) else f"{count} of {len(runs)} {status}" for status, count in unfinished.items()
-    )
-    return f" ({', '.join(notes)})"
+    ]
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def time_notes(runs: Sequence[Run]) -> list[str]:
-    """`time of ResNet-18 on ImageNet …; gradients of resnet8 on digits`, where the two differ."""
+    """Return notes like `time of ResNet-18 on ImageNet; gradients of resnet8 on digits`, where the two differ."""
     texts = [
         f"time of {run.time_model}; gradients of {run.chosen('model')} on {run.chosen('data')}"
         for run in runs
@@ -75,32 +87,27 @@ def time_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def label(flats: Sequence[Flat]) -> list[str]:
-    """Labels that name the differing keys: `gossip, tau=10`, `sync`; empty where nothing differs.
+    """Return labels that name the differing keys: `gossip, tau=10`, `sync`; empty where nothing differs.
 
     A group whose `name` differs is named by it, and its other keys only where they differ among the choices of one
     name: `algo.tau` of easgd says nothing about gossip.
     """
     named: list[Flat] = [{} for _ in flats]
-    keys = list(dict.fromkeys(key for flat in flats for key in flat))
-    for key in keys:
-        classes: dict[tuple[str | None, ...], set[str | None]] = {}
+    for key in dict.fromkeys(key for flat in flats for key in flat):
+        values: dict[tuple[str | None, ...], set[str | None]] = {}
         for flat in flats:
-            classes.setdefault(_kind(flat, key), set()).add(flat.get(key))
-        for flat, shown in zip(flats, named, strict=True):
-            if key in flat and len(classes[_kind(flat, key)]) > 1:
-                shown[key] = flat[key]
-    short = _short_names(list(dict.fromkeys(key for shown in named for key in shown)))
-    return [
-        ", ".join(
-            shown[key] if key == "algo.name" else f"{short[key]}={shown[key]}" for key in sorted(shown, key=_rank)
-        )
-        for shown in named
-    ]
+            values.setdefault(_group_names(flat, key), set()).add(flat.get(key))
+        for flat, differing in zip(flats, named, strict=True):
+            if key in flat and len(values[_group_names(flat, key)]) > 1:
+                differing[key] = flat[key]
+    short = _short_names(list(dict.fromkeys(key for differing in named for key in differing)))
+    return [", ".join(short[key] + differing[key] for key in sorted(differing, key=_rank)) for differing in named]
 
 
 def flatten(runs: Sequence[Run]) -> list[Flat]:
-    """The configuration of each run as dotted keys and text; the clock too, where records of both kinds are mixed and
-    the engine's name does not tell it."""
+    """Return the configuration of each run as dotted keys and text.
+
+    The clock is added where records of both clocks are mixed and the engine's name does not tell which it is."""
     flats = []
     clocks = {run.clock for run in runs} - {None}
     for run in runs:
@@ -140,15 +147,16 @@ def _text(value: Any) -> str:
     return "none" if value is None else json.dumps(value)
 
 
-def _kind(flat: Flat, key: str) -> tuple[str | None, ...]:
-    """The names of the groups a key lies in: keys are compared between runs where these agree."""
+def _group_names(flat: Flat, key: str) -> tuple[str | None, ...]:
+    """Return the names of the groups that a key lies in: its values are compared between runs where these agree."""
     parts = key.split(".")
     groups = [".".join(parts[:i]) + ".name" for i in range(1, len(parts))]
     return tuple(flat.get(group) for group in groups if group != key)
 
 
 def _short_names(keys: list[str]) -> dict[str, str]:
-    """The shortest ends of the keys that tell them apart: `lr`, but `model.width` beside `data.width`."""
+    """Return what to write before a value: the shortest end of its key that tells it from the others, like `lr=`, but
+    `model.width=` beside `data.width=`; nothing before the algorithm's name."""
     ends = Counter(".".join(key.split(".")[i:]) for key in keys for i in range(key.count(".") + 1))
     short = {}
     for key in keys:
@@ -156,20 +164,14 @@ def _short_names(keys: list[str]) -> dict[str, str]:
         parts = shown.split(".")
         candidates = [".".join(parts[i:]) for i in range(len(parts) - 1, -1, -1)]
         unique = (name for name in candidates if name != "name" and ends[name] <= 1)
-        short[key] = _SHORT.get(key) or next(unique, shown)
+        short[key] = "" if key == "algo.name" else f"{_SHORT.get(key) or next(unique, shown)}="
     return short
 
 
 def _rank(key: str) -> tuple[int, int]:
+    """Sort the algorithm and the nodes first, the seed last."""
     first = ("algo.name", "nodes")
     return (first.index(key) if key in first else len(first), 1 if key == "seed" else 0)
-
-
-def _gather(runs: Sequence[Run], flats: Sequence[Flat]) -> list[tuple[Flat, list[Run]]]:
-    groups: dict[tuple[tuple[str, str], ...], tuple[Flat, list[Run]]] = {}
-    for run, flat in zip(runs, flats, strict=True):
-        groups.setdefault(tuple(sorted(flat.items())), (flat, []))[1].append(run)
-    return list(groups.values())
 
 
 def _without(flat: Flat, keys: Collection[str]) -> Flat:

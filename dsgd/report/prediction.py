@@ -1,23 +1,18 @@
-"""Predicted against measured: the step time the simulator foretells, and the one that real processes took."""
+"""Compare the step time that the simulator predicts with the one that real processes took."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.labels import Flat, flatten, label
-from dsgd.report.table import shown
+from dsgd.report.labels import Flat, flatten, gather, label
+from dsgd.report.table import ReportTable
 
-# heading: field of the CSV file; text first
+# heading: field of the CSV file
 _COLUMNS = {
     "cluster": "cluster",
     "algorithm": "algorithm",
@@ -28,13 +23,10 @@ _COLUMNS = {
     "idle measured (%)": "measured_idle_percent",
     "idle predicted (%)": "predicted_idle_percent",
 }
-_TEXTS = 2
 CAPTION = (
     "step: mean time in which a worker makes one; measured: wall time of engine=dist; predicted: virtual time of "
     "engine=sim; medians where a configuration ran more than once"
 )
-
-_Configuration = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,7 @@ class Timing:
 
     @property
     def step_s(self) -> float:
+        """Return the median over the runs, in seconds."""
         return median(self.steps_s)
 
 
@@ -64,12 +57,12 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured step time."""
+        """Return the predicted over the measured step time."""
         return self.predicted.step_s / self.measured.step_s
 
 
 def step_s(run: Run) -> float:
-    """Mean seconds of the run's clock in which a worker makes a step; NaN unless the run completed and took time."""
+    """Return the mean time of a worker's step, in seconds of the run's clock; NaN unless the run completed."""
     time_s, samples = number(run.final("time_s")), number(run.final("samples"))
     if run.status != "completed" or not (time_s > 0 and samples > 0):
         return math.nan
@@ -77,50 +70,35 @@ def step_s(run: Run) -> float:
 
 
 def pairs(runs: Sequence[Run]) -> list[Pair]:
-    """Every configuration that completed both simulated and for real, in order of first appearance.
+    """Pair the configurations that completed both simulated and for real, in order of first appearance.
 
-    Such runs differ in nothing but the engine, the seed, and the numbers of the cluster, which real runs merely carry:
-    its name must agree. Simulations with different numbers under one name are predictions of their own; those with the
-    times of another network than the trained one are none.
+    The runs of a pair differ in nothing but the engine, the seed and the cluster's numbers, which real runs do not use;
+    the cluster's name must agree. Simulations with different numbers under one name are separate predictions. Those
+    with the times of another network than the trained one predict nothing.
     """
-    measured: dict[_Configuration, list[Run]] = {}
-    predicted: dict[tuple[_Configuration, _Configuration], tuple[Flat, Flat, list[Run]]] = {}
-    for run, flat in _timed(runs):
-        compared, cluster = _compared(flat), {key: text for key, text in flat.items() if _group(key) == "cluster"}
-        configuration = frozenset(compared.items())
-        if run.clock == "wall":
-            measured.setdefault(configuration, []).append(run)
-        else:
-            place = (configuration, frozenset(cluster.items()))
-            predicted.setdefault(place, (compared, cluster, []))[2].append(run)
-    matched = [
-        (compared, cluster, measured[configuration], simulated)
-        for (configuration, _), (compared, cluster, simulated) in predicted.items()
-        if configuration in measured
-    ]
-    algorithms = _algorithms([compared for compared, *_ in matched])
-    clusters = _clusters([cluster for _, cluster, *_ in matched])
-    return [
-        Pair(clusters[i], algorithms[i] or real[0].algorithm, real[0].nodes, _timing(real), _timing(simulated))
-        for i, (_, _, real, simulated) in enumerate(matched)
-    ]
+    measured = {_key(flat): group for flat, group in gather(_timed(runs, "wall"))}
+    predicted = [(flat, group) for flat, group in gather(_timed(runs, "virtual")) if _key(flat) in measured]
+    found = []
+    algorithms, clusters = _algorithms([flat for flat, _ in predicted]), _clusters([flat for flat, _ in predicted])
+    for (flat, simulated), algorithm, cluster in zip(predicted, algorithms, clusters, strict=True):
+        real = measured[_key(flat)]
+        found.append(Pair(cluster, algorithm or real[0].algorithm, real[0].nodes, _timing(real), _timing(simulated)))
+    return found
 
 
 def why_no_pair(runs: Sequence[Run]) -> str:
-    """What is missing: an engine, or configurations that agree."""
-    timed = _timed(runs)
-    simulated = [_compared(flat) for run, flat in timed if run.clock == "virtual"]
-    real = [_compared(flat) for run, flat in timed if run.clock == "wall"]
+    """Say what is missing for a pair: an engine, or configurations that agree."""
+    simulated, real = ([_key(flat) for _, flat in _timed(runs, clock)] for clock in ("virtual", "wall"))
     if not simulated:
         return "no completed run of engine=sim with the trained network's own times"
     if not real:
         return "no completed run of engine=dist"
-    differing = (sorted(key for key in a | b if a.get(key) != b.get(key)) for a in simulated for b in real)
+    differing = (sorted({key for key, _ in a ^ b}) for a in simulated for b in real)
     return f"runs of engine=sim and engine=dist differ in more than the engine: {', '.join(min(differing, key=len))}"
 
 
 def sentences(runs: Sequence[Run]) -> list[str]:
-    """How predictions compare with measurements, in one sentence; none where there is no pair."""
+    """Say in one sentence how predictions compare with measurements; return no sentence without a pair."""
     found = sorted(pairs(runs), key=lambda pair: pair.ratio)
     if not found:
         return []
@@ -131,61 +109,47 @@ def sentences(runs: Sequence[Run]) -> list[str]:
     return [f"time of a step, predicted over measured: {middle:.2f} in the median of {len(found)}, {least} to {most}"]
 
 
-def print_pairs(found: Sequence[Pair], console: Console) -> None:
-    """Print the pairs as a table."""
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=CAPTION, caption_justify="left")
-    for i, heading in enumerate(_COLUMNS):
-        left = i < _TEXTS
-        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+def pairs_table(found: Sequence[Pair]) -> ReportTable:
+    """Return the table of the pairs; the CSV file also counts the runs behind each time."""
+    rows: list[list[float | int | str]] = []
+    csv_rows: list[list[Any]] = [[*_COLUMNS.values(), "measured_runs", "predicted_runs"]]
     for pair in found:
-        table.add_row(*(Text(shown(value)) for value in _values(pair)))
-    console.print(table)
+        timings = (pair.measured, pair.predicted)
+        nodes = math.nan if pair.nodes is None else pair.nodes
+        steps_ms, idle_percent = [1e3 * each.step_s for each in timings], [100 * each.idle for each in timings]
+        row = [pair.cluster, pair.algorithm, nodes, *steps_ms, pair.ratio, *idle_percent]
+        rows.append(row)
+        known = ["" if value != value else value for value in row]  # NaN alone differs from itself
+        csv_rows.append([*known, *(len(each.steps_s) for each in timings)])
+    return ReportTable(list(_COLUMNS), 2, rows, csv_rows, CAPTION)
 
 
-def write_pairs_csv(found: Sequence[Pair], path: str | Path) -> None:
-    """One line per pair, numbers unrounded; empty where there is no value."""
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*_COLUMNS.values(), "measured_runs", "predicted_runs"])
-        for pair in found:
-            known = ["" if value != value else value for value in _values(pair)]  # NaN alone differs from itself
-            writer.writerow([*known, len(pair.measured.steps_s), len(pair.predicted.steps_s)])
+def _timed(runs: Sequence[Run], clock: str) -> list[tuple[Run, Flat]]:
+    """Select the runs of one clock that have a step time of the trained network, with their flat configurations;
+    without engine and seed, in which the runs of a pair may differ."""
+    timed = [run for run in runs if run.clock == clock and run.time_model is None and not math.isnan(step_s(run))]
+    return [(run, _without(flat, "engine", "seed")) for run, flat in zip(timed, flatten(timed), strict=True)]
 
 
-def write_pairs_markdown(found: Sequence[Pair], path: str | Path) -> None:
-    """The table as on the terminal."""
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * _TEXTS + "---:|" * (len(_COLUMNS) - _TEXTS)]
-    lines += ["| " + " | ".join(shown(value).replace("|", "\\|") for value in _values(pair)) + " |" for pair in found]
-    Path(path).write_text("\n".join([*lines, "", CAPTION]) + "\n", encoding="utf-8")
+def _without(flat: Flat, *groups: str) -> Flat:
+    return {key: text for key, text in flat.items() if key.partition(".")[0] not in groups}
 
 
-def _timed(runs: Sequence[Run]) -> list[tuple[Run, Flat]]:
-    timed = [run for run in runs if run.clock and run.time_model is None and not math.isnan(step_s(run))]
-    return list(zip(timed, flatten(timed), strict=True))
-
-
-def _group(key: str) -> str:
-    return key.partition(".")[0]
-
-
-def _compared(flat: Flat) -> Flat:
-    """What must agree between a prediction and a measurement."""
-    aside = ("engine", "cluster", "clock", "seed")
-    return {key: text for key, text in flat.items() if key == "cluster.name" or _group(key) not in aside}
+def _key(flat: Flat) -> frozenset[tuple[str, str]]:
+    """Return what must agree between a prediction and a measurement: of the cluster only its name."""
+    return frozenset(item for item in flat.items() if item[0] == "cluster.name" or not item[0].startswith("cluster."))
 
 
 def _algorithms(flats: Sequence[Flat]) -> list[str]:
-    """The algorithm and what else differs, but for nodes and cluster, which have columns of their own; the budget only
-    where two would have one name without it."""
+    """Name each configuration by its algorithm and what else differs. Nodes and cluster have columns of their own; the
+    budget is named only where two configurations would have one name without it."""
     names = _named_without(flats, "budget")
     places = {(flat.get("cluster.name"), flat.get("nodes"), name) for flat, name in zip(flats, names, strict=True)}
-    configurations = {frozenset(flat.items()) for flat in flats}
-    return names if len(places) == len(configurations) else _named_without(flats)
+    return names if len(places) == len(set(map(_key, flats))) else _named_without(flats)
 
 
 def _named_without(flats: Sequence[Flat], *groups: str) -> list[str]:
-    aside = ("nodes", "cluster", *groups)
-    bare = [{key: text for key, text in flat.items() if _group(key) not in aside} for flat in flats]
+    bare = [_without(flat, "nodes", "cluster", *groups) for flat in flats]
     algorithms = [flat.get("algo.name", "") for flat in bare]
     common = len(set(algorithms)) == 1  # then labels leave it out
     return [
@@ -195,11 +159,12 @@ def _named_without(flats: Sequence[Flat], *groups: str) -> list[str]:
 
 
 def _clusters(flats: Sequence[Flat]) -> list[str]:
-    """The cluster's name, and the numbers that differ between clusters of that name."""
+    """Name each cluster, and the numbers that differ between clusters of that name."""
+    clusters = [{key: text for key, text in flat.items() if key.startswith("cluster.")} for flat in flats]
     titles = []
-    for flat in flats:
+    for flat in clusters:
         name = flat.get("cluster.name", "")
-        namesakes = [other for other in flats if other.get("cluster.name", "") == name]
+        namesakes = [other for other in clusters if other.get("cluster.name", "") == name]
         titles.append(", ".join(part for part in (name, label(namesakes)[namesakes.index(flat)]) if part))
     return titles
 
@@ -207,14 +172,6 @@ def _clusters(flats: Sequence[Flat]) -> list[str]:
 def _timing(runs: Sequence[Run]) -> Timing:
     idle = [number(run.final("idle_fraction_mean")) for run in runs]
     return Timing(tuple(map(step_s, runs)), math.nan if any(map(math.isnan, idle)) else median(idle))
-
-
-def _values(pair: Pair) -> list[str | int | float]:
-    """A value per column."""
-    nodes = math.nan if pair.nodes is None else pair.nodes
-    steps_ms = [1e3 * timing.step_s for timing in (pair.measured, pair.predicted)]
-    idle_percent = [100 * timing.idle for timing in (pair.measured, pair.predicted)]
-    return [pair.cluster, pair.algorithm, nodes, *steps_ms, pair.ratio, *idle_percent]
 
 
 def _name(pair: Pair) -> str:

@@ -14,10 +14,10 @@ from dsgd.cli.plot import main
 from dsgd.record.reader import find_runs
 from dsgd.report.figures import predicted_figure
 from dsgd.report.labels import run_labels, series
-from dsgd.report.prediction import Pair, pairs, print_pairs, step_s, write_pairs_csv, write_pairs_markdown
+from dsgd.report.prediction import Pair, pairs, pairs_table, step_s
 from dsgd.report.scaling import scalings
 from dsgd.report.style import NoData, drawing
-from dsgd.report.table import caption, rows
+from dsgd.report.table import by_time, caption
 from dsgd.report.verdict import verdict
 from tests.report.test_report import rewrite, write_record
 
@@ -169,19 +169,18 @@ def test_the_table_holds_milliseconds_ratio_and_idle_shares(tmp_path: Path):
     write_pair(tmp_path / "runs", "sync", 12.5, 10.0, idle=0.5)
     write_pair(tmp_path / "runs", "gossip", 8.0, 10.0, idle=None)
     found = pairs(find_runs([tmp_path / "runs"]))
-    write_pairs_markdown(found, tmp_path / "predicted.md")
+    pairs_table(found).write(tmp_path / "predicted")
     lines = (tmp_path / "predicted.md").read_text().splitlines()
     assert lines[0].startswith("| cluster | algorithm | nodes | measured step (ms) | predicted step (ms) | pred")
     assert lines[2] == "| lan | sync | 8 | 12.50 | 10.00 | 0.8000 | 50.00 | 50.00 |"
     assert lines[3] == "| lan | gossip | 8 | 8.000 | 10.00 | 1.250 | - | - |"
-    write_pairs_csv(found, tmp_path / "predicted.csv")
     with (tmp_path / "predicted.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
     assert float(first["predicted_over_measured"]) == found[0].ratio
     assert float(first["measured_step_ms"]) == pytest.approx(12.5, rel=1e-12)
     assert (second["measured_idle_percent"], second["predicted_runs"]) == ("", "1")
     console = Console(width=200, record=True, file=(tmp_path / "terminal").open("w"))
-    print_pairs(found, console)
+    pairs_table(found).print(console)
     console.file.close()
     assert console.export_text().splitlines()[1].split() == lines[2].replace("|", " ").split()
 
@@ -257,7 +256,7 @@ def test_the_summary_table_keeps_the_clocks_apart(tmp_path: Path):
         algo = "sync" if seconds > 2 else "gossip"
         rewrite(write_run(tmp_path / f"{i}", algo, 10.0, real), {}, {"time_to_target_s": seconds})
     runs = find_runs([tmp_path])
-    assert [row.run.time_to_target_s for row in rows(runs)] == [1.0, 3.0, 2.0, 4.0]
+    assert [run.time_to_target_s for _, run in by_time(runs)] == [1.0, 3.0, 2.0, 4.0]
     assert caption(runs).startswith("times: virtual (sim) or wall (dist) time; ")
 
 

@@ -26,7 +26,7 @@ from dsgd.report.figures import draw, figures, idle_figure, overview
 from dsgd.report.labels import label, run_labels, series
 from dsgd.report.scaling import scalings, speed_up_figure
 from dsgd.report.style import NoData, curve_style, drawing
-from dsgd.report.table import print_table, rows, shown, write_csv, write_markdown
+from dsgd.report.table import by_time, shown, summary_table
 from dsgd.report.verdict import verdict
 
 # seconds per step, idle share (mean, most idle), vectors sent per node and step, discrepancy, own options
@@ -364,7 +364,7 @@ def table_runs(top: Path) -> list[Run]:
 
 def test_the_table_holds_the_record_soonest_first(tmp_path: Path):
     """By time to target, then never, then without target; four digits, GB of 1e9 bytes, idle in per cent."""
-    write_markdown(table_runs(tmp_path / "runs"), tmp_path / "summary.md")
+    summary_table(table_runs(tmp_path / "runs")).write(tmp_path / "summary")
     lines = (tmp_path / "summary.md").read_text().splitlines()
     assert lines[0].startswith("| run | status | samples | epochs | test loss | test accuracy | time to target (s) |")
     numbers = "28021 | 12.00 | 0.1235 | 0.9000 | {} | 20000 | 1.235 | 0 | 5.000 |"
@@ -381,9 +381,7 @@ def test_top_5_has_a_column_where_a_run_has_it(tmp_path: Path):
     write_record(tmp_path / "runs" / "b", "gossip")
     for top5, heading in ((None, False), (0.98765, True)):
         rewrite(folder, {}, {"test_top5": top5})
-        runs = find_runs([tmp_path / "runs"])
-        write_markdown(runs, tmp_path / "summary.md")
-        write_csv(runs, tmp_path / "summary.csv")
+        summary_table(find_runs([tmp_path / "runs"])).write(tmp_path / "summary")
         lines = (tmp_path / "summary.md").read_text().splitlines()
         assert ("| test accuracy | test top-5 |" in lines[0]) == heading
         assert (" | 0.9877 | " in "".join(lines)) == heading
@@ -392,7 +390,7 @@ def test_top_5_has_a_column_where_a_run_has_it(tmp_path: Path):
 
 
 def test_csv_has_the_records_names_and_unrounded_numbers(tmp_path: Path):
-    write_csv(table_runs(tmp_path / "runs"), tmp_path / "summary.csv")
+    summary_table(table_runs(tmp_path / "runs")).write(tmp_path / "summary")
     head, first, second, third, _ = (tmp_path / "summary.csv").read_text().splitlines()
     names = "run,folder,status,clock,target_accuracy,samples,epochs,test_loss,test_accuracy,time_to_target_s,time_s,"
     assert head == names + "bytes_sent_total,idle_fraction_mean,idle_fraction_max"
@@ -406,7 +404,7 @@ def test_the_terminal_shows_the_same_rows_and_marks_what_goes_on(tmp_path: Path)
     write_record(tmp_path / "a", status="running", marks=2, **{"model.hidden": [64, 32]})
     write_record(tmp_path / "b", **{"model.hidden": ["bold"]})
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    print_table(find_runs([tmp_path]), console)
+    summary_table(find_runs([tmp_path])).print(console)
     text = console.export_text().splitlines()
     console.file.close()
     assert text[1].startswith("hidden=[bold]")
@@ -417,7 +415,7 @@ def test_the_terminal_shows_the_same_rows_and_marks_what_goes_on(tmp_path: Path)
 def test_rows_without_time_come_last(tmp_path: Path):
     write_record(tmp_path / "b", "sync", target=None)
     write_record(tmp_path / "a", "gossip", target=None, status="running", marks=0)
-    assert [row.label for row in rows(find_runs([tmp_path]))] == ["sync", "gossip"]
+    assert [name for name, _ in by_time(find_runs([tmp_path]))] == ["sync", "gossip"]
 
 
 @pytest.mark.parametrize(
