@@ -18,7 +18,8 @@ from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
-from dsgd.processes.control import Hub, Line
+from dsgd.processes.control.connection import CoordinatorConnection
+from dsgd.processes.control.hub import Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.evaluator import evaluate
 from dsgd.processes.coordinator.sharded import is_sharded
@@ -47,12 +48,12 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None) -> str:
     logs = folder / LOGS
     logs.mkdir(parents=True, exist_ok=True)
     parent = Parent(logs)
-    over: Child | Line
+    over: Child | CoordinatorConnection
     if listener is not None:
         over = parent.start("coordinator", lambda again: _coordinate(plan, folder, job, listener), quiet=False)
         listener.close()
     else:
-        over = Line(job.coordinator, job.token, job.limits.timeout_s)
+        over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
         over.send({"kind": "hello", "role": "agent"})
         parent.closing.append(over.socket)
     _start_members(parent, plan, job, joined)
@@ -116,7 +117,7 @@ def _evaluator(job: Job, name: str) -> Callable[[bool], int]:
     return lambda again: evaluate(job, name)
 
 
-def _ask_to_stop(over: Child | Line) -> None:
+def _ask_to_stop(over: Child | CoordinatorConnection) -> None:
     """Ask the coordinator to end the run."""
     if isinstance(over, Child):
         os.kill(over.pid, signal.SIGINT)

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dsgd.processes.control import FRAME, MAGIC, STRANGERS, TEXT_LIMIT, VECTORS_LIMIT, Closed, Event, Hub, Line
+from dsgd.processes.admission import MAX_STRANGERS
+from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
+from dsgd.processes.control.frames import CONTROL_MAGIC, FRAME, TEXT_LIMIT, VECTORS_LIMIT
+from dsgd.processes.control.hub import Event, Hub
 from tests.support.aftermath import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
 from tests.support.prefork import Stage
 
@@ -45,7 +48,7 @@ class Served:
 
     def answers(self) -> bool:
         """Does who knows the token still get answers?"""
-        line = Line(self.address, TOKEN, DEADLINE_S)
+        line = CoordinatorConnection(self.address, TOKEN, DEADLINE_S)
         line.send({"kind": "question"}, {"x": torch.arange(3.0)})
         answered = line.receive()["kind"] == "question"
         line.close()
@@ -72,7 +75,7 @@ def is_dropped(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(
-    "content", [bytes(100), b"GET / HTTP/1.1\r\nHost: coordinator.example\r\n\r\n", MAGIC + bytes(32)]
+    "content", [bytes(100), b"GET / HTTP/1.1\r\nHost: coordinator.example\r\n\r\n", CONTROL_MAGIC + bytes(32)]
 )
 def test_who_shows_a_wrong_token_is_dropped_and_unheard(served: Served, content: bytes) -> None:
     for _ in range(20):
@@ -86,7 +89,7 @@ def test_who_shows_a_wrong_token_is_dropped_and_unheard(served: Served, content:
 
 def test_half_a_token_then_the_end_goes_unnoticed(served: Served) -> None:
     with socket.create_connection(served.address) as stranger:
-        stranger.sendall(MAGIC + TOKEN[:10])
+        stranger.sendall(CONTROL_MAGIC + TOKEN[:10])
     assert served.answers()
     assert served.log == []
 
@@ -94,7 +97,7 @@ def test_half_a_token_then_the_end_goes_unnoticed(served: Served) -> None:
 def test_idle_connections_are_bounded_and_dropped(served: Served) -> None:
     with ExitStack() as stack:
         strangers = [stack.enter_context(socket.create_connection(served.address)) for _ in range(1000)]
-        assert all(is_dropped(stranger) for stranger in strangers[: 1000 - STRANGERS])
+        assert all(is_dropped(stranger) for stranger in strangers[: 1000 - MAX_STRANGERS])
         assert served.answers()
         assert all(is_dropped(stranger) for stranger in strangers)  # the others after a while
     assert sorted(line.split(",")[0] for line in served.log) == [
@@ -107,7 +110,7 @@ def test_idle_connections_are_bounded_and_dropped(served: Served) -> None:
 def test_a_message_beyond_the_limits_ends_the_connection(served: Served, lengths: tuple[int, int]) -> None:
     for _ in range(3):
         with socket.create_connection(served.address) as client:
-            client.sendall(MAGIC + TOKEN + FRAME.pack(*lengths) + bytes(1000))
+            client.sendall(CONTROL_MAGIC + TOKEN + FRAME.pack(*lengths) + bytes(1000))
             assert is_dropped(client)
     assert served.answers()
     assert [line.split(",")[0] for line in served.log] == ["control: a message had no possible length"]
@@ -126,16 +129,16 @@ def test_a_message_beyond_the_limits_ends_the_connection(served: Served, lengths
 )
 def test_a_message_that_is_none_ends_the_connection(served: Served, content: bytes) -> None:
     with socket.create_connection(served.address) as client:
-        client.sendall(MAGIC + TOKEN + content)
+        client.sendall(CONTROL_MAGIC + TOKEN + content)
         assert is_dropped(client)
     assert served.answers()
     assert len(served.log) == 1
 
 
 def test_a_client_hears_when_the_coordinator_is_gone(served: Served) -> None:
-    line = Line(served.address, TOKEN, DEADLINE_S)
+    line = CoordinatorConnection(served.address, TOKEN, DEADLINE_S)
     served.close()
-    with pytest.raises(Closed, match=r"^the coordinator is gone"):
+    with pytest.raises(CoordinatorGone, match=r"^the coordinator is gone"):
         line.receive()
     line.close()
 
@@ -160,7 +163,7 @@ def test_a_run_does_not_notice_strangers(stage: Stage, tmp_path: Path, algo: str
     with ExitStack() as stack:
         for port in ports:
             strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
-            for stranger in strangers[-STRANGERS // 2 :]:
+            for stranger in strangers[-MAX_STRANGERS // 2 :]:
                 stranger.sendall(os.urandom(100))
         watched.says("a wrong token")
         watched.says("too many connections")

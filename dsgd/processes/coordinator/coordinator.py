@@ -20,7 +20,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from dsgd.engine.marks import Counters, Mark, Progress, summarised
 from dsgd.engine.trace import Row
 from dsgd.problem.evaluation import measure
-from dsgd.processes.control import Client, Hub, Message
+from dsgd.processes.control.frames import Message
+from dsgd.processes.control.hub import Client, Hub
 from dsgd.processes.coordinator.evaluator import give_way
 from dsgd.processes.coordinator.membership import Member, Membership
 from dsgd.processes.coordinator.schedule import LAST, Collecting

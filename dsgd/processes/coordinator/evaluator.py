@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 import torch
 
-from dsgd.processes.control import Closed, Line
+from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.coordinator.sharded import Part
 from dsgd.processes.job import BEAT_S, Job
 from dsgd.processes.worker.process import EXIT_FAILED, EXIT_LEFT, EXIT_ORPHAN
@@ -25,7 +25,7 @@ def evaluate(job: Job, name: str) -> int:
     """What the process does until the coordinator says `exit`, or is gone. Returns its exit status."""
     torch.set_num_threads(job.threads)
     try:
-        line = Line(job.coordinator, job.token, job.limits.timeout_s)
+        line = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
         line.send({"kind": "hello", "role": "evaluator", "name": name})
         wanted: SimpleQueue[tuple[int, Part]] = SimpleQueue()
         threading.Thread(target=_listen, args=(line, wanted), name="control", daemon=True).start()
@@ -45,7 +45,7 @@ def evaluate(job: Job, name: str) -> int:
             count = sum(of.samples for of in sums)
             print(f"{part.mark}: part {i + 1} of {k}, {count} samples, {time.monotonic() - begin:.2f} s", flush=True)
             line.send({"kind": "evaluated", "number": number, "sums": sums})
-    except Closed as error:
+    except CoordinatorGone as error:
         print(error, flush=True)
         return EXIT_ORPHAN
 
@@ -56,7 +56,7 @@ def give_way() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
-def _listen(line: Line, wanted: SimpleQueue[tuple[int, Part]]) -> None:
+def _listen(line: CoordinatorConnection, wanted: SimpleQueue[tuple[int, Part]]) -> None:
     try:
         while True:
             message, vectors = line.receive_with_vectors()
@@ -64,16 +64,16 @@ def _listen(line: Line, wanted: SimpleQueue[tuple[int, Part]]) -> None:
                 os._exit(EXIT_LEFT)
             if message["kind"] == "evaluate":
                 wanted.put((message["number"], Part.received(message, vectors)))
-    except Closed as error:
+    except CoordinatorGone as error:
         print(error, flush=True)
         os._exit(EXIT_ORPHAN)
 
 
-def _beat(line: Line) -> None:
+def _beat(line: CoordinatorConnection) -> None:
     """Signs of life, also while it computes."""
     while True:
         time.sleep(BEAT_S)
         try:
             line.send({"kind": "alive"})
-        except Closed:  # who listens hears of it, too
+        except CoordinatorGone:  # who listens hears of it, too
             return

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from dsgd.experiment import Experiment
-from dsgd.processes.control import Message
+from dsgd.processes.control.frames import Message
 from dsgd.processes.coordinator.membership import Member, Membership
 from dsgd.processes.coordinator.snapshots import Gathering, Snapshot
 

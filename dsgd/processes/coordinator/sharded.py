@@ -18,7 +18,8 @@ from dsgd.data.protocols import Decoded
 from dsgd.experiment import Experiment
 from dsgd.problem.evaluation import distinct, fields, output_model
 from dsgd.problem.problem import Problem, Sums, total
-from dsgd.processes.control import Client, Message
+from dsgd.processes.control.frames import Message
+from dsgd.processes.control.hub import Client
 
 LOOK_S = 0.1  # how often the thread that waits for parts looks up
 

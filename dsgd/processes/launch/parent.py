@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsgd.host.launcher import STOPS
-from dsgd.processes.control import Closed, Line
+from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
 
 GRACE_S = 3.0  # for a child to end by itself when the run is over
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -85,7 +85,7 @@ class Parent:
             os.close(writing)
             child.echo = reading
 
-    def supervise(self, over: Child | Line, stop: Callable[[], None]) -> int | None:
+    def supervise(self, over: Child | CoordinatorConnection, stop: Callable[[], None]) -> int | None:
         """Wait until the run is over: until the child that coordinates it has ended, or the line to it elsewhere. Then
         end every child. stop: called on the first of STOPS; on Ctrl-C after it again, which then kills all. Returns
         the coordinating child's exit status."""
@@ -110,10 +110,10 @@ class Parent:
             self._end()
         return over.status if isinstance(over, Child) else None
 
-    def _is_over(self, over: Child | Line, woken: int) -> bool:
+    def _is_over(self, over: Child | CoordinatorConnection, woken: int) -> bool:
         """Wait a little for anything to happen."""
         pipes = {child.echo: child for child in self.children if child.echo is not None}
-        line = [over.fileno()] if isinstance(over, Line) else []
+        line = [over.fileno()] if isinstance(over, CoordinatorConnection) else []
         readable, _, _ = select.select([woken, *pipes, *line], [], [], 0.5)
         if woken in readable:
             os.read(woken, 4096)
@@ -132,7 +132,7 @@ class Parent:
         self.heard = time.monotonic()
         try:
             message = over.receive()
-        except Closed:
+        except CoordinatorGone:
             self.status = "failed"
             return True
         self.status = message.get("status")

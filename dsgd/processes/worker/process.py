@@ -21,7 +21,8 @@ from dsgd.data import DataLost
 from dsgd.engine.shard import Shard
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import Unsuitable, prepare
-from dsgd.processes.control import Closed, Line, Message
+from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
+from dsgd.processes.control.frames import Message
 from dsgd.processes.job import BEAT_S, HELLO_S, Job
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups
@@ -37,8 +38,8 @@ class Post:
     the other."""
 
     def __init__(self, job: Job, role: str, node: int) -> None:
-        self.line = Line(job.coordinator, job.token, job.limits.timeout_s)
-        self._bulk = Line(job.coordinator, job.token, job.limits.timeout_s)
+        self.line = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
+        self._bulk = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
         self._bulk.send({"kind": "hello", "role": "bulk", "node": node})
         self._early: list[Message] = []
         self._listens = False
@@ -67,7 +68,7 @@ class Post:
             message, vectors = self._handed.get()
             try:
                 self._bulk.send(message, vectors)
-            except Closed:  # whoever receives on the other connection hears of it
+            except CoordinatorGone:  # whoever receives on the other connection hears of it
                 return
 
     def wait_for(self, kind: str) -> Message:
@@ -94,7 +95,7 @@ class Post:
                 time.sleep(BEAT_S)
                 try:
                     self.tell("beat", **counters())
-                except Closed:
+                except CoordinatorGone:
                     return
 
         threading.Thread(target=run, name="beat", daemon=True).start()
@@ -112,7 +113,7 @@ class Post:
                     if message["kind"] == "exit":
                         os._exit(EXIT_LEFT)
                     handle(message)
-            except Closed as error:
+            except CoordinatorGone as error:
                 print(error, flush=True)
                 os._exit(EXIT_ORPHAN)
 
@@ -126,7 +127,7 @@ def guarded(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, n
     keep_freed_memory()
     try:
         post = Post(job, role, node)
-    except Closed as error:
+    except CoordinatorGone as error:
         print(error, flush=True)
         return EXIT_ORPHAN
     try:
@@ -134,7 +135,7 @@ def guarded(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, n
         return EXIT_LEFT
     except SystemExit as ended:
         return int(ended.code or 0)
-    except Closed as error:
+    except CoordinatorGone as error:
         print(error, flush=True)
         return EXIT_ORPHAN
     except Exception as error:  # whatever an algorithm, a model or a data set may raise
@@ -147,7 +148,7 @@ def guarded(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, n
         try:
             post.tell("failed", error=" ".join(text.split()), blame=blame, known=known)
             post.stay()
-        except (Closed, SystemExit):
+        except (CoordinatorGone, SystemExit):
             pass  # it ends all the same
         return EXIT_FAILED
 

@@ -16,7 +16,8 @@ import torch
 
 from dsgd.host.resources import cores
 from dsgd.problem.problem import build_problem
-from dsgd.processes.control import Event, Hub, Line
+from dsgd.processes.control.connection import CoordinatorConnection
+from dsgd.processes.control.hub import Event, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.sharded import Part
 from dsgd.processes.job import Job, Limits
@@ -245,14 +246,14 @@ def test_vectors_come_to_a_client_bit_for_bit_while_others_are_heard() -> None:
     received: list[Any] = []
 
     def receive() -> None:
-        line = Line(address, TOKEN, DEADLINE_S)
+        line = CoordinatorConnection(address, TOKEN, DEADLINE_S)
         line.send({"kind": "hello"})
         received.append(line.receive_with_vectors())
         line.close()
 
     client = threading.Thread(target=receive)
     client.start()
-    other = Line(address, TOKEN, DEADLINE_S)
+    other = CoordinatorConnection(address, TOKEN, DEADLINE_S)
     other.send({"kind": "other"})
     events: list[Event] = []
     while client.is_alive():
@@ -278,7 +279,7 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
         job = Job(experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)})
         hub = Hub(listener, TOKEN, print)
         coordinator = Coordinator(job, hub, print, None)
-        first, worker, last = lines = [Line(address, TOKEN, DEADLINE_S) for _ in range(3)]
+        first, worker, last = lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in range(3)]
         first.send({"kind": "hello", "role": "evaluator", "name": "evaluator 0"})
         worker.send({"kind": "hello", "role": "worker", "node": 0, "host": "127.0.0.1", "port": 1})
         last.send({"kind": "hello", "role": "evaluator", "name": "evaluator 1"})

@@ -1,0 +1,127 @@
+"""Admit connections that open with the run's token, and bound what all others can cost.
+
+A connection is a stranger until it has sent its greeting, a fixed number of bytes with the token among them. At most
+MAX_STRANGERS are kept, for at most STRANGER_S each; the oldest is dropped first. They cost no thread, and one log line
+for each kind of offence.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+MAX_STRANGERS = 64
+STRANGER_S = 5.0
+ENDED = "a connection ended before its greeting was complete"
+
+
+class OffenceLog:
+    """Log the first offence of each kind. Any thread may report."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._reported: set[str] = set()
+        self._lock = threading.Lock()
+
+    def report(self, kind: str, line: str) -> None:
+        """Log the line, unless this kind was reported before."""
+        with self._lock:
+            new = kind not in self._reported
+            self._reported.add(kind)
+        if new:
+            self._log(line)
+
+
+@dataclass(slots=True, eq=False)
+class Stranger:
+    """A connection whose greeting is not complete."""
+
+    host: str
+    deadline: float
+    greeting: bytearray = field(default_factory=bytearray)
+
+
+class Admission:
+    """Accept the connections of a listener and read their greetings, within somebody else's selector loop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        selector: selectors.BaseSelector,
+        greeting_bytes: int,
+        report: Callable[[str, str], None],
+    ) -> None:
+        """report: called with an offence and the host that it came from, every time."""
+        self._listener = listener
+        self._selector = selector
+        self._greeting_bytes = greeting_bytes
+        self._report = report
+        self._strangers: dict[socket.socket, Stranger] = {}  # the oldest first
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ)
+
+    def wait_s(self) -> float | None:
+        """Return the seconds until the oldest stranger is dropped, None without strangers."""
+        oldest = next(iter(self._strangers.values()), None)
+        return None if oldest is None else max(0.0, oldest.deadline - time.monotonic())
+
+    def process(self, ready: Collection[object]) -> list[tuple[socket.socket, str, bytes]]:
+        """Return (socket, host, greeting) of connections whose greeting is complete. They are no longer registered.
+
+        ready: the sockets that the selector found readable."""
+        complete: list[tuple[socket.socket, str, bytes]] = []
+        for sock in [sock for sock in self._strangers if sock in ready]:  # before new ones push them out
+            stranger = self._strangers[sock]
+            try:
+                received = sock.recv(self._greeting_bytes - len(stranger.greeting))
+            except OSError:
+                received = b""
+            stranger.greeting += received
+            if not received:
+                self._drop(sock, ENDED)
+            elif len(stranger.greeting) == self._greeting_bytes:
+                self._forget(sock)
+                complete.append((sock, stranger.host, bytes(stranger.greeting)))
+        if self._listener in ready:
+            self._accept()
+        while self._strangers:
+            sock, stranger = next(iter(self._strangers.items()))
+            if len(self._strangers) > MAX_STRANGERS:
+                self._drop(sock, "too many connections without a token")
+            elif stranger.deadline <= time.monotonic():
+                self._drop(sock, "a connection showed no token in time")
+            else:
+                break
+        return complete
+
+    def _accept(self) -> None:
+        """Accept one connection: one at a time, so that greetings are read before the oldest stranger is dropped."""
+        try:
+            sock, peer = self._listener.accept()
+        except BlockingIOError:
+            return  # it has gone already
+        except OSError as error:
+            self._report(f"a connection could not be accepted ({error.strerror})", "an unknown host")
+            time.sleep(0.1)  # no file descriptor is left: nothing to do but wait
+            return
+        sock.setblocking(False)
+        self._strangers[sock] = Stranger(peer[0], time.monotonic() + STRANGER_S)
+        self._selector.register(sock, selectors.EVENT_READ)
+
+    def _drop(self, sock: socket.socket, offence: str) -> None:
+        self._report(offence, self._forget(sock).host)
+        sock.close()
+
+    def _forget(self, sock: socket.socket) -> Stranger:
+        self._selector.unregister(sock)
+        return self._strangers.pop(sock)
+
+    def close(self) -> None:
+        """Drop all strangers and stop listening."""
+        for sock in self._strangers:
+            sock.close()
+        self._listener.close()

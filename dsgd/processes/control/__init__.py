@@ -1,0 +1,1 @@
+"""Messages between the coordinator and all other processes of a run."""
