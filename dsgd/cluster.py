@@ -13,6 +13,8 @@ DISTRIBUTIONS = ("gamma", "lognormal")
 
 @dataclass(frozen=True)
 class Cluster:
+    """`cluster.*`: speeds of nodes and ports, the same for every node unless a mapping names single ones."""
+
     gradient_s: float  # seconds for one mini-batch gradient on a node
     bandwidth: float  # bit/s of a node's port, each direction; .inf allowed
     latency_s: float  # seconds per message
@@ -20,8 +22,8 @@ class Cluster:
     server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
     servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
     node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
-    vector_s: float = 0.0  # seconds of a node's computing that each vector costs which it receives
-    pieces: int = 1  # of a message at a port. 1: first come, first served; 4: shared, about as TCP does
+    receive_overhead_s: float = 0.0  # seconds of a node's computing that each received vector costs
+    chunks_per_message: int = 1  # at a port; 1: first come, first served; 4: shared, about as TCP does
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal
@@ -30,7 +32,7 @@ class Cluster:
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
-        for name in ("gradient_s", "latency_s", "vector_s", "jitter"):
+        for name in ("gradient_s", "latency_s", "receive_overhead_s", "jitter"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
@@ -42,8 +44,8 @@ class Cluster:
             for node, value in (getattr(self, name) or {}).items():
                 if not value > 0 or not math.isfinite(value):
                     raise ValueError(f"{name} must give {unit} > 0 for each node, got {value} for node {node}")
-        if not 1 <= self.pieces <= 1024:
-            raise ValueError(f"pieces must be in [1, 1024], got {self.pieces}")
+        if not 1 <= self.chunks_per_message <= 1024:
+            raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
         if self.jitter_distribution not in DISTRIBUTIONS:

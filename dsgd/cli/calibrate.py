@@ -158,11 +158,10 @@ def _take_part(
         print(f"calibration: {error}", file=sys.stderr)
         return EXIT_FAILED
     if found is not None:
-        title = (
-            f"{experiment.nodes} workers, model {config.values['model']['name']} on {config.values['data']['name']}, "
-        )
+        model, data = (config.values[group]["name"] for group in ("model", "data"))
+        title = f"{experiment.nodes} workers, model {model} on {data}, "
         title += f"batches of {experiment.batch_size}, {config.engine.threads or 1} threads"
-        text = as_cluster_yaml(title, found.jitters, found.vector_s, found.links)
+        text = as_cluster_yaml(title, found.jitters, found.receive_overhead_s, found.links)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())
         print(text, end="")

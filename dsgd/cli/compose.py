@@ -24,7 +24,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from dsgd.run.resume import quoted
-from dsgd.run.values import ConfigError
+from dsgd.run.values import RENAMED, ConfigError
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
@@ -231,6 +231,8 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 def unknown_key(key: str, config: DictConfig) -> str:
     """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
+    if key in RENAMED:
+        return f"{key} is {RENAMED[key]} now"
     parent, _, leaf = key.rpartition(".")
     beside = OmegaConf.select(config, parent) if parent else None
     siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []

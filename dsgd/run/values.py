@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+RENAMED = {"cluster.vector_s": "cluster.receive_overhead_s", "cluster.pieces": "cluster.chunks_per_message"}
 
 
 class ConfigError(ValueError):
@@ -32,6 +33,8 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     for key, value in values.items():
         if key == "_target_" or (key == "name" and key not in fields):
             continue
+        if new := RENAMED.get(f"{group}.{key}"):
+            raise ConfigError(f"{group}.{key} is {new} now")
         if key not in fields:
             raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
         arguments[key] = checked(value, hints[key], f"{group}.{key}")

@@ -15,7 +15,7 @@ class Processor:
 
     def __init__(self, cluster: Cluster, node: int, seed: int) -> None:
         self.mean_s = cluster.gradient_s * (cluster.slow_nodes or {}).get(node, 1.0)
-        self._vector_s = cluster.vector_s
+        self._receive_overhead_s = cluster.receive_overhead_s
         self._cv = cluster.jitter
         self._lognormal = cluster.jitter_distribution == "lognormal"
         self._rng = stream("jitter", seed, node)
@@ -30,7 +30,7 @@ class Processor:
     def finish(self, start_s: float, vectors: int = 0) -> float:
         """When a gradient that is begun now will be done, after so many vectors that have been received. Calls must
         come in order of time."""
-        before_s = vectors * self._vector_s
+        before_s = vectors * self._receive_overhead_s
         if self._steady:
             return start_s + before_s + self.mean_s
         now_s, left_s = start_s, before_s + self.mean_s * self._factor()

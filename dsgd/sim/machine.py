@@ -50,7 +50,7 @@ class Machine:
         ports = p if cluster.servers_colocated else p + k
         rates = [cluster.bytes_per_s(node, p) for node in range(ports)]
         self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
-        self.network = Network(self.loop, rates, cluster.latency_s, cluster.pieces)
+        self.network = Network(self.loop, rates, cluster.latency_s, cluster.chunks_per_message)
         self.network.spans = [] if experiment.trace else None
         self.all_reduce = all_reduce_s(cluster.collective, p, self.message_bytes, cluster.latency_s, min(rates[:p]))
         self._all_reduce_bytes = [bytes_of_node(self.all_reduce[1], p, rank, self.message_bytes) for rank in range(p)]

@@ -7,8 +7,9 @@ server saturates, and a ring does not:
 - later ones wait for earlier ones, at the sender's port and again at the receiver's, first come, first served;
 - the first bit travels for the latency a; one undisturbed message takes a + N / B.
 
-With `pieces` above 1 a message passes the ports in so many pieces, and queues anew with each: messages that are under
-way at the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
+With `chunks_per_message` above 1 a message passes the ports in so many chunks, and queues anew with each: messages that
+are under way at the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each
+other.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from dsgd.sim.loop import Loop
 class Network:
     """bytes_per_s: of each node's port, each direction. latency_s: of every message."""
 
-    def __init__(self, loop: Loop, bytes_per_s: Sequence[float], latency_s: float, pieces: int = 1) -> None:
+    def __init__(self, loop: Loop, bytes_per_s: Sequence[float], latency_s: float, chunks_per_message: int = 1) -> None:
         self._loop = loop
         self._rate = list(bytes_per_s)
         self._latency_s = latency_s
-        self._pieces = pieces
+        self._chunks = chunks_per_message
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
         self.bytes_sent = [0.0] * len(bytes_per_s)
@@ -36,10 +37,10 @@ class Network:
     def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
         """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called when a message is
         there."""
-        if self._pieces > 1:
+        if self._chunks > 1:
             self.messages += len(messages)
             for receiver, size, action, arguments in messages:
-                self._send_piece(sender, receiver, size / self._pieces, self._pieces, action, arguments)
+                self._send_chunk(sender, receiver, size / self._chunks, self._chunks, action, arguments)
             return
         total = 0.0
         for message in messages:
@@ -55,10 +56,10 @@ class Network:
         for receiver, size, action, arguments in messages:
             loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
 
-    def _send_piece(
+    def _send_chunk(
         self, sender: int, receiver: int, size: float, left: int, action: Callable[..., None], arguments: tuple
     ) -> None:
-        """Send one of `left` pieces; the next one when this one has left the port."""
+        """Send one of `left` chunks; the next one when this one has left the port."""
         begin = max(self._loop.now, self._egress_free[sender])
         end = begin + size / self._rate[sender]
         self._egress_free[sender] = end
@@ -66,7 +67,7 @@ class Network:
         if left == 1:
             there = (action, arguments)
         else:
-            self._loop.at(end, self._send_piece, sender, receiver, size, left - 1, action, arguments)
+            self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
             there = (_nothing, ())
         self._loop.at(begin + self._latency_s, self._first_bit, receiver, size, end + self._latency_s, *there)
 
@@ -97,4 +98,4 @@ class Network:
 
 
 def _nothing() -> None:
-    """What happens when a piece is there that is not the last one."""
+    """What happens when a chunk is there that is not the last one."""

@@ -35,6 +35,10 @@ CASES = [
     ("optimiser.lr=1", "optimiser.lr is not a key of the configuration; did you mean optimizer.lr?"),
     ("budget.epoch=3", "budget.epoch is not a key of the configuration; did you mean budget.epochs?"),
     ("topo=ring", "topo is not a key of the configuration; did you mean topology?"),
+    ("cluster.vector_s=1", "cluster.vector_s is cluster.receive_overhead_s now"),
+    ("+cluster.vector_s=1", "cluster.vector_s is cluster.receive_overhead_s now"),
+    ("cluster.pieces=4", "cluster.pieces is cluster.chunks_per_message now"),
+    ("-m cluster=ideal +cluster.pieces=1,4", "cluster.pieces is cluster.chunks_per_message now"),
     ("algo@foo=gossip", "algo@foo is not a key"),
     ("~seed", "seed must be given, got nothing"),
     ("~nodes", "'nodes' not found"),
@@ -195,6 +199,15 @@ def test_bad_graph_files(content: str, rule: str, tmp_path: Path, monkeypatch: p
 
 
 TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_a_file_with_a_renamed_key_is_told_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "cluster").mkdir(parents=True)
+    (tmp_path / "conf" / "cluster" / "mine.yaml").write_text("defaults: [gigabit]\npieces: 4\n")
+    result = call("--config-dir", "conf", "cluster=mine")
+    assert (result.status, result.err) == (2, "cluster.pieces is cluster.chunks_per_message now\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["conf"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
     assert 0 < cluster.gradient_s < 10
     assert 0 < cluster.latency_s < 10
     assert cluster.bandwidth > 1e6
-    assert 0 <= cluster.vector_s < 10
+    assert 0 <= cluster.receive_overhead_s < 10
     assert [path.name for path in tmp_path.iterdir()] == ["my"]
 
 

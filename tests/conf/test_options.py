@@ -17,14 +17,15 @@ LIST = Path(__file__).parent / "options.txt"
 
 def options() -> str:
     """Every key of the command line: those of every run, then those that come with each choice of a group."""
-    everywhere = OmegaConf.to_container(ConfigTree().load([]))
+    tree = ConfigTree()
+    everywhere = OmegaConf.to_container(tree.load([]))
     assert isinstance(everywhere, dict)
     found = [key for name, value in everywhere.items() if name not in (*GROUPS, "hydra") for key in keys(name, value)]
     for group in GROUPS:
         for path in sorted((CONF / group).glob("*.yaml")):
             found.append(f"{group}={path.stem}")
             if group != "experiment":
-                chosen = keys(group, OmegaConf.to_container(OmegaConf.load(path)))
+                chosen = keys(group, OmegaConf.to_container(tree.load([f"{group}={path.stem}"])[group]))
                 found += [f"    {key}" for key in chosen if not key.endswith(("_target_", ".name"))]
     return "\n".join(found) + "\n"
 
@@ -38,7 +39,7 @@ def keys(name: Any, value: Any) -> list[str]:
 def test_the_options_are_those_of_the_list() -> None:
     assert options() == LIST.read_text(), (
         "the options of the command line have changed; if that is meant, say so in the CHANGELOG, and renew the list: "
-        "python -m tests.conf.test_options > tests/cli/options.txt"
+        "python -m tests.conf.test_options > tests/conf/options.txt"
     )
 
 

@@ -288,7 +288,7 @@ def test_received_vectors_lengthen_the_next_gradient(
 ) -> None:
     """By v each: two of them with two neighbours, one after a pull, an all-reduce or a server's answer."""
     t, a, n = parameters(cluster)
-    cluster = dataclasses.replace(cluster, vector_s=v)
+    cluster = dataclasses.replace(cluster, receive_overhead_s=v)
     topology = Ring().build(p, 0)
     degree = len(topology.sources(0))
     exchange = a + degree * n

@@ -183,14 +183,14 @@ def test_a_trace_of_the_ports_changes_no_time_and_covers_every_transfer(case: Tr
             assert busy >= carried_s * (1 - SLACK)
 
 
-def test_messages_in_pieces_share_a_port() -> None:
+def test_messages_in_chunks_share_a_port() -> None:
     """Two messages, the second sent when half of the first has left: the first one ends after 1.5 times, the second
     with it after 2; undivided, the first would not notice. Alone, a message takes as long as ever."""
     ends: dict[int, dict[str, float]] = {}
-    for pieces in (1, 1000):
+    for chunks in (1, 1000):
         loop = Loop()
-        network = Network(loop, [1.0, 1.0, 1.0], 0.0, pieces)
-        found = ends[pieces] = {}
+        network = Network(loop, [1.0, 1.0, 1.0], 0.0, chunks)
+        found = ends[chunks] = {}
 
         def arrived(name: str, found: dict[str, float] = found, loop: Loop = loop) -> None:
             found[name] = loop.now

@@ -40,11 +40,11 @@ class CalibrationFailed(Exception):
 
 @dataclass(frozen=True)
 class Calibration:
-    """jitters: of each worker, by rank; vector_s: likewise, how much longer a step takes for each received vector;
-    links: by pair of ranks."""
+    """jitters: of each worker, by rank; receive_overhead_s: likewise, how much longer a step takes for each received
+    vector; links: by pair of ranks."""
 
     jitters: list[Jitter]
-    vector_s: list[float]
+    receive_overhead_s: list[float]
     links: dict[tuple[int, int], Link]
 
 
@@ -133,10 +133,10 @@ def calibrate(
         if rank > 0:
             return None
         jitters = [Jitter(**json.loads(store.get(f"jitter/{other}"))) for other in range(p)]
-        vector_s = [float(store.get(f"vector/{other}")) for other in range(p)] if p > 1 else [0.0]
+        receive_overhead_s = [float(store.get(f"vector/{other}")) for other in range(p)] if p > 1 else [0.0]
         links = {pair: Link(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
         _leave(store, p)
-        return Calibration(jitters, vector_s, links)
+        return Calibration(jitters, receive_overhead_s, links)
 
 
 def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> Plane:

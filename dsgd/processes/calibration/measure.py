@@ -177,13 +177,13 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 
 def as_cluster_yaml(
-    title: str, jitters: Sequence[Jitter], vector_s: Sequence[float], links: Mapping[tuple[int, int], Link]
+    title: str, jitters: Sequence[Jitter], receive_overhead_s: Sequence[float], links: Mapping[tuple[int, int], Link]
 ) -> str:
     """A file for the folder `cluster` of the configuration.
 
-    title: one line, what was measured and where. jitters: of each worker, by rank. vector_s: likewise, what a received
-    vector costs. links: between pairs of them; a link is as fast as the slower of its two ports, so a node's port is as
-    fast as the fastest of its links.
+    title: one line, what was measured and where. jitters: of each worker, by rank. receive_overhead_s: likewise, what a
+    received vector costs. links: between pairs of them; a link is as fast as the slower of its two ports, so a node's
+    port is as fast as the fastest of its links.
     Raises ValueError without links or for a rank that has no jitter."""
     ranks = range(len(jitters))
     if not links or not all(rank in ranks for pair in links for rank in pair):
@@ -193,6 +193,7 @@ def as_cluster_yaml(
     gradient_s, slow_nodes = _typical({rank: jitter.mean_s for rank, jitter in enumerate(jitters)})
     one_way = 8 * statistics.median(link.bytes_per_s for link in links.values())
     latency_s = statistics.median(link.latency_s for link in links.values())
+    overhead_s = statistics.median(receive_overhead_s)
     cv = statistics.median(jitter.cv for jitter in jitters)
     kinds = [jitter.distribution for jitter in jitters]
     kind = max(kinds, key=kinds.count)
@@ -205,8 +206,8 @@ def as_cluster_yaml(
         ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
-        ("vector_s", _number(statistics.median(vector_s)), "each received vector: median of what steps took longer"),
-        ("pieces", "4", "messages share a port, as TCP streams do: not evenly for long"),
+        ("receive_overhead_s", _number(overhead_s), "each received vector: median of what steps took longer"),
+        ("chunks_per_message", "4", "messages share a port, as TCP streams do: not evenly for long"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
         ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),

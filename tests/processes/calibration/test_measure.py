@@ -193,7 +193,7 @@ def test_the_file_is_a_cluster_that_runs(tmp_path: Path) -> None:
         "bandwidth: 920000000.0",
         "latency_s: 0.0001",
         "node_bandwidth:\n    3: 92000000.0",
-        "vector_s: 0.002",
+        "receive_overhead_s: 0.002",
         "slow_nodes:\n    1: 2.0",
         "jitter: 0.1",
         "jitter_distribution: lognormal",
