@@ -5,8 +5,7 @@
 Generated JPEG files with the sizes of ImageNet's unless --path names others; training batches, decoded, augmented and
 normalised to fp32. The pipelines have one decoding process for each core. The ways take turns, medians are printed;
 files are in the page cache. The bare loop is a process on each core that reads and decodes the same files with
-simplejpeg, at full size, and does nothing else. DALI is data.loader=dali, where it is installed. Then the milliseconds
-of each part for one image on one core, alone.
+simplejpeg, at full size, and does nothing else. Then the milliseconds of each part for one image on one core, alone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import torch
 from dsgd.data.imagenet import ImageNet, ImageNetLike
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DRAWS, crop, resized
-from dsgd.data.images.dali import installed
 from dsgd.data.images.decode import chosen, opened, read
 from dsgd.data.images.layout import Source, find_images
 from dsgd.host.resources import cores
@@ -53,9 +51,6 @@ def main() -> None:
         "ours, Pillow": ours(path, options.batch_size, "pillow"),
         "torchvision": torchvision(path, options.batch_size),
     }
-    with suppress(ValueError):  # it is not installed
-        installed()
-        ways["DALI"] = ours(path, options.batch_size, "auto", "dali")
     rates: dict[str, list[float]] = {name: [] for name in [*ways, "bare decoding"]}
     cpu_ms: dict[str, list[float]] = {name: [] for name in rates}
     images = options.batches * options.batch_size
@@ -92,8 +87,8 @@ def generated() -> str:
     return str(config.folder)
 
 
-def ours(path: str, batch_size: int, decoder: str, loader: str = "processes") -> Iterator[None]:
-    data = ImageNet(path, decoder, loader=loader).load(1, batch_size, 0, torch.float32)
+def ours(path: str, batch_size: int, decoder: str) -> Iterator[None]:
+    data = ImageNet(path, decoder).load(1, batch_size, 0, torch.float32)
     step = 0
     while True:
         data.batch(0, step)

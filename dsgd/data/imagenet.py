@@ -22,27 +22,15 @@ if TYPE_CHECKING:
     from dsgd.data.images.loader import Images
 
 ON_ERROR = ("skip", "fail")
-LOADERS = ("processes", "dali")
 SHAPE = (3, SIDE, SIDE)
 
 
-def _check_options(decoder: str, on_error: str, workers: int | None, loader: str) -> None:
-    options = (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR), ("loader", loader, LOADERS))
-    for key, value, choices in options:
+def _check_options(decoder: str, on_error: str, workers: int | None) -> None:
+    for key, value, choices in (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR)):
         if value not in choices:
             raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
-    if loader == "dali" and decoder not in ("auto", "simplejpeg"):
-        raise ValueError(f"decoder must be auto or simplejpeg with data.loader=dali, got {decoder!r}")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be >= 1 or null, got {workers}")
-
-
-def _check_installed(decoder: str, loader: str) -> None:
-    chosen("simplejpeg" if loader == "dali" else decoder)
-    if loader == "dali":
-        from dsgd.data.images.dali import installed
-
-        installed()
 
 
 @dataclass(frozen=True)
@@ -53,10 +41,9 @@ class ImageNet:
     decoder: str = "auto"  # auto | nvimgcodec | simplejpeg | pillow
     on_error: str = "skip"  # a broken file is replaced by the next one: skip; ends the run: fail
     workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
-    loader: str = "processes"  # what decodes: processes of our own, or dali: NVIDIA's, where it is installed
 
     def __post_init__(self) -> None:
-        _check_options(self.decoder, self.on_error, self.workers, self.loader)
+        _check_options(self.decoder, self.on_error, self.workers)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -72,14 +59,14 @@ class ImageNet:
         return len(self._layout.train.labels)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        _check_installed(self.decoder, self.loader)
+        chosen(self.decoder)
         check_share(len(self._layout.train.labels), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
         from dsgd.data.images.loader import Images
 
         partition = Partition(len(self._layout.train.labels), nodes, batch_size, seed)
-        return Images(self._layout, partition, dtype, chosen(self.decoder), self.on_error, self.workers, self.loader)
+        return Images(self._layout, partition, dtype, chosen(self.decoder), self.on_error, self.workers)
 
     @cached_property
     def _layout(self) -> Layout:
@@ -99,7 +86,6 @@ class ImageNetLike:
     decoder: str = "auto"
     on_error: str = "skip"
     workers: int | None = None
-    loader: str = "processes"
 
     def __post_init__(self) -> None:
         for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16), ("seed", 0)):
@@ -107,7 +93,7 @@ class ImageNetLike:
                 raise ValueError(f"{key} must be >= {least}, got {getattr(self, key)}")
         if self.classes > 10_000:
             raise ValueError(f"classes must be <= 10000, got {self.classes}")
-        _check_options(self.decoder, self.on_error, self.workers, self.loader)
+        _check_options(self.decoder, self.on_error, self.workers)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -117,7 +103,7 @@ class ImageNetLike:
         return self.classes * self.samples_per_class
 
     def check(self, nodes: int, batch_size: int) -> None:
-        _check_installed(self.decoder, self.loader)
+        chosen(self.decoder)
         check_share(self.train_samples(nodes), nodes, batch_size)
         self._images.check(self.folder)
 
@@ -125,7 +111,7 @@ class ImageNetLike:
         if not self._images.check(self.folder):
             announce(self.classes * (self.samples_per_class + self.test_per_class), self.folder)
         self._images.make(self.folder)
-        found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers, self.loader)
+        found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers)
         return found.load(nodes, batch_size, seed, dtype)
 
     @property

@@ -82,8 +82,10 @@ CASES = [
     ("precision=fp8", "precision must be one of fp32, fp64, tf32, bf16, fp16, got 'fp8'"),
     ("channels_last=3", "channels_last must be true or false, got 3"),
     ("compile=maybe", "compile must be true or false, got 'maybe'"),
-    ("data=imagenet-like data.loader=own", "data.loader must be one of processes, dali, got 'own'"),
-    ("data=imagenet-like data.loader=dali data.decoder=pillow", "data.decoder must be auto or simplejpeg with"),
+    (
+        "data=imagenet-like data.decoder=gpu",
+        "data.decoder must be one of auto, nvimgcodec, simplejpeg, pillow, got 'gpu'",
+    ),
     ("optimizer.lr=-1", "optimizer.lr must be finite and >= 0, got -1"),
     ("optimizer.lr=nan", "optimizer.lr must be finite and >= 0, got nan"),
     ("optimizer.momentum=1", "optimizer.momentum must be in [0, 1), got 1"),

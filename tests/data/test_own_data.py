@@ -148,6 +148,6 @@ def test_what_is_missing_is_named(choice: str, rule: str, tmp_path: Path, monkey
 
 def test_a_sample_of_another_shape_is_named_when_it_is_met() -> None:
     data = Imported(f"{HERE}uneven", CLASSES).load(1, 20, 0, torch.float32)
-    rule = r"^data\.target=tests\.test_own_data\.uneven: sample \d+ must be 1 as the first one, got 2$"
+    rule = r"^data\.target=tests\.data\.test_own_data\.uneven: sample \d+ must be 1 as the first one, got 2$"
     with pytest.raises(DataLost, match=rule):
         data.batch(0, 0)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,48 +29,32 @@ MEAN = 255 * np.array([0.485, 0.456, 0.406])
 DEVIATION = 255 * np.array([0.229, 0.224, 0.225])
 
 
-class Part(NamedTuple):
-    """What is wanted of an image: a box of it, the size that it is brought to, and where in that the SIDE x SIDE pixels
-    begin."""
-
-    box: Box
-    rows: int
-    columns: int
-    down: int
-    right: int
-    mirror: bool
-
-
-def training_part(height: int, width: int, draws: Sequence[float]) -> Part:
-    """A random crop. draws: [DRAWS]."""
-    return Part(crop(height, width, draws), SIDE, SIDE, 0, 0, draws[-1] < 0.5)
-
-
-def evaluation_part(height: int, width: int) -> Part:
-    """The centre."""
-    short = min(height, width)
-    rows, columns = int(RESIZED * height / short), int(RESIZED * width / short)
-    down, right = round((rows - SIDE) / 2), round((columns - SIDE) / 2)
-    return Part(Box(0, 0, height, width), rows, columns, down, right, False)
-
-
-def write_part(picture: Picture, part: Part, out: np.ndarray) -> None:
-    """Write it to out [3, 224, 224] uint8. Raises Broken."""
-    factor = reduction(part.box.height, part.box.width, min(part.rows, part.columns))
-    found = resized(picture.pixels(factor, part.box), part.rows, part.columns)
-    found = found[:, part.down : part.down + SIDE, part.right : part.right + SIDE]
-    for plane, target in zip(found, out, strict=True):  # all at once takes numpy half as long again
-        target[...] = plane[:, ::-1] if part.mirror else plane
-
-
 def train_pixels(picture: Picture, draws: Sequence[float], out: np.ndarray) -> None:
     """Write a random crop to out [3, 224, 224] uint8. draws: [DRAWS]. Raises Broken."""
-    write_part(picture, training_part(picture.height, picture.width, draws), out)
+    box = crop(picture.height, picture.width, draws)
+    found = _resized_box(picture, box, SIDE, SIDE)
+    _copy_planes(found[:, :, ::-1] if draws[-1] < 0.5 else found, out)
 
 
 def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
     """Write the centre to out [3, 224, 224] uint8. Raises Broken."""
-    write_part(picture, evaluation_part(picture.height, picture.width), out)
+    height, width = picture.height, picture.width
+    short = min(height, width)
+    rows, columns = int(RESIZED * height / short), int(RESIZED * width / short)
+    down, right = round((rows - SIDE) / 2), round((columns - SIDE) / 2)
+    found = _resized_box(picture, Box(0, 0, height, width), rows, columns)
+    _copy_planes(found[:, down : down + SIDE, right : right + SIDE], out)
+
+
+def _resized_box(picture: Picture, box: Box, rows: int, columns: int) -> np.ndarray:
+    """The part of the picture in the box, as [3, rows, columns] uint8."""
+    factor = reduction(box.height, box.width, min(rows, columns))
+    return resized(picture.pixels(factor, box), rows, columns)
+
+
+def _copy_planes(found: np.ndarray, out: np.ndarray) -> None:
+    for plane, target in zip(found, out, strict=True):  # all at once takes numpy half as long again
+        target[...] = plane
 
 
 def crop(height: int, width: int, draws: Sequence[float]) -> Box:

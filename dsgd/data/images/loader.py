@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from dsgd.data import DataLost
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DEVIATION, MEAN
-from dsgd.data.images.dali import DaliPool
 from dsgd.data.images.layout import Layout, Source
 from dsgd.data.images.pool import Job, Pool
 from dsgd.data.partition import Partition
@@ -25,7 +24,7 @@ from dsgd.streams import stream
 
 EVALUATION_BATCH = 128  # images: bounds the memory
 BUFFERS = 3  # that are kept besides the one in use
-_INHERITED: list[Pool | DaliPool] = []
+_INHERITED: list[Pool] = []
 IN_A_ROW = 100  # broken images, one after the other: there is something else wrong
 
 
@@ -55,8 +54,7 @@ class Images:
     batches, more slowly. One thread at a time.
 
     processes: of decoding; None: one for each core that this process may use, divided by `share`. on_error: what a
-    broken file does, `skip` or `fail`. loader: what decodes, `processes` or `dali`, then with so many threads.
-    broken: how many have been met by this process.
+    broken file does, `skip` or `fail`. broken: how many have been met by this process.
     scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift.
     """
 
@@ -68,7 +66,6 @@ class Images:
         decoder: str,
         on_error: str,
         processes: int | None,
-        loader: str = "processes",
     ) -> None:
         self.partition = partition
         self.samples = len(layout.train.labels)
@@ -82,10 +79,9 @@ class Images:
         self._decoder = decoder
         self._on_error = on_error
         self._processes = processes
-        self._loader = loader
         self._neighbours = 1
         self._buffers = Buffers()
-        self._pool: Pool | DaliPool | None = None
+        self._pool: Pool | None = None
         self._ahead: dict[int, deque[tuple[int, Job]]] = {}  # by rank: steps in order, and their jobs
         self._substitutes: dict[tuple[int, int], int] = {}  # of a broken sample, by split
 
@@ -149,7 +145,7 @@ class Images:
         self._pool = None
         self._ahead.clear()
 
-    def _here(self) -> Pool | DaliPool:
+    def _here(self) -> Pool:
         """The pool of this process, not that of the process it was forked from."""
         if self._pool is None or self._pool.owner != os.getpid():
             if self._pool is not None:
@@ -157,10 +153,7 @@ class Images:
                 _INHERITED.append(self._pool)  # and not to be waited for
             self._ahead.clear()
             processes = self._processes or max(1, cores() // self._neighbours)
-            if self._loader == "dali":
-                self._pool = DaliPool(processes, self._substitute)
-            else:
-                self._pool = Pool(processes, self._decoder, self._substitute)
+            self._pool = Pool(processes, self._decoder, self._substitute)
         return self._pool
 
     def _asked(self, rank: int, step: int) -> Job:
