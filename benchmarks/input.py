@@ -30,7 +30,7 @@ from dsgd.data.images.augment import DRAWS, crop, resized
 from dsgd.data.images.decode import chosen, opened, read
 from dsgd.data.images.layout import Source, find_images
 from dsgd.host.resources import cores
-from dsgd.models.vision import ready_torchvision
+from dsgd.models.torchvision_operators import declare_missing_operators
 
 CORES = cores()
 REST_S = 3.0  # until the processes of one way have worked ahead, and leave the cores to the next
@@ -97,7 +97,7 @@ def ours(path: str, batch_size: int, decoder: str) -> Iterator[None]:
 
 
 def torchvision(path: str, batch_size: int) -> Iterator[None]:
-    ready_torchvision()
+    declare_missing_operators()
     from torch.utils.data import DataLoader, RandomSampler
     from torchvision import transforms
     from torchvision.datasets import ImageFolder

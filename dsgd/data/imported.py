@@ -1,34 +1,24 @@
-"""Data of your own: a function, named by its import path, gives what there is to train on and to test with."""
+"""Data of the user's own: a function, named by its import path, gives the training and the test set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dsgd.data.partition import Partition, check_share
-from dsgd.models.library import imported
+from dsgd.user_code import call_by_path
 
 if TYPE_CHECKING:
     import torch
 
-    from dsgd.data.items import Items
-
-
-class Samples(Protocol):
-    """What the function gives two of, as torch.utils.data.Dataset has it."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> tuple[Any, int]:
-        """Input, a tensor or array of the same shape for every index, and label, from 0."""
-        ...
+    from dsgd.data.items import Items, Samples
 
 
 @dataclass(frozen=True)
-class Imported:
-    """Two sets of samples, for training and for test: the target is imported and called with the arguments."""
+class ImportedData:
+    """The two data sets that the function at `target` returns when it is called with the arguments."""
 
     target: str  # package.module.function
     classes: int  # labels are 0 .. classes - 1
@@ -40,11 +30,11 @@ class Imported:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of the first training sample. Raises ValueError."""
+        """Shape of the first training sample, without batch axis. Raises ValueError."""
         return tuple(self._first.shape)
 
     def train_samples(self, nodes: int) -> int:
-        """Calls the target. Raises ValueError."""
+        """Length of the training set. Calls the target. Raises ValueError."""
         return len(self._sets[0])
 
     def check(self, nodes: int, batch_size: int) -> None:
@@ -62,12 +52,7 @@ class Imported:
 
     @cached_property
     def _sets(self) -> tuple[Samples, Samples]:
-        function = imported(self.target, "data.target")
-        try:
-            found = function(**self.arguments)
-        except Exception as error:  # whatever it may raise
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{self._name} fails: {type(error).__name__}: {reason}") from error
+        found = call_by_path(self.target, self.arguments, "data.target")
         pair = isinstance(found, Sequence) and len(found) == 2
         if not pair or not all(hasattr(of, "__len__") and hasattr(of, "__getitem__") for of in found):
             what = f"{len(found)} things" if isinstance(found, Sequence) else type(found).__name__
@@ -79,9 +64,9 @@ class Imported:
     @cached_property
     def _first(self) -> torch.Tensor:
         from dsgd.data import DataLost
-        from dsgd.data.items import sample
+        from dsgd.data.items import read_sample
 
         try:
-            return sample(self._name, self._sets[0], 0, self.classes)[0]
+            return read_sample(self._name, self._sets[0], 0, self.classes)[0]
         except DataLost as error:
             raise ValueError(str(error)) from error

@@ -1,10 +1,10 @@
-"""Samples that are read one by one, in the process that asks for them: the loaded form of data of your own."""
+"""Data sets whose samples are read one by one, in the process that trains: the loaded form of the user's own data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,22 +13,30 @@ from torch.nn import functional as F
 from dsgd.data import DataLost
 from dsgd.data.partition import Partition
 from dsgd.streams import stream
-
-if TYPE_CHECKING:
-    from dsgd.data.imported import Samples
+from dsgd.user_code import first_line
 
 EVALUATION_BATCH = 256  # samples: bounds the memory
 
 
-def sample(name: str, samples: Samples, index: int, classes: int) -> tuple[Tensor, int]:
-    """Input and label of one sample. name: of the data, for errors. Raises DataLost."""
+class Samples(Protocol):
+    """A map-style data set, as torch.utils.data.Dataset has it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[Any, int]:
+        """Return the input, a tensor or array of the same shape for every index, and the label, from 0."""
+        ...
+
+
+def read_sample(name: str, samples: Samples, index: int, classes: int) -> tuple[Tensor, int]:
+    """Return input and label of one sample. name: of the data, for errors. Raises DataLost."""
     try:
         found, label = samples[index]
         value = torch.as_tensor(found)
         number = int(label)
     except Exception as error:  # of somebody else's code: whatever it may raise
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise DataLost(f"{name}: sample {index} must be a tensor or array, and a label; {reason}") from error
+        rule = f"{name}: sample {index} must be a tensor or array, and a label"
+        raise DataLost(f"{rule}; {first_line(error)}") from error
     if not 0 <= number < classes:
         raise DataLost(f"{name}: the label of sample {index} must be in [0, data.classes = {classes}), got {number}")
     return value, number
@@ -86,7 +94,7 @@ class Items:
         inputs = torch.empty(len(indices), *self.input_shape, dtype=self.dtype)
         labels = torch.empty(len(indices), dtype=torch.int64)
         for row, index in enumerate(indices):
-            value, labels[row] = sample(self._name, samples, index, self._labels)
+            value, labels[row] = read_sample(self._name, samples, index, self._labels)
             if value.shape != self.input_shape:
                 first, other = (" x ".join(map(str, shape)) for shape in (self.input_shape, value.shape))
                 raise DataLost(f"{self._name}: sample {index} must be {first} as the first one, got {other}")

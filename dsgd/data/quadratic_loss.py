@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.data.quadratic import Quadratic
-
 
 class QuadraticData:
     """A sample is a worker: inputs [b, dim] are zeros, ignored by the model; targets [b, 2, dim] are (c_i, noise)."""
 
-    def __init__(self, config: Quadratic, nodes: int, seed: int, dtype: torch.dtype) -> None:
-        self.config = config
-        self.seed = seed
-        self.samples = nodes
+    def __init__(
+        self,
+        curvature: np.ndarray,
+        common: np.ndarray,
+        own: np.ndarray,
+        gradient_noise: Callable[[int, int], np.ndarray],
+        dtype: torch.dtype,
+    ) -> None:
+        """curvature, common: [dim]. own: [nodes, dim], the minima. gradient_noise(rank, step): [dim]."""
+        self.samples = len(own)
         self.classes: int | None = None
-        self.input_shape: tuple[int, ...] = (config.dim,)
-        common, own = config.targets(nodes, seed)
-        self._curvature = torch.from_numpy(config.curvature()).to(dtype)
+        self.input_shape: tuple[int, ...] = common.shape
+        self._curvature = torch.from_numpy(curvature).to(dtype)
+        self._gradient_noise = gradient_noise
         self.train_set = _without_noise(torch.from_numpy(own).to(dtype))
         self.test_set = _without_noise(torch.from_numpy(common).to(dtype).unsqueeze(0))
 
@@ -29,13 +33,13 @@ class QuadraticData:
         """Inputs [1, dim] and targets [1, 2, dim] of worker `rank` at its own step `step`."""
         inputs, targets = self.train_set
         targets = targets[rank : rank + 1].clone()
-        targets[0, 1] = torch.from_numpy(self.config.gradient_noise(self.seed, rank, step))
+        targets[0, 1] = torch.from_numpy(self._gradient_noise(rank, step))
         return inputs[rank : rank + 1], targets
 
     def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """As `batch`, row i of inputs [n, 1, dim] and targets [n, 1, 2, dim] for ranks[i] at steps[i]."""
         inputs, targets = (whole[list(ranks)].unsqueeze(1) for whole in self.train_set)
-        noise = [self.config.gradient_noise(self.seed, rank, step) for rank, step in zip(ranks, steps, strict=True)]
+        noise = [self._gradient_noise(rank, step) for rank, step in zip(ranks, steps, strict=True)]
         targets[:, 0, 1] = torch.from_numpy(np.stack(noise))
         return inputs, targets
 

@@ -1,14 +1,13 @@
-"""Classifiers that others have written: torchvision's by name, your own by import path."""
+"""Classifiers from outside of dsgd: torchvision's by name, the user's own by import path."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dsgd.models import labelled
+from dsgd.user_code import call_by_path, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,10 +29,10 @@ class Torchvision:
             raise ValueError(f"model.zero_init_last_norm must be false without residual blocks, got model={self.name}")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.vision import ready_torchvision
+        from dsgd.models.torchvision_operators import declare_missing_operators
 
         self.check(input_shape, classes)
-        ready_torchvision()
+        declare_missing_operators()
         from torchvision import models
 
         if self.name not in models.list_models(module=models):
@@ -50,8 +49,8 @@ class Torchvision:
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A module that a function of yours makes: its target is imported and called with the arguments."""
+class ImportedModel:
+    """A module that a function of the user's makes, by its import path."""
 
     target: str  # package.module.function, or a class
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -62,40 +61,14 @@ class Imported:
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
         from torch import nn
 
-        function = imported(self.target, "model.target")
-        try:
-            module = function(**self.arguments)
-        except Exception as error:  # whatever it may raise
-            raise ValueError(f"model.target={self.target} fails: {told(error)}") from error
+        module = call_by_path(self.target, self.arguments, "model.target")
         if not isinstance(module, nn.Module):
             raise ValueError(f"model.target must give a torch.nn.Module, got {type(module).__name__} of {self.target}")
         return fitting(module, f"model.target={self.target}", input_shape, classes)
 
 
-def imported(path: str, key: str) -> Callable[..., Any]:
-    """What is found at an import path. key: names it in the ValueError."""
-    place, _, name = path.rpartition(".")
-    if not place:
-        raise ValueError(f"{key} must be a path like package.module.function, got {path!r}")
-    try:
-        found = getattr(importlib.import_module(place), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{key} must be importable, got {path!r}: {error}") from error
-    except Exception as error:  # a module may raise anything
-        raise ValueError(f"{key} must be importable, got {path!r}: {told(error)}") from error
-    if not callable(found):
-        raise ValueError(f"{key} must be something to call, got {path!r}: {type(found).__name__}")
-    return found
-
-
-def told(error: Exception) -> str:
-    """An exception of somebody else's code, in one line."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
 def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-    """The module, after a look at what it makes of two samples. Raises ValueError if that is not `classes` numbers
-    for each."""
+    """Return the module after a trial on two samples. Raises ValueError unless it gives `classes` numbers for each."""
     import torch
 
     training = module.training
@@ -104,7 +77,7 @@ def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes:
             outputs = module.eval()(torch.zeros(2, *input_shape))
         except Exception as error:  # whatever it may raise
             shape = " x ".join(map(str, input_shape))
-            raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {told(error)}") from error
+            raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {first_line(error)}") from error
     given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if given != (2, classes):
         raise ValueError(f"{name} must give {classes} outputs for each sample, one a class, got {given} for 2 samples")

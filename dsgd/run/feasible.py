@@ -10,7 +10,7 @@ import os
 import signal
 
 from dsgd.host.launcher import launch
-from dsgd.models.library import Imported, Torchvision
+from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.run.child import text_of_child
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.values import ConfigError, prefixed
@@ -28,7 +28,7 @@ def check_with_torch(plan: Plan, here: bool, models: list[tuple[object, ...]]) -
     if asked and here and experiment.gradients != "none":
         _check_devices(plan)
     model = (experiment.model, experiment.data.input_shape, experiment.data.classes)
-    if isinstance(experiment.model, (Imported, Torchvision)) and model not in models:
+    if isinstance(experiment.model, (ImportedModel, Torchvision)) and model not in models:
         import torch
 
         torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it anew

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dsgd.data import DataLost
-from dsgd.data.imported import Imported
+from dsgd.data.imported import ImportedData
 from tests.support.command import call, marks
 from tests.support.simulate import experiment
 
@@ -84,7 +84,7 @@ def test_training_on_your_own_data_lowers_the_loss(
 
 
 def test_batches_are_a_function_of_seed_rank_and_step_random_reading_included() -> None:
-    config = Imported(f"{HERE}blobs", CLASSES, {"count": 30})
+    config = ImportedData(f"{HERE}blobs", CLASSES, {"count": 30})
     data, again = (config.load(2, 5, 7, torch.float64) for _ in range(2))
     torch.manual_seed(3)
     expected = torch.rand(2)
@@ -102,7 +102,7 @@ def test_batches_are_a_function_of_seed_rank_and_step_random_reading_included() 
 
 
 def test_evaluation_reads_every_sample_once_and_always_alike() -> None:
-    data = Imported(f"{HERE}blobs", CLASSES, {"count": 600}).load(1, 5, 0, torch.float32)
+    data = ImportedData(f"{HERE}blobs", CLASSES, {"count": 600}).load(1, 5, 0, torch.float32)
     whole = list(data.evaluation(test=False))
     assert [len(inputs) for inputs, _ in whole] == [256, 256, 88]
     assert sorted(torch.cat([labels for _, labels in whole]).tolist()) == sorted(Blobs(600, 0).labels.tolist())
@@ -147,7 +147,7 @@ def test_what_is_missing_is_named(choice: str, rule: str, tmp_path: Path, monkey
 
 
 def test_a_sample_of_another_shape_is_named_when_it_is_met() -> None:
-    data = Imported(f"{HERE}uneven", CLASSES).load(1, 20, 0, torch.float32)
+    data = ImportedData(f"{HERE}uneven", CLASSES).load(1, 20, 0, torch.float32)
     rule = r"^data\.target=tests\.data\.test_own_data\.uneven: sample \d+ must be 1 as the first one, got 2$"
     with pytest.raises(DataLost, match=rule):
         data.batch(0, 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dsgd.models.library import Imported, Torchvision
+from dsgd.models.library import ImportedModel, Torchvision
 from tests.models.test_models import build, count
 from tests.support.command import call
 from tests.support.simulate import experiment
@@ -132,4 +132,4 @@ def test_training_lowers_the_loss_of_a_small_image_classifier() -> None:
 
 def test_imported_arguments_default_to_none_at_all() -> None:
     with pytest.raises(ValueError, match="must give 10 outputs"):
-        Imported("torch.nn.Flatten").build((1, 8, 8), 10)
+        ImportedModel("torch.nn.Flatten").build((1, 8, 8), 10)

@@ -25,10 +25,10 @@ from dsgd.data.images.augment import (
     train_pixels,
 )
 from dsgd.data.images.decode import opened
-from dsgd.models.vision import ready_torchvision
+from dsgd.models.torchvision_operators import declare_missing_operators
 from tests.support.image_files import DECODERS, jpeg, photograph
 
-ready_torchvision()
+declare_missing_operators()
 from torchvision import transforms  # noqa: E402
 from torchvision.transforms import functional as reference  # noqa: E402
 

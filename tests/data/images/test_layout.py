@@ -14,10 +14,10 @@ import pytest
 
 from dsgd.data.images.layout import Source, find_images
 from dsgd.data.images.shards import read_shards, write_shards
-from dsgd.models.vision import ready_torchvision
+from dsgd.models.torchvision_operators import declare_missing_operators
 from tests.support.image_files import IMAGES
 
-ready_torchvision()
+declare_missing_operators()
 from torchvision.datasets import ImageFolder  # noqa: E402
 
 

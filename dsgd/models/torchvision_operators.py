@@ -1,4 +1,6 @@
-"""Makes `import torchvision` work beside a torch that its compiled operators do not fit, such as a CPU build."""
+"""Declare the operators without which `import torchvision` fails.
+
+Its compiled operators do not load beside a torch that they were not built for, such as a CPU build."""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-# what torchvision.ops registers functions for as soon as it is imported
+# torchvision.ops registers functions for these as soon as it is imported
 OPERATORS = ("nms", "qnms")
 SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_libraries: list[torch.library.Library] = []  # what a library defines is gone with it
+_libraries: list[torch.library.Library] = []  # an operator is gone with the library that declared it
 
 
 @cache
-def ready_torchvision() -> None:
-    """Call before each `import torchvision`: declares the operators that it needs if the compiled ones cannot load.
+def declare_missing_operators() -> None:
+    """Declare what `import torchvision` needs if its compiled operators cannot be loaded. Call before each import.
 
     Models, data sets and transforms work then; the operators themselves (non-maximum suppression) and torchvision's
     own JPEG decoder do not. Raises ModuleNotFoundError if torchvision is not installed."""

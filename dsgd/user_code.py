@@ -1,0 +1,33 @@
+"""Call functions that a user names by their import path: a model or data of their own. Their errors become one line."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+
+def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
+    """Import the function or class at `path`, package.module.name, and return what it gives for the arguments.
+
+    Raises ValueError, one line that names the configuration's `key`, if it cannot be imported or fails."""
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise ValueError(f"{key} must be a path like package.module.function, got {path!r}")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{key} must be importable, got {path!r}: {error}") from error
+    except Exception as error:  # a module may raise anything
+        raise ValueError(f"{key} must be importable, got {path!r}: {first_line(error)}") from error
+    if not callable(function):
+        raise ValueError(f"{key} must be something to call, got {path!r}: {type(function).__name__}")
+    try:
+        return function(**arguments)
+    except Exception as error:  # so may a function
+        raise ValueError(f"{key}={path} fails: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the type and the first line of the text of an exception."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
