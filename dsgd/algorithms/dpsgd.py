@@ -52,8 +52,7 @@ class DPSGD(Algorithm):
         arriving = worker.start(worker.exchange(sent, targets, sources))
         g = await worker.gradient(sent) if self.gradient == "before" else None
         received = await arriving
-        mixed = weight[worker.rank]  # the weight of what x is the mean of: in the end 1, and x is m
-        for j in sorted(received):  # every engine must add in the same order
-            mixed += weight[j]
-            x.lerp_(received[j], weight[j] / mixed)
+        x.zero_()  # then x becomes m = sum over j of W_ij x_j
+        for j, w_ij in weight.items():  # ascending j, i included: every engine must add in the same order
+            x.add_(sent if j == worker.rank else received[j], alpha=w_ij)
         worker.step(await worker.gradient(x) if g is None else g)
