@@ -16,6 +16,7 @@ from rich.table import Table
 from dsgd.cli.arguments import Parser
 from dsgd.record.reader import read_config
 from dsgd.sweep import slurm, submission
+from dsgd.sweep.batch import script
 from dsgd.sweep.manifest import Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site
 from dsgd.sweep.states import FINISHED, STATES, WAITING, PointState, finished, states
@@ -91,7 +92,7 @@ def _submit(options: argparse.Namespace) -> int:
     arrays = submission.arrays(points.values(), site)
     if options.dry_run:
         for size, members in arrays.items():
-            print(submission.text("dsgd-sweep", members, folder.absolute(), size, site))
+            print(script("dsgd-sweep", members, folder.absolute(), size, site))
         return 0
     largest = slurm.largest_array()
     with locked(folder) as writer:

@@ -1,4 +1,4 @@
-"""Loss, accuracy and discrepancy against time, epochs, samples and bytes sent."""
+"""Draw loss, accuracy and discrepancy against time, epochs, samples and bytes sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run, number
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.style import NoData, curve_style, finish, panels
+from dsgd.report.style import NoData, finish, panels, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 Y_LABELS = {
@@ -30,7 +30,7 @@ _BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.
 
 @dataclass(frozen=True)
 class XAxis:
-    """A horizontal axis: the field of a mark, its label with unit, and how many of the field's units one of it is."""
+    """A horizontal axis. field: of a mark. label: with the unit. unit: how many of the field's units it is."""
 
     field: str
     label: str
@@ -39,7 +39,7 @@ class XAxis:
 
 @dataclass(frozen=True)
 class Curve:
-    """A series drawn: x, the mean over its runs, the smallest and the largest, [marks] each; values are finite."""
+    """The curve of a series: x, mean over its runs, smallest and largest value, [marks] each; all are finite."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -48,31 +48,32 @@ class Curve:
 
 
 def x_axis(name: str, runs: Sequence[Run]) -> XAxis:
-    """The axis `time`, `epochs`, `bytes` or `samples`, with the unit that suits the runs."""
+    """Return the axis `time`, `epochs`, `bytes` or `samples`, with the unit that suits the runs."""
     field = X_FIELDS[name]
     if name == "time":
         return XAxis(field, time_label(runs))
     if name == "bytes":
-        largest = max((number(mark.get(field)) for run in runs for mark in run.metrics), default=0.0, key=_nan_last)
+        sent = (number(mark.get(field)) for run in runs for mark in run.metrics)
+        largest = max((value for value in sent if value > 0), default=0.0)
         unit, size = next(((u, size) for u, size in _BYTE_UNITS if largest >= size), _BYTE_UNITS[-1])
         return XAxis(field, "sent by all nodes" + (" (bytes)" if unit == "bytes" else f" ({unit})"), size)
     return XAxis(field, "epochs (passes over the training data)" if name == "epochs" else "samples")
 
 
 def time_label(runs: Sequence[Run]) -> str:
-    """`virtual time (s)` or `wall time (s)`, as the records say; where both are, which engine has which."""
+    """Return `virtual time (s)` or `wall time (s)`, as the records say; where both are, which engine has which."""
     return f"{clock_text(runs)} time (s)".lstrip()
 
 
 def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """The marks of a run where both fields have finite values: x [marks], y [marks]."""
+    """Return the marks of a run where both fields have finite values: x [marks], y [marks]."""
     pairs = np.array([(number(mark.get(x)), number(mark.get(y))) for mark in run.metrics]).reshape(-1, 2)
     pairs = pairs[np.isfinite(pairs).all(axis=1)]
     return pairs[:, 0], pairs[:, 1]
 
 
 def mean_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
-    """Mean and range over the runs, linearly interpolated, where all of them have values; None if none has.
+    """Return mean and range over the runs, linearly interpolated, where all of them have values; None if none has.
 
     It ends where the first of the runs ends: a mean over those that are left would jump.
     """
@@ -92,44 +93,47 @@ def mean_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
 
 
 def has_data(runs: Sequence[Run], x: str, y: str) -> bool:
+    """Check that some run has a mark with both fields."""
     return any(len(points(run, x, y)[0]) for run in runs)
 
 
 def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
-    """One panel per field against x (`time`, `epochs`, `bytes`, `samples`). Raises NoData if no run has any."""
+    """Draw one panel per field against x (`time`, `epochs`, `bytes`, `samples`). Raises NoData if no run has any."""
     axis = x_axis(x, runs)
     present = [field for field in fields if has_data(runs, axis.field, field)]
     if not present:
         raise NoData(f"no run has {' or '.join(fields)} against {axis.field}")
     gathered = series(runs)
     figure, axes = panels(len(present), [_legend(one) for one in gathered])
-    handles: dict[str, Line2D] = {}
-    for panel, field in zip(axes, present, strict=True):
-        for name, line in draw_curves(panel, gathered, axis, field).items():
-            handles.setdefault(name, line)
-    return finish(figure, runs, handles, seeds_notes(gathered))
+    return finish(figure, runs, draw_curves(axes, gathered, axis, present), seeds_notes(gathered))
 
 
 def seeds_notes(gathered: Sequence[Series]) -> list[str]:
+    """Return the note that explains bands, where some series has several runs."""
     return [SEEDS_NOTE] if any(len(one.runs) > 1 for one in gathered) else []
 
 
-def draw_curves(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
-    """Draw one field of all series that have it; returns legend entries."""
+def draw_curves(
+    panels: Sequence[Axes], gathered: Sequence[Series], axis: XAxis, fields: Sequence[str]
+) -> dict[str, Line2D]:
+    """Draw each field of all series that have it in a panel of its own; returns the entries of a common legend."""
+    handles: dict[str, Line2D] = {}
+    for axes, field in zip(panels, fields, strict=False):  # a last panel may be for something else
+        handles.update(_draw_field(axes, gathered, axis, field))
+    return handles
+
+
+def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
     curves = {i: curve for i, one in enumerate(gathered) if (curve := mean_curve(one.runs, axis.field, field))}
     diverged = {i for i in curves if any(run.status == "diverged" for run in gathered[i].runs)}
     floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged)
     handles: dict[str, Line2D] = {}
     for i, curve in curves.items():
-        style, many = curve_style(i), len(gathered[i].runs) > 1
         visible = curve.mean > floor
         x, mean = curve.x[visible] / axis.unit, np.minimum(curve.mean[visible], ceiling)
         every = (0.02 * (i % 6), 0.14) if visible.any() else None  # sparse, and not all at the same places
-        (line,) = axes.plot(x, mean, markevery=every, markerfacecolor="white", **style)
-        if many:
-            low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
-            axes.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
-        handles[_legend(gathered[i])] = line
+        low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
+        handles[_legend(gathered[i])] = plot_band(axes, i, x, mean, low, high, markevery=every)
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.mean > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 70), fontsize=8, loc="right")
     axes.set_xlabel(axis.label)
@@ -140,7 +144,7 @@ def draw_curves(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str)
 
 
 def wants_log(values: np.ndarray) -> bool:
-    """Whether non-negative values span more than two decades."""
+    """Check that values are not negative and span more than two decades."""
     positive = values[values > 0]
     return bool(len(positive) and not (values < 0).any() and positive.max() > 100 * positive.min())
 
@@ -156,7 +160,8 @@ def _draw_targets(axes: Axes, runs: Sequence[Run], handles: dict[str, Line2D]) -
 
 
 def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[float, float]:
-    """Logarithmic where values span decades; diverged runs leave the panel instead of flattening the others.
+    """Make the axis logarithmic where values span decades, and let diverged runs leave the panel instead of flattening
+    the others.
 
     Returns what can be drawn: values above the first, and up to the second (matplotlib fails on 1e300 and on a
     logarithmic curve of zeros only).
@@ -173,7 +178,3 @@ def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[
         axes.set_ylim(*((low / 1.5, 3 * high) if logarithmic else (low - room, high + 3 * room)))
         return (0.0 if logarithmic else -np.inf), 100 * high if logarithmic else high + 100 * room
     return (0.0 if logarithmic else -np.inf), np.inf
-
-
-def _nan_last(value: float) -> float:
-    return -np.inf if np.isnan(value) else value

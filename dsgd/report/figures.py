@@ -1,4 +1,4 @@
-"""Every figure of `dsgd-plot`, drawn from run records alone."""
+"""Draw every figure of `dsgd-plot`, from run records alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes
 from dsgd.report.labels import Series, series
 from dsgd.report.prediction import Pair, pairs, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
-from dsgd.report.style import NoData, annotate, curve_style, drawing, panels, save, wrapped
+from dsgd.report.style import NoData, add_legend, annotate, curve_style, drawing, name_bars, panels, save, text_inches
 
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
 
 
 def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure]]:
-    """File name without suffix: what draws it. x_axes: of `time`, `epochs`, `bytes`, `samples`."""
+    """Return the functions that draw, by the name of the file without suffix. x_axes: of curves.X_FIELDS."""
     named: dict[str, Callable[[Sequence[Run]], Figure]] = {"overview": overview}
     for x in x_axes:
         named[f"loss_{x}"] = partial(curves_figure, x=x, fields=("train_loss", "test_loss"))
@@ -44,7 +44,7 @@ def draw(
     x_axes: Sequence[str] = ("time", "epochs", "bytes"),
     only: Sequence[str] = (),
 ) -> tuple[list[Path], dict[str, str]]:
-    """Draw every figure for which the runs have data into the folder out, which exists; with `only`, of these names.
+    """Draw every figure for which the runs have data into an existing folder; if `only` is given, of these names.
 
     Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written.
     """
@@ -66,9 +66,9 @@ def draw(
 
 
 def overview(runs: Sequence[Run]) -> Figure:
-    """Accuracy against time, loss against time, idle share, with one legend. Panels without data are left out.
+    """Draw accuracy against time, loss against time and idle share, with one legend; panels without data are left out.
 
-    Raises NoData (a ValueError) if there is none."""
+    Raises NoData if there is none."""
     gathered = series(runs)
     axis = x_axis("time", runs)
     fields = [field for field in ("test_accuracy", "train_loss") if has_data(runs, axis.field, field)]
@@ -76,35 +76,29 @@ def overview(runs: Sequence[Run]) -> Figure:
     if not fields and not idle:
         raise NoData("no run has test_accuracy, train_loss or idle_fraction_mean")
     figure, axes = panels(len(fields) + idle)
-    handles, legend = {}, None
-    for panel, field in zip(axes, fields, strict=False):
-        for name, line in draw_curves(panel, gathered, axis, field).items():
-            handles.setdefault(name, line)
+    handles, legend = draw_curves(axes, gathered, axis, fields), None
     if idle:
-        _draw_idle(axes[-1], gathered)
+        _draw_idle(figure, axes[-1], gathered)
     if handles:
-        entry_inches = 0.9 + 0.075 * max(len(line) for name in handles for line in wrapped(name).split("\n"))
-        columns = min(len(handles), max(1, int(figure.get_figwidth() / entry_inches)))
+        columns = min(len(handles), max(1, int(figure.get_figwidth() / (0.9 + text_inches(handles)))))
         figure.set_figheight(figure.get_figheight() + 0.3 + 0.23 * -(-len(handles) // columns))
-        legend = figure.legend(
-            list(handles.values()), [wrapped(name) for name in handles], loc="outside lower center", ncols=columns
-        )
+        legend = add_legend(figure, handles, below=True, ncols=columns)
     return annotate(figure, runs, seeds_notes(gathered), legend)
 
 
 def idle_figure(runs: Sequence[Run]) -> Figure:
-    """Share of the time in which nodes neither compute nor update, a bar per series. Raises NoData."""
+    """Draw the share of the time in which nodes neither compute nor update, a bar per series. Raises NoData."""
     if not _has_idle(runs):
         raise NoData("no run has idle_fraction_mean")
     gathered = series(runs)
     figure, (axes,) = panels(1)
     figure.set_figheight(max(2.4, 0.32 * len(gathered) + 1.4))
-    _draw_idle(axes, gathered, colour="#44546a")
+    _draw_idle(figure, axes, gathered, colour="#44546a")
     return annotate(figure, runs)
 
 
 def predicted_figure(runs: Sequence[Run]) -> Figure:
-    """Measured and predicted time of a step side by side, with their ratio, a panel per cluster. Raises NoData."""
+    """Draw measured and predicted time of a step, with their ratio, a panel per cluster. Raises NoData."""
     found = pairs(runs)
     if not found:
         raise NoData(why_no_pair(runs))
@@ -115,22 +109,18 @@ def predicted_figure(runs: Sequence[Run]) -> Figure:
     several = len({pair.nodes for pair in found}) > 1
     handles: dict[str, Artist] = {}
     for panel, (cluster, shown) in zip(axes, panel_pairs.items(), strict=True):
-        names = [wrapped(pair.algorithm + (f", nodes={pair.nodes}" if several else "")) for pair in shown]
         handles = _draw_pairs(panel, shown)
-        panel.set_yticks(range(len(shown)), names)
+        name_bars(panel, figure, [pair.algorithm + (f", nodes={pair.nodes}" if several else "") for pair in shown])
         panel.set_title(cluster, fontsize=10)
-        longest = max(len(line) for name in names for line in name.split("\n"))
-        figure.set_figwidth(figure.get_figwidth() + 0.075 * longest)
     figure.set_figheight(max(2.4, 0.5 * max(map(len, panel_pairs.values())) + 1.8))
-    legend = figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), handlelength=2.4
-    )
     repeated = any(len(timing.steps_s) > 1 for pair in found for timing in (pair.measured, pair.predicted))
-    return annotate(figure, runs, ["bars: medians; lines: smallest to largest of several runs"] * repeated, legend)
+    notes = ["bars: medians; lines: smallest to largest of several runs"] * repeated
+    legend = add_legend(figure, handles, below=True, ncols=len(handles), handlelength=2.4)
+    return annotate(figure, runs, notes, legend)
 
 
 def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
-    """Two bars per pair, and the band about the measured time where a prediction is close; returns legend entries."""
+    """Draw two bars per pair, and the band in which a prediction is close; returns legend entries."""
     height, edge = 0.36, "#44546a"
     measured = predicted = band = Rectangle((0, 0), 0, 0)
     for place, pair in enumerate(shown):
@@ -149,42 +139,34 @@ def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
                 range_ms = [1e3 * min(timing.steps_s), 1e3 * max(timing.steps_s)]
                 axes.plot(range_ms, [y, y], color="#000000", linewidth=1.2, marker="|", markersize=5)
         axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), place, f" {pair.ratio:.2f}", va="center", fontsize=9)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(0, 1.2 * axes.dataLim.x1)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("time of a step (ms)\nnumbers: predicted / measured")
     return {"measured": measured, "predicted": predicted, f"measured ± {CLOSE:.0%}": band}
 
 
 def _has_idle(runs: Sequence[Run]) -> bool:
-    return any(not np.isnan(number(run.final("idle_fraction_mean"))) for run in runs)
+    return not np.isnan(_percent(runs, "idle_fraction_mean"))
 
 
-def _draw_idle(axes: Axes, gathered: Sequence[Series], colour: str | None = None) -> None:
-    """A bar for the mean over the nodes, over the hatched bar of the most idle one; colour: that of the curves."""
+def _draw_idle(figure: Figure, axes: Axes, gathered: Sequence[Series], colour: str | None = None) -> None:
+    """Draw a bar for the mean over the nodes, over the hatched bar of the most idle one. colour: None: the curves'."""
     drawn = [(i, one) for i, one in enumerate(gathered) if _has_idle(one.runs)]
     for place, (i, one) in enumerate(drawn):
         fill = colour or curve_style(i)["color"]
-        mean, largest = _percent(one, "idle_fraction_mean"), _percent(one, "idle_fraction_max")
+        mean, largest = _percent(one.runs, "idle_fraction_mean"), _percent(one.runs, "idle_fraction_max")
         if not np.isnan(largest):
             axes.barh(place, largest, height=0.66, facecolor="white", edgecolor=fill, hatch="////", linewidth=0.8)
         axes.barh(place, mean, height=0.66, facecolor=fill, edgecolor=fill, linewidth=0.8)
         text = f" {mean:.3g}" + ("" if np.isnan(largest) else f" / {largest:.3g}")
         axes.text(np.nanmax([mean, largest]), place, text, va="center", fontsize=8)
-    axes.set_yticks(range(len(drawn)), [wrapped(one.label) for _, one in drawn])
-    axes.set_ylim(len(drawn) - 0.4, -0.6)
-    axes.grid(axis="y", visible=False)
     widest = axes.dataLim.x1
     axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(100, 1.3 * widest or 1.0)])  # it is a share
-    figure = axes.get_figure(root=True)
-    longest = max(len(line) for _, one in drawn for line in wrapped(one.label).split("\n"))
-    if figure:
-        figure.set_figwidth(figure.get_figwidth() + 0.075 * longest)  # the panel keeps its width beside long labels
+    name_bars(axes, figure, [one.label for _, one in drawn])
     axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes, hatched: most idle node")
 
 
-def _percent(one: Series, field: str) -> float:
-    values = [number(run.final(field)) for run in one.runs]
-    known = [value for value in values if not np.isnan(value)]
+def _percent(runs: Sequence[Run], field: str) -> float:
+    """Return the mean of a share over the runs that have it, in per cent; NaN if none has."""
+    known = [value for value in (number(run.final(field)) for run in runs) if not np.isnan(value)]
     return 100 * float(np.mean(known)) if known else np.nan

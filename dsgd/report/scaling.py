@@ -1,4 +1,4 @@
-"""Time to target and speed-up against the number of nodes."""
+"""Draw time to target and speed-up against the number of nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from dsgd.record.reader import Run
 from dsgd.report.curves import time_label, wants_log
-from dsgd.report.labels import series
-from dsgd.report.style import NoData, curve_style, finish, panels
+from dsgd.report.labels import series, target_text
+from dsgd.report.style import NoData, finish, panels, plot_band
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Scaling:
 
     @property
     def base(self) -> int:
-        """The smallest node count that was run."""
+        """Return the smallest node count that was run."""
         return min([*self.seconds, *self.missed])
 
     def speed_up(self) -> dict[int, list[float]]:
-        """Mean time at the base over the time at each node count, per run; empty if the base missed the target."""
+        """Return, per run, the mean time at the base over its own time; empty if the base missed the target."""
         if self.base not in self.seconds:
             return {}
         first = float(np.mean(self.seconds[self.base]))
@@ -43,7 +43,7 @@ class Scaling:
 
 
 def scalings(runs: Sequence[Run]) -> list[Scaling]:
-    """The runs with a target, gathered by what differs apart from node count and seed.
+    """Gather the runs with a target by what differs apart from node count and seed.
 
     Raises NoData unless there are two node counts with a target, one of them reached.
     """
@@ -66,12 +66,10 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
 
 
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:
-    """Time to target against nodes, one line per algorithm. Raises NoData."""
+    """Draw time to target against nodes, one line per algorithm. Raises NoData."""
     found = scalings(runs)
     figure, axes, handles = _draw(found, [one.seconds for one in found])
-    targets = sorted({run.target for run in runs if run.target is not None})
-    accuracy = " or ".join(f"{target:g}" for target in targets)
-    axes.set_ylabel(f"{time_label(runs)}\nto test accuracy {accuracy}")
+    axes.set_ylabel(f"{time_label(runs)}\nto test accuracy {target_text(runs)}")
     if wants_log(np.array([seconds for one in found for each in one.seconds.values() for seconds in each])):
         axes.set_yscale("log")
     else:
@@ -80,7 +78,7 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
 
 
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
-    """Speed-up over the same algorithm's smallest node count, linear speed-up for comparison. Raises NoData."""
+    """Draw the speed-up over the same algorithm's smallest node count, and linear speed-up. Raises NoData."""
     found = scalings(runs)
     ratios = [one.speed_up() for one in found]
     drawn = [one for one, ratio in zip(found, ratios, strict=True) if len(ratio) > 1]
@@ -105,13 +103,9 @@ def _draw(found: Sequence[Scaling], values: Sequence[dict[int, list[float]]]) ->
     figure, (axes,) = panels(1, [_legend(one) for one in found])
     handles: dict[str, Line2D] = {}
     for i, (one, value) in enumerate(zip(found, values, strict=True)):
-        if not value:
-            continue
-        style = curve_style(i)
-        nodes, means = list(value), [float(np.mean(each)) for each in value.values()]
-        (handles[_legend(one)],) = axes.plot(nodes, means, markerfacecolor="white", **style)
-        low, high = [min(each) for each in value.values()], [max(each) for each in value.values()]
-        axes.fill_between(nodes, low, high, color=style["color"], alpha=0.22, linewidth=0)
+        if value:
+            mean, low, high = ([float(of(each)) for each in value.values()] for of in (np.mean, min, max))
+            handles[_legend(one)] = plot_band(axes, i, list(value), mean, low, high)
     counts = sorted({nodes for value in values for nodes in value})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(nodes) for nodes in counts])

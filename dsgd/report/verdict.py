@@ -1,4 +1,4 @@
-"""What one sees in a comparison, in a few sentences made from the records."""
+"""Say in a few sentences what a comparison of runs shows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine 
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Sentences on who reached the target first and who never did, who ended badly and who waited most; the median
-    where there are several seeds. None where there is nothing to compare. Virtual and wall times are not compared with
-    each other, but in a sentence on predictions and measurements."""
+    """Say who reached the target first and who never did, who did not complete and who was idle most.
+
+    Of several seeds the median counts. Returns no sentence where there is nothing to compare. Virtual and wall times
+    are compared only in the sentence on predictions and measurements."""
     compared = series(runs)
     if len(compared) < 2:
         return []

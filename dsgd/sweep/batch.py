@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,10 +37,11 @@ fi
 """
 
 
-def script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site, program: str) -> str:
-    """Return the batch script of an array of points of one size.
-
-    folder: of the sweep, absolute. program: dsgd-run, as it is called on a node."""
+def script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site) -> str:
+    """Return the batch script of an array of points of one size. folder: of the sweep, absolute."""
+    beside = Path(sysconfig.get_path("scripts")) / "dsgd-run"
+    # a container has its own; nodes may have no PATH to where this command is
+    program = "dsgd-run" if site.container or not beside.is_file() else str(beside)
     setup = [f"module load {shlex.quote(module)}" for module in site.modules]
     setup += [f"export {key}={shlex.quote(_word(value))}" for key, value in site.environment.items()]
     setup += site.setup

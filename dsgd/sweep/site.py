@@ -14,18 +14,8 @@ WORD = re.compile(r"[^\s'\"\\]+")
 TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}(:\d{2})?)?|\d+:\d{2}:\d{2})")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options that every job is given, and that the site must not set.
-OWN = [
-    "array",
-    "chdir",
-    "cpus-per-task",
-    "gpus-per-node",
-    "job-name",
-    "nodes",
-    "ntasks",
-    "ntasks-per-node",
-    "open-mode",
-]
-OWN += ["output", "parsable", "requeue", "no-requeue", "signal", "wrap"]
+OWN = ["array", "chdir", "cpus-per-task", "gpus-per-node", "job-name", "nodes", "no-requeue", "ntasks"]
+OWN += ["ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal", "wrap"]
 
 
 @dataclass(frozen=True)

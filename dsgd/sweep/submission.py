@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -22,14 +21,6 @@ def arrays(points: Iterable[Point], site: Site) -> dict[JobSize, list[Point]]:
     for point in points:
         found.setdefault(job_size(point, site), []).append(point)
     return found
-
-
-def text(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site) -> str:
-    """Return the batch script of an array. folder: of the sweep, absolute."""
-    beside = Path(sysconfig.get_path("scripts")) / "dsgd-run"
-    # a container has its own; nodes may have no PATH to where this command is
-    program = "dsgd-run" if site.container or not beside.is_file() else str(beside)
-    return script(name, points, folder, size, site, program)
 
 
 def submit(
@@ -55,7 +46,7 @@ def submit(
             part = members[start : start + largest]
             token = secrets.token_hex(4)
             path = folder / JOBS / f"{token}.sh"
-            write_atomically(path, text(_job_name(token), part, folder, size, site).encode())
+            write_atomically(path, script(_job_name(token), part, folder, size, site).encode())
             writer.submitting(token, part, words)
             try:
                 job = slurm.submit(path, len(part), site.at_once, Path.cwd(), log(folder, "%A_%a"))
