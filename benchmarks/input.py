@@ -27,8 +27,8 @@ import torch
 from dsgd.data.imagenet import ImageNet, ImageNetLike
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DRAWS, crop, resized
-from dsgd.data.images.decode import chosen, opened, read
-from dsgd.data.images.layout import Source, find_images
+from dsgd.data.images.decode import choose_decoder, open_image, read
+from dsgd.data.images.layout import ImageSource, find_images
 from dsgd.host.resources import cores
 from dsgd.models.torchvision_operators import declare_missing_operators
 
@@ -70,7 +70,7 @@ def main() -> None:
         rates["bare decoding"].append(rate)
         cpu_ms["bare decoding"].append(milliseconds)
     middle = {name: statistics.median(found) for name, found in rates.items()}
-    print(f"{CORES} cores, decoder {chosen('auto')}, batches of {options.batch_size}")
+    print(f"{CORES} cores, decoder {choose_decoder('auto')}, batches of {options.batch_size}")
     for name, rate in middle.items():
         spread = f"{min(rates[name]):.0f} to {max(rates[name]):.0f}"
         work = statistics.median(cpu_ms[name])
@@ -146,7 +146,7 @@ print({count // CORES} / (time.perf_counter() - start), 1e3 * (time.process_time
     return statistics.mean(rates), statistics.mean(milliseconds)
 
 
-def parts(source: Source, count: int = 200) -> dict[str, float]:
+def parts(source: ImageSource, count: int = 200) -> dict[str, float]:
     """Milliseconds of each part of the work on one image, means over images, one after the other on one core."""
     rng = np.random.default_rng(0)
     spent: dict[str, list[float]] = {}
@@ -164,10 +164,10 @@ def parts(source: Source, count: int = 200) -> dict[str, float]:
         out[...] = shared
         np.add(np.multiply(out, scale, out=out), shift, out=out)
 
-    decoder = chosen("auto")
+    decoder = choose_decoder("auto")
     for sample in rng.integers(0, len(source.labels), count):
         content = timed("read the file", lambda s=sample: read(*source.place(int(s))))
-        picture = timed("read its header", lambda c=content: opened(c, decoder))
+        picture = timed("read its header", lambda c=content: open_image(c, decoder))
         box = timed("choose the crop", lambda p=picture: crop(p.height, p.width, list(rng.random(DRAWS))))
         timed("(decode the whole)", lambda p=picture: p.pixels(1))
         pixels = timed("decode the crop", lambda p=picture, b=box: p.pixels(1, b))

@@ -28,8 +28,8 @@ from typing import IO
 import numpy as np
 from rich.progress import Progress, track
 
-from dsgd.data.images.decode import Broken, chosen, opened, read
-from dsgd.data.images.layout import TEST, TRAIN, Layout, Place, Source, find_images
+from dsgd.data.images.decode import BrokenImage, choose_decoder, open_image, read
+from dsgd.data.images.layout import TEST, TRAIN, ImageSource, Layout, Place, find_images
 from dsgd.data.images.shards import write_shards
 from dsgd.host.resources import cores
 
@@ -167,7 +167,7 @@ def compare(layout: Layout, expected: Expected | None) -> bool:
 
 def verify(layout: Layout) -> bool:
     """Decode every image, in one process for each core, and print the broken ones."""
-    broken, decoder = 0, chosen("auto")
+    broken, decoder = 0, choose_decoder("auto")
     context = get_context("spawn")
     with ProcessPoolExecutor(cores(), mp_context=context) as processes:
         for split, source in ((TRAIN, layout.train), (TEST, layout.test)):
@@ -185,13 +185,13 @@ def verify(layout: Layout) -> bool:
 def problem(decoder: str, place: Place) -> str | None:
     """What is wrong with an image."""
     try:
-        opened(read(*place), decoder).pixels(1)
-    except Broken as error:
+        open_image(read(*place), decoder).pixels(1)
+    except BrokenImage as error:
         return str(error)
     return None
 
 
-def contents(source: Source, split: str) -> Iterator[tuple[bytes, int]]:
+def contents(source: ImageSource, split: str) -> Iterator[tuple[bytes, int]]:
     """In a random order, the same every time: then shards can be read from front to back, too, by who wants to."""
     order = np.random.default_rng(0).permutation(len(source.labels))
     for sample in track(order.tolist(), f"writing {split}"):

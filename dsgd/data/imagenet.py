@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.data.images import SIDE
-from dsgd.data.images.decode import DECODERS, chosen
+from dsgd.data.images.decode import DECODERS, choose_decoder
 from dsgd.data.images.generate import Generated, announce, default_folder
 from dsgd.data.images.layout import Layout, find_images
 from dsgd.data.partition import Partition, check_share
@@ -59,14 +59,14 @@ class ImageNet:
         return len(self._layout.train.labels)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        chosen(self.decoder)
+        choose_decoder(self.decoder)
         check_share(len(self._layout.train.labels), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
         from dsgd.data.images.loader import Images
 
         partition = Partition(len(self._layout.train.labels), nodes, batch_size, seed)
-        return Images(self._layout, partition, dtype, chosen(self.decoder), self.on_error, self.workers)
+        return Images(self._layout, partition, dtype, choose_decoder(self.decoder), self.on_error, self.workers)
 
     @cached_property
     def _layout(self) -> Layout:
@@ -103,7 +103,7 @@ class ImageNetLike:
         return self.classes * self.samples_per_class
 
     def check(self, nodes: int, batch_size: int) -> None:
-        chosen(self.decoder)
+        choose_decoder(self.decoder)
         check_share(self.train_samples(nodes), nodes, batch_size)
         self._images.check(self.folder)
 

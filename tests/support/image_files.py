@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dsgd.data.images.decode import chosen
+from dsgd.data.images.decode import choose_decoder
 from dsgd.data.images.generate import Generated
 
-DECODERS = ["simplejpeg", "pillow", *(["nvimgcodec"] if chosen("auto") == "nvimgcodec" else [])]
+DECODERS = ["simplejpeg", "pillow", *(["nvimgcodec"] if choose_decoder("auto") == "nvimgcodec" else [])]
 IMAGES = Generated(classes=3, samples_per_class=8, test_per_class=3, seed=1, side=120)
 
 

@@ -1,11 +1,11 @@
-"""The standard pixels of training and evaluation on ImageNet: from an opened image to [3, 224, 224].
+"""Augment and resize as is standard on ImageNet, for training and for evaluation: from an image to [3, 224, 224].
 
 Training: a crop of 8 to 100 % of the area, 3/4 to 4/3 as wide as high, resized and mirrored at random (Szegedy et al.
 2015, Going deeper with convolutions). Evaluation: the shorter side resized to 256, then the centre.
 
 At full size the pixels are those of torchvision's transforms on Pillow images, to 2 of 255 and 0.25 on average: the
-filter is the same, but its weights are rounded otherwise. Where the part that is wanted is at least twice as large as
-the output, the image is decoded at 1/2, 1/4 or 1/8: faster, and within 4 of 255 on average on photographs.
+filter is the same, but its weights are rounded otherwise. Where the crop is at least twice as large as the output, the
+image is decoded at 1/2, 1/4 or 1/8: faster, and within 4 of 255 on average on photographs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DEVIATION = 255 * np.array([0.229, 0.224, 0.225])
 
 
 def train_pixels(picture: Picture, draws: Sequence[float], out: np.ndarray) -> None:
-    """Write a random crop to out [3, 224, 224] uint8. draws: [DRAWS]. Raises Broken."""
+    """Write a random crop to out [3, 224, 224] uint8. draws: [DRAWS]. Raises BrokenImage."""
     box = crop(picture.height, picture.width, draws)
     found = _resized_box(picture, box, SIDE, SIDE)
     _copy_planes(found[:, :, ::-1] if draws[-1] < 0.5 else found, out)
 
 
 def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
-    """Write the centre to out [3, 224, 224] uint8. Raises Broken."""
+    """Write the centre to out [3, 224, 224] uint8. Raises BrokenImage."""
     height, width = picture.height, picture.width
     short = min(height, width)
     rows, columns = int(RESIZED * height / short), int(RESIZED * width / short)
@@ -47,7 +47,7 @@ def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
 
 
 def _resized_box(picture: Picture, box: Box, rows: int, columns: int) -> np.ndarray:
-    """The part of the picture in the box, as [3, rows, columns] uint8."""
+    """Decode the box and resize it to [3, rows, columns] uint8."""
     factor = reduction(box.height, box.width, min(rows, columns))
     return resized(picture.pixels(factor, box), rows, columns)
 
@@ -58,7 +58,7 @@ def _copy_planes(found: np.ndarray, out: np.ndarray) -> None:
 
 
 def crop(height: int, width: int, draws: Sequence[float]) -> Box:
-    """A random part of an image; the centre where no try fits. draws: [DRAWS]."""
+    """Return a random part of an image; the centre where no try fits. draws: [DRAWS]."""
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for area, shape in zip(draws[0 : 2 * TRIES : 2], draws[1 : 2 * TRIES : 2], strict=True):
         pixels = height * width * (AREA[0] + area * (AREA[1] - AREA[0]))
@@ -75,12 +75,12 @@ def crop(height: int, width: int, draws: Sequence[float]) -> Box:
 
 
 def reduction(height: int, width: int, least: int) -> int:
-    """The largest of 1, 2, 4, 8 by which both can be divided without getting less than `least`."""
+    """Return the largest of 1, 2, 4, 8 by which both sides can be divided without becoming less than `least`."""
     return max(factor for factor in (1, 2, 4, 8) if factor == 1 or min(height, width) >= factor * least)
 
 
 def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """pixels [h, w, 3] uint8 as [3, height, width] uint8, by the bilinear filter with anti-aliasing.
+    """Resize pixels [h, w, 3] uint8 to [3, height, width] uint8, by the bilinear filter with anti-aliasing.
 
     By torch, which does it three times as fast as Pillow, if the strides say "channels last" even for one image."""
     h, w, _ = pixels.shape

@@ -1,9 +1,8 @@
-"""From the bytes of an image file to the pixels of a part of it, upright and in RGB, at full size or at 1/2, 1/4, 1/8.
+"""Decode a part of an image file to pixels, upright and in RGB, at full size or at 1/2, 1/4, 1/8.
 
 simplejpeg is a third faster than Pillow; NVIDIA's nvImageCodec, on the CPU, decodes only the part that is wanted. At
-full size all three give the same pixels. What the faster ones do not take (CMYK, files turned by their EXIF tag, other
-formats under the name .jpg, damage) goes to Pillow: so a file is broken when Pillow says so, whichever decoder is
-chosen.
+full size all three give the same pixels. Files that the faster ones do not take (CMYK, turned by their EXIF tag, other
+formats under the name .jpg, damaged) go to Pillow, so which files are broken does not depend on the decoder.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ TURNS = {
 }
 
 
-class Broken(ValueError):
-    """A file that holds no image, or not all of one. The text says why, in one line."""
+class BrokenImage(ValueError):
+    """Raised for a file without an image, or with a part of one. The text says why, in one line."""
 
 
 class Box(NamedTuple):
@@ -54,17 +53,19 @@ class Picture(Protocol):
     width: int
 
     def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
-        """[ceil(height / f), ceil(width / f), 3] uint8, f being `factor` (1, 2, 4, 8) where the format knows how to
-        decode at less than full size, otherwise 1; of these, what lies in the box. Raises Broken."""
+        """Return what lies in the box, None: everything, of [ceil(height / f), ceil(width / f), 3] uint8.
+
+        f is `factor` (1, 2, 4, 8) for formats that can be decoded at less than full size, otherwise 1.
+        Raises BrokenImage."""
         ...
 
 
-def chosen(decoder: str) -> str:
-    """`auto` as the fastest decoder there is. Raises ValueError for one that is not installed or does not load."""
+def choose_decoder(decoder: str) -> str:
+    """Return the decoder, the fastest that is installed for `auto`. Raises ValueError if it cannot be loaded."""
     if decoder == "auto":
         for faster in ("nvimgcodec", "simplejpeg"):
             with suppress(ValueError):
-                return chosen(faster)
+                return choose_decoder(faster)
         return "pillow"
     needed = {"nvimgcodec": "nvidia-nvimgcodec-cu12", "simplejpeg": "simplejpeg"}
     try:
@@ -79,19 +80,19 @@ def chosen(decoder: str) -> str:
 
 
 def read(path: str, offset: int, length: int) -> bytes:
-    """The bytes of one image. Raises Broken if they cannot be read."""
+    """Return the bytes of one image; length -1: to the end of the file. Raises BrokenImage if they cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             content = file.read() if length < 0 else os.pread(file.fileno(), length, offset)
     except OSError as error:
-        raise Broken(f"cannot be read: {error.strerror}") from error
+        raise BrokenImage(f"cannot be read: {error.strerror}") from error
     if not content:
-        raise Broken("has 0 bytes")
+        raise BrokenImage("has 0 bytes")
     return content
 
 
-def opened(content: bytes, decoder: str) -> Picture:
-    """decoder: what `chosen` gives. Raises Broken."""
+def open_image(content: bytes, decoder: str) -> Picture:
+    """Read the header of an image. decoder: from `choose_decoder`. Raises BrokenImage."""
     if b"Exif\0\0" in content[:4096] and (picture := PillowPicture(content)).turned:
         return picture
     if decoder != "pillow" and content[:2] == b"\xff\xd8":
@@ -108,7 +109,7 @@ def opened(content: bytes, decoder: str) -> Picture:
 
 
 class JpegPicture:
-    """By simplejpeg."""
+    """A JPEG file that simplejpeg decodes."""
 
     def __init__(self, content: bytes, height: int, width: int) -> None:
         self.content, self.height, self.width = content, height, width
@@ -125,8 +126,8 @@ class JpegPicture:
 
 
 class JpegPartPicture(JpegPicture):
-    """By nvImageCodec where only a part at full size is wanted. It does not look at what is not: not to be used for
-    files that have lost their end."""
+    """A JPEG file of which nvImageCodec decodes only the part that is wanted, at full size. It does not notice damage
+    elsewhere: not for files that have lost their end."""
 
     def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         if factor == 1 and box is not None and box.width >= NARROW:
@@ -137,7 +138,7 @@ class JpegPartPicture(JpegPicture):
 
 
 class PillowPicture:
-    """By Pillow."""
+    """A file of any format that Pillow decodes."""
 
     def __init__(self, content: bytes) -> None:
         try:
@@ -146,14 +147,14 @@ class PillowPicture:
         except MemoryError:
             raise
         except Exception as error:  # a damaged file may raise anything
-            raise _broken(error) from error
+            raise _as_broken(error) from error
         self.width, self.height = self._image.size
         if self._turn is not None and self._turn not in (TURNS[2], TURNS[3], TURNS[4]):
             self.width, self.height = self.height, self.width
 
     @property
     def turned(self) -> bool:
-        """Whether the pixels in the file are not upright."""
+        """Return whether the EXIF tag says that the pixels are not upright."""
         return self._turn is not None
 
     def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
@@ -165,12 +166,12 @@ class PillowPicture:
         except MemoryError:
             raise
         except Exception as error:  # as above
-            raise _broken(error) from error
+            raise _as_broken(error) from error
         return _cut(np.array(image if self._turn is None else image.transpose(self._turn)), self, box)
 
 
 def _cut(pixels: np.ndarray, picture: Picture, box: Box | None) -> np.ndarray:
-    """What of the pixels of the whole image, at any size, lies in the box."""
+    """Return the part of the pixels, of the whole image at any size, that lies in the box."""
     if box is None:
         return pixels
     rows, columns = len(pixels) / picture.height, pixels.shape[1] / picture.width  # 1 at full size
@@ -178,13 +179,13 @@ def _cut(pixels: np.ndarray, picture: Picture, box: Box | None) -> np.ndarray:
     return pixels[round(box.top * rows) : bottom, round(box.left * columns) : right]
 
 
-def _broken(error: Exception) -> Broken:
-    return Broken(f"cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}")
+def _as_broken(error: Exception) -> BrokenImage:
+    return BrokenImage(f"cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}")
 
 
 @cache
 def _nvimgcodec() -> Any:
-    """The package. Raises ImportError, for one that is too old, too."""
+    """Import nvImageCodec. Raises ImportError if it is missing or too old."""
     with _silence():
         codec = importlib.import_module("nvidia.nvimgcodec")
     if not (hasattr(codec, "NVIMGCODEC_DEVICE_CPU_ONLY") and hasattr(codec.CodeStream, "get_sub_code_stream")):
@@ -194,7 +195,7 @@ def _nvimgcodec() -> Any:
 
 @cache
 def _part_decoder() -> Callable[[bytes, Box], np.ndarray | None]:
-    """Of this process: from the bytes of a JPEG file to the pixels of a box, or None if it does not take the file."""
+    """Return a function from the bytes of a JPEG file and a box to pixels; it returns None for files not supported."""
     codec = _nvimgcodec()
     cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": [codec.Backend(codec.CPU_ONLY)]}
     decoder = codec.Decoder(**cpu, max_num_cpu_threads=1)
@@ -214,7 +215,7 @@ def _part_decoder() -> Callable[[bytes, Box], np.ndarray | None]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on standard error, from C++ either: nvImageCodec names each codec of a GPU that it does not find."""
+    """Silence standard error, of C++ too: nvImageCodec names each codec of a GPU that it does not find."""
     try:
         kept = os.dup(2)
     except OSError:  # it is closed

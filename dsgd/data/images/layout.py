@@ -17,7 +17,7 @@ TRAIN, TEST = "train", "val"  # as the folders and shards are called
 Place = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """The samples of one split, in an order that depends on nothing but their names."""
 
     @property
@@ -56,8 +56,8 @@ class Folder:
 class Layout:
     """Both splits. classes: their names; the label of a sample is a position in it."""
 
-    train: Source
-    test: Source
+    train: ImageSource
+    test: ImageSource
     classes: tuple[str, ...]
 
 

@@ -1,10 +1,9 @@
-"""Photographs on disk, decoded by processes that work ahead: the loaded form of imagenet and imagenet-like."""
+"""Serve batches of images on disk, decoded ahead by other processes: the loaded form of imagenet and imagenet-like."""
 
 from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections import deque
 from collections.abc import Iterator
 
@@ -16,45 +15,25 @@ from torch.nn import functional as F
 from dsgd.data import DataLost
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DEVIATION, MEAN
-from dsgd.data.images.layout import Layout, Source
-from dsgd.data.images.pool import Job, Pool
+from dsgd.data.images.layout import ImageSource, Layout
+from dsgd.data.images.pool import DecodingPool, PendingBatch
 from dsgd.data.partition import Partition
-from dsgd.host.resources import cores
+from dsgd.host.resources import cores, keep_freed_memory
 from dsgd.streams import stream
 
 EVALUATION_BATCH = 128  # images: bounds the memory
-BUFFERS = 3  # that are kept besides the one in use
-_INHERITED: list[Pool] = []
-IN_A_ROW = 100  # broken images, one after the other: there is something else wrong
-
-
-class Buffers:
-    """Memory of batches, used again when nothing refers to it any more: fresh memory costs a third of the time that
-    decoding into it takes, page by page."""
-
-    def __init__(self) -> None:
-        self._lent: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []
-
-    def take(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-        """An array of any content. It is taken back when the last tensor that is made of it is gone."""
-        free = next((kept for kept, lent in self._lent if lent() is None and kept.shape == shape), None)
-        if free is None or free.dtype != dtype:
-            free = np.empty(shape, dtype)
-        view = free[:]
-        others = [(kept, lent) for kept, lent in self._lent if kept is not free]
-        self._lent = [*others[-BUFFERS:], (free, weakref.ref(view))]
-        return view
+IN_A_ROW = 100  # so many broken images, one after the other, end the run: something else is wrong
 
 
 class Images:
     """Training and test images, split over the workers.
 
     Decoding processes are started where and when a batch is first asked for; a forked process starts its own. They
-    decode ahead what is asked for next if (rank, step) is followed by (rank, step + 1); any other order gives the same
+    decode ahead on the assumption that (rank, step) is followed by (rank, step + 1); any other order gives the same
     batches, more slowly. One thread at a time.
 
-    processes: of decoding; None: one for each core that this process may use, divided by `share`. on_error: what a
-    broken file does, `skip` or `fail`. broken: how many have been met by this process.
+    processes: number of decoding processes; None: the cores that this process may use, divided by `share`.
+    on_error: what a broken file does, `skip` or `fail`. broken: number of broken files that this process has met.
     scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift.
     """
 
@@ -79,147 +58,139 @@ class Images:
         self._decoder = decoder
         self._on_error = on_error
         self._processes = processes
-        self._neighbours = 1
-        self._buffers = Buffers()
-        self._pool: Pool | None = None
-        self._ahead: dict[int, deque[tuple[int, Job]]] = {}  # by rank: steps in order, and their jobs
-        self._substitutes: dict[tuple[int, int], int] = {}  # of a broken sample, by split
+        self._sharing = 1  # processes of this machine that ask for batches
+        self._pool: DecodingPool | None = None
+        self._ahead: dict[int, deque[tuple[int, PendingBatch]]] = {}  # by rank, in the order of steps
+        self._substitutes: dict[tuple[bool, int], int] = {}  # (of the test set, broken sample): the next sample
+        keep_freed_memory()  # fresh memory for each batch would cost a third of the time that decoding into it takes
 
     def share(self, processes: int) -> None:
-        """So many processes of this machine ask for batches at once: each is to take its part of the cores."""
-        self._neighbours = processes
+        """Divide the cores by the number of processes of this machine that ask for batches at the same time."""
+        self._sharing = processes
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs [b, 3, 224, 224], normalised, and labels [b] of worker `rank` at its own step `step`."""
-        return self._inputs(self._asked(rank, step))
+        """Return inputs [b, 3, 224, 224], normalised, and labels [b] of worker `rank` at its own step `step`."""
+        return self._normalised(self._training_batch(rank, step))
 
     def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
-        """As `batch`, 8-bit and not normalised: a quarter of the bytes on their way to a device.
+        """Return the same batch in 8 bits, not normalised: a quarter of the bytes to copy to a device.
 
-        pinned: in memory that a GPU copies from beside its other work."""
-        job = self._asked(rank, step)
-        shape = (len(job.samples), *self.input_shape)
-        if pinned:
-            out = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # torch uses such memory again
-        else:
-            out = torch.from_numpy(self._buffers.take(shape, np.uint8))
+        pinned: in page-locked memory, from which a GPU copies asynchronously."""
+        batch = self._training_batch(rank, step)
+        out = torch.empty((len(batch.samples), *self.input_shape), dtype=torch.uint8, pin_memory=pinned)
         target = out.numpy()
-        for rows, found in self._here().take(job):
-            target[rows] = found
-        return out, self._labels(job)
+        for rows, pixels in self._here().collect(batch):
+            target[rows] = pixels
+        return out, batch.labels()
 
     def evaluation(
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of the test or training set in batches, not augmented.
+        """Yield inputs and labels of the test or training set in batches, not augmented.
 
-        limit: so many samples only, the same ones in every run, of all classes. shard: (i, k), the i-th of k parts;
-        together they are the whole."""
+        limit: number of samples, the same ones in every run, of all classes; None: all. shard: (i, k), the i-th of k
+        parts of them."""
         source = self._layout.test if test else self._layout.train
         part, parts = shard
         order = stream("evaluation order", int(test)).permutation(len(source.labels))[:limit][part::parts]
         pool = self._here()
-        wanted = (order[start : start + EVALUATION_BATCH] for start in range(0, len(order), EVALUATION_BATCH))
-        jobs: deque[Job] = deque()
+        batches: deque[PendingBatch] = deque()
         try:
-            for samples in wanted:
-                job = self._job(source, samples, None)
-                jobs.append(job)
-                pool.submit(job, in_advance=False)
-                while len(jobs) > 1 and pool.outstanding >= pool.ahead + EVALUATION_BATCH:
-                    yield self._inputs(jobs.popleft())
-            while jobs:
-                yield self._inputs(jobs.popleft())
+            for start in range(0, len(order), EVALUATION_BATCH):
+                batches.append(self._pending(source, order[start : start + EVALUATION_BATCH], None))
+                pool.submit(batches[-1])
+                while len(batches) > 1 and pool.outstanding >= pool.ahead + EVALUATION_BATCH:
+                    yield self._normalised(batches.popleft())
+            while batches:
+                yield self._normalised(batches.popleft())
         finally:
-            for job in jobs:
-                pool.give_up(job)
+            for batch in batches:
+                pool.cancel(batch)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
+        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
     def close(self) -> None:
         """End the decoding processes of this process; asking for a batch starts new ones."""
-        if self._pool is not None and self._pool.owner == os.getpid():
+        if self._pool is not None:
             self._pool.close()
         self._pool = None
         self._ahead.clear()
 
-    def _here(self) -> Pool:
-        """The pool of this process, not that of the process it was forked from."""
-        if self._pool is None or self._pool.owner != os.getpid():
-            if self._pool is not None:
-                self._pool.close()  # its link only: the processes are not ours,
-                _INHERITED.append(self._pool)  # and not to be waited for
-            self._ahead.clear()
-            processes = self._processes or max(1, cores() // self._neighbours)
-            self._pool = Pool(processes, self._decoder, self._substitute)
+    def _here(self) -> DecodingPool:
+        """Return the pool of this process, not that of the process it was forked from."""
+        if self._pool is not None and self._pool.owner != os.getpid():
+            self.close()
+        if self._pool is None:
+            processes = self._processes or max(1, cores() // self._sharing)
+            self._pool = DecodingPool(processes, self._decoder, self._substitute)
         return self._pool
 
-    def _asked(self, rank: int, step: int) -> Job:
-        """The job of this batch, with those that follow on their way."""
+    def _training_batch(self, rank: int, step: int) -> PendingBatch:
+        """Return this batch, submitted, and submit those that follow as far as there is room."""
         pool = self._here()
-        coming = self._ahead.setdefault(rank, deque())
-        while coming and coming[0][0] != step:
-            pool.give_up(coming.popleft()[1])
-        if coming:
-            job = coming.popleft()[1]
+        ahead = self._ahead.setdefault(rank, deque())
+        while ahead and ahead[0][0] != step:
+            pool.cancel(ahead.popleft()[1])
+        if ahead:
+            batch = ahead.popleft()[1]
         else:
-            job = self._training_job(rank, step)
-            pool.submit(job, in_advance=False)
-        b = self.partition.batch_size
-        following = step + 1 + len(coming)
-        while not coming or pool.outstanding < pool.ahead + 2 * b:
-            job_ahead = self._training_job(rank, following)
-            if not pool.submit(job_ahead, in_advance=True):
+            batch = self._pending_of(rank, step)
+            pool.submit(batch)
+        following = step + 1 + len(ahead)
+        while not ahead or pool.outstanding < pool.ahead + 2 * self.partition.batch_size:
+            next_batch = self._pending_of(rank, following)
+            if not pool.has_room(next_batch):
                 break
-            coming.append((following, job_ahead))
+            pool.submit(next_batch)
+            ahead.append((following, next_batch))
             following += 1
-        return job
+        return batch
 
-    def _training_job(self, rank: int, step: int) -> Job:
+    def _pending_of(self, rank: int, step: int) -> PendingBatch:
         indices = self.partition.indices(rank, step)
-        return self._job(self._layout.train, indices, (self.partition.seed, rank, step))
+        return self._pending(self._layout.train, indices, (self.partition.seed, rank, step))
 
-    def _job(self, source: Source, samples: np.ndarray, draws: tuple[int, int, int] | None) -> Job:
+    def _pending(self, source: ImageSource, samples: np.ndarray, key: tuple[int, int, int] | None) -> PendingBatch:
         if self._substitutes:
             samples = np.array([self._known(source, int(sample)) for sample in samples])
-        return Job(source, samples, draws)
+        return PendingBatch(source, samples, key)
 
-    def _known(self, source: Source, sample: int) -> int:
-        split = source is self._layout.test
-        while (split, sample) in self._substitutes:
-            sample = self._substitutes[split, sample]
+    def _known(self, source: ImageSource, sample: int) -> int:
+        """Return the sample, or what stands in for it if it is known to be broken."""
+        test = source is self._layout.test
+        while (test, sample) in self._substitutes:
+            sample = self._substitutes[test, sample]
         return sample
 
-    def _substitute(self, source: Source, sample: int, reason: str) -> int:
-        """The next sample of the source in the place of a broken one, whichever batch it is in."""
-        name, split = source.name(sample), source is self._layout.test
+    def _substitute(self, source: ImageSource, sample: int, reason: str) -> int:
+        """Return the sample that stands in for a broken one: the next that is not known to be broken, in every batch.
+
+        Raises DataLost with on_error=fail, or if there are too many broken ones in a row."""
+        name, test = source.name(sample), source is self._layout.test
         if self._on_error == "fail":
             raise DataLost(f"data.on_error=fail: {name} {reason}")
-        others = len(source.labels)
-        other = (sample + 1) % others
-        if (split, sample) not in self._substitutes:
-            self._substitutes[split, sample] = other
+        samples = len(source.labels)
+        other = (sample + 1) % samples
+        if (test, sample) not in self._substitutes:
+            self._substitutes[test, sample] = other
             self.broken += 1
             print(f"data: {name} {reason}; {source.name(other)} in its place ({self.broken} broken)", file=sys.stderr)
-        row, limit = 1, min(IN_A_ROW, others)
-        while row < limit and (split, (sample - row) % others) in self._substitutes:
+        row, limit = 1, min(IN_A_ROW, samples)
+        while row < limit and (test, (sample - row) % samples) in self._substitutes:
             row += 1
         if row == limit:
             raise DataLost(f"data.path must hold images, got {row} broken ones in a row up to {name}, which {reason}")
         return self._known(source, other)
 
-    def _labels(self, job: Job) -> Tensor:
-        return torch.from_numpy(job.source.labels[job.samples])
-
-    def _inputs(self, job: Job) -> tuple[Tensor, Tensor]:
-        dtype = np.float64 if self.dtype == torch.float64 else np.float32
-        out = self._buffers.take((len(job.samples), *self.input_shape), dtype)
-        scale, shift = self.scale.numpy().astype(dtype), self.shift.numpy().astype(dtype)
-        for rows, found in self._here().take(job):
-            for target, image in zip(out[rows], found, strict=True):  # one at a time stays in the cache
+    def _normalised(self, batch: PendingBatch) -> tuple[Tensor, Tensor]:
+        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        inputs = torch.empty((len(batch.samples), *self.input_shape), dtype=dtype)
+        out, scale, shift = (tensor.to(dtype).numpy() for tensor in (inputs, self.scale, self.shift))
+        for rows, pixels in self._here().collect(batch):
+            for target, image in zip(out[rows], pixels, strict=True):  # one at a time stays in the cache
                 target[...] = image
                 target *= scale
                 target += shift
-        return torch.from_numpy(out).to(self.dtype), self._labels(job)
+        return inputs.to(self.dtype), batch.labels()

@@ -1,7 +1,8 @@
-"""Processes that decode ahead, and the memory through which they hand over 8-bit pixels.
+"""Start processes that decode images ahead, and take their 8-bit pixels from shared memory.
 
-They are started by exec, not by fork: whoever asks for a batch may have threads, sockets and a GPU, none of which a
-forked process may keep. The memory has no name, so nothing is left of it whichever way the processes end.
+They are started by exec, not by fork: the process that asks for batches may have threads, sockets and a GPU, none of
+which a forked process may keep. The memory has no name, so nothing is left of it whichever way the processes end.
+torch's DataLoader forks or spawns, needs the order of the batches beforehand, and takes 10 % more processor time.
 """
 
 from __future__ import annotations
@@ -22,74 +23,80 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dsgd.data import DataLost
 from dsgd.data.images import SIDE
-from dsgd.data.images.layout import Source
+from dsgd.data.images.layout import ImageSource
 
-CHUNK = 8  # images of a request at most
+CHUNK = 8  # images of a request, at most
 CHUNK_SHAPE = (CHUNK, 3, SIDE, SIDE)
 CHUNK_BYTES = CHUNK * 3 * SIDE * SIDE
-MESSAGE_BYTES = 1 << 17  # of a request at most: names have 4,096 bytes at most
-MEMORY_BYTES = 1 << 30  # at most; what is not used takes none
+MESSAGE_BYTES = 1 << 17  # of a request, at most: file names have at most 4,096
+MEMORY_BYTES = 1 << 30  # of address space; pages that are not used take no memory
 SLOTS = MEMORY_BYTES // CHUNK_BYTES
 PATIENCE_S = 300.0  # for the next pixels: a file system that hangs longer ends the run
 LOST_S = 10.0  # from closing the socket to the end of a process
 LOOK_S = 0.5  # how often to look whether a process has died
 SINGLE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Sent to all processes of a job, or by the keyboard: what they mean is for the parent to decide. Ignored first of all,
-# since imports take long.
+# Signals that reach all processes of a job or terminal are for the parent to handle. Ignored before the imports, which
+# take long.
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 PROGRAM = """
 import signal, sys
 for number in {signals}:
     signal.signal(number, signal.SIG_IGN)
 sys.path[:] = {path!r}
-from dsgd.data.images.worker import serve
+from dsgd.data.images.decoding_process import serve
 serve({channel}, {memory}, {parent}, {decoder!r})
 """
 
-# what stands in for a sample that is broken, by why: another sample; or raises DataLost
-Substitute = Callable[[Source, int, str], int]
+# (source, broken sample, reason): the sample that stands in for it; raises DataLost
+Substitute = Callable[[ImageSource, int, str], int]
 
 
-class Job:
-    """Images that are wanted as one batch. samples: [b], positions in source; broken ones are replaced here while
-    the job runs. draws: seed, rank and step, or None for the pixels of evaluation."""
+class PendingBatch:
+    """A batch that is being decoded. samples: [b], positions in the source; broken ones are replaced here meanwhile.
+    key: (seed, rank, step) of the augmentation, or None for evaluation."""
 
-    def __init__(self, source: Source, samples: np.ndarray, draws: tuple[int, int, int] | None) -> None:
+    def __init__(self, source: ImageSource, samples: np.ndarray, key: tuple[int, int, int] | None) -> None:
         self.source = source
         self.samples = samples
-        self.draws = None if draws is None else (*draws, len(samples))
+        self.draws = None if key is None else (*key, len(samples))
         self.chunks = -(-len(samples) // CHUNK)
-        self.finished: deque[tuple[slice, int]] = deque()  # rows, and the slot where their pixels are
-        self.given_up = False
+        self.decoded: deque[tuple[slice, int]] = deque()  # rows, and the slot where their pixels are
+        self.cancelled = False
         self.error: DataLost | None = None
 
+    def labels(self) -> Tensor:
+        """Return the labels [b], of the substitutes where images are broken: ask when all pixels are there."""
+        return torch.from_numpy(self.source.labels[self.samples])
 
-class Chunk:
-    """A part of a job on its way. rows: of the batch. slot: where its pixels go, None before it has been sent.
-    missing: positions in it that have no pixels yet."""
 
-    def __init__(self, job: Job, rows: slice) -> None:
-        self.job = job
+class PendingChunk:
+    """The rows of a batch that one request is for. slot: where the pixels go, None before the request is sent.
+    missing: positions in the chunk that have no pixels yet."""
+
+    def __init__(self, batch: PendingBatch, rows: slice) -> None:
+        self.batch = batch
         self.rows = rows
         self.slot: int | None = None
         self.missing = list(range(rows.stop - rows.start))
 
 
-class Pool:
-    """`processes` decoding processes of this process. To be used by one thread at a time, and not after a fork."""
+class DecodingPool:
+    """The decoding processes of this process. To be used by one thread at a time, and not after a fork."""
 
     def __init__(self, processes: int, decoder: str, substitute: Substitute) -> None:
         self.owner = os.getpid()
-        self.outstanding = 0  # images that have been submitted, and neither given out nor given up
+        self.outstanding = 0  # images submitted, and neither collected nor cancelled
         self.ahead = 2 * processes * CHUNK  # images to have outstanding, so that no process waits
         self._substitute = substitute
-        self._reserve = 2 * processes  # slots that work done in advance must leave
+        self._reserve = 2 * processes  # slots that work ahead must leave
         self._free = list(range(SLOTS))  # the lowest are used again first: memory grows with what is needed at once
-        self._waiting: deque[Chunk] = deque()
-        self._working: dict[int, Chunk] = {}  # by slot
+        self._waiting: deque[PendingChunk] = deque()
+        self._working: dict[int, PendingChunk] = {}  # by slot
         memory = os.memfd_create("dsgd images")
         try:
             os.ftruncate(memory, SLOTS * CHUNK_BYTES)
@@ -100,7 +107,8 @@ class Pool:
                 self.processes = [self._start(theirs.fileno(), memory, decoder) for _ in range(processes)]
         finally:
             os.close(memory)
-        self._end = weakref.finalize(self, _end, self._link, self.processes, self.owner)
+        # ends the processes; also called when the pool is dropped, and at exit
+        self.close = weakref.finalize(self, _end, self._link, self.processes, self.owner)
 
     def _start(self, channel: int, memory: int, decoder: str) -> subprocess.Popen[bytes]:
         program = PROGRAM.format(
@@ -118,45 +126,43 @@ class Pool:
             env=os.environ | SINGLE,
         )
 
-    def close(self) -> None:
-        """End the processes."""
-        self._end()
+    def has_room(self, batch: PendingBatch) -> bool:
+        """Return whether there are slots for a batch that is decoded ahead."""
+        return len(self._free) >= len(self._waiting) + batch.chunks + self._reserve
 
-    def submit(self, job: Job, in_advance: bool) -> bool:
-        """Begin with a job. in_advance: only if there is room; returns whether there was."""
-        if in_advance and len(self._free) < len(self._waiting) + job.chunks + self._reserve:
-            return False
-        rows = len(job.samples)
-        self._waiting.extend(Chunk(job, slice(start, min(start + CHUNK, rows))) for start in range(0, rows, CHUNK))
-        self.outstanding += rows
+    def submit(self, batch: PendingBatch) -> None:
+        """Begin to decode a batch."""
+        count = len(batch.samples)
+        self._waiting.extend(
+            PendingChunk(batch, slice(start, min(start + CHUNK, count))) for start in range(0, count, CHUNK)
+        )
+        self.outstanding += count
         self._send()
-        return True
 
-    def take(self, job: Job) -> Iterator[tuple[slice, np.ndarray]]:
-        """(rows of the batch, their pixels [k, 3, 224, 224] uint8) until the job is complete, each only to be read
-        before the next. Raises DataLost for what `substitute` raised, or if a process died or nothing came
-        for long."""
-        given = 0
-        while given < job.chunks:
+    def collect(self, batch: PendingBatch) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield (rows of the batch, their pixels [k, 3, 224, 224] uint8) as they come, until the batch is complete.
+
+        The pixels are valid until the next ones are asked for. Raises DataLost if `substitute` does, a process dies, or
+        nothing comes for PATIENCE_S."""
+        for _ in range(batch.chunks):
             deadline = time.monotonic() + PATIENCE_S
-            while not job.finished:
-                if job.error is not None:
-                    self.give_up(job)
-                    raise job.error
+            while not batch.decoded:
+                if batch.error is not None:
+                    self.cancel(batch)
+                    raise batch.error
                 self._receive(deadline)
-            rows, slot = job.finished.popleft()
+            rows, slot = batch.decoded.popleft()
             yield rows, self._pixels[slot, : rows.stop - rows.start]
             self._release(slot, rows)
-            given += 1
 
-    def give_up(self, job: Job) -> None:
-        """The job is not wanted any more."""
-        job.given_up = True
-        dropped = [chunk for chunk in self._waiting if chunk.job is job]
-        self._waiting = deque(chunk for chunk in self._waiting if chunk.job is not job)
-        for rows, slot in [*job.finished, *((chunk.rows, chunk.slot) for chunk in dropped)]:
+    def cancel(self, batch: PendingBatch) -> None:
+        """Drop what is not collected of a batch."""
+        batch.cancelled = True
+        dropped = [chunk for chunk in self._waiting if chunk.batch is batch]
+        self._waiting = deque(chunk for chunk in self._waiting if chunk.batch is not batch)
+        for rows, slot in [*batch.decoded, *((chunk.rows, chunk.slot) for chunk in dropped)]:
             self._release(slot, rows)
-        job.finished.clear()
+        batch.decoded.clear()
 
     def _release(self, slot: int | None, rows: slice) -> None:
         if slot is not None:
@@ -165,8 +171,8 @@ class Pool:
         self._send()
 
     def _send(self) -> None:
-        """Pass on what is waiting, as far as there are slots and the socket takes it. Never waits: the processes may be
-        waiting for us to take their answers."""
+        """Send waiting requests, as far as there are slots and the socket takes them. Never blocks: the processes may
+        be blocked until their answers are taken."""
         while self._waiting:
             chunk = self._waiting[0]
             if chunk.slot is None:
@@ -181,15 +187,13 @@ class Pool:
                 self._lost()
             self._working[chunk.slot] = self._waiting.popleft()
 
-    def _request(self, chunk: Chunk) -> bytes:
-        job = chunk.job
-        rows = [chunk.rows.start + position for position in chunk.missing]
-        places = [job.source.place(int(job.samples[row])) for row in rows]
-        images = [(*which, *place) for *which, place in zip(chunk.missing, rows, places, strict=True)]
-        return json.dumps({"slot": chunk.slot, "images": images, "draws": job.draws}).encode()
+    def _request(self, chunk: PendingChunk) -> bytes:
+        batch, first = chunk.batch, chunk.rows.start
+        images = [(at, first + at, *batch.source.place(int(batch.samples[first + at]))) for at in chunk.missing]
+        return json.dumps({"slot": chunk.slot, "images": images, "draws": batch.draws}).encode()
 
     def _receive(self, deadline: float) -> None:
-        """Wait for an answer, a little while, and take all that are there."""
+        """Wait for answers for at most LOOK_S, and take all that are there."""
         self._send()
         readable, _, _ = select.select([self._link], [], [], LOOK_S)
         if not readable:
@@ -208,24 +212,23 @@ class Pool:
             answer = json.loads(message)
             self._answered(self._working.pop(answer["slot"]), answer["broken"])
 
-    def _answered(self, chunk: Chunk, broken: list[tuple[int, str]]) -> None:
-        job = chunk.job
-        wanted = not job.given_up and job.error is None
-        if broken and wanted:
+    def _answered(self, chunk: PendingChunk, broken: list[tuple[int, str]]) -> None:
+        batch = chunk.batch
+        if not batch.cancelled and batch.error is None:
             try:
                 for position, reason in broken:
                     row = chunk.rows.start + position
-                    job.samples[row] = self._substitute(job.source, int(job.samples[row]), reason)
+                    batch.samples[row] = self._substitute(batch.source, int(batch.samples[row]), reason)
             except DataLost as error:
-                job.error = error
-            else:  # into the same slot, where the others are already
-                chunk.missing = [position for position, _ in broken]
-                self._waiting.appendleft(chunk)
-        elif wanted:
-            assert chunk.slot is not None
-            job.finished.append((chunk.rows, chunk.slot))
-        if job.given_up or job.error is not None:
+                batch.error = error
+        if batch.cancelled or batch.error is not None:
             self._release(chunk.slot, chunk.rows)
+        elif broken:  # into the same slot, where the others are already
+            chunk.missing = [position for position, _ in broken]
+            self._waiting.appendleft(chunk)
+        else:
+            assert chunk.slot is not None
+            batch.decoded.append((chunk.rows, chunk.slot))
 
     def _look(self) -> None:
         """Raise DataLost if a process has died."""
@@ -235,7 +238,7 @@ class Pool:
                 raise DataLost(f"data: decoding process {process.pid} ended by {how}")
 
     def _lost(self) -> NoReturn:
-        """All processes have closed their side."""
+        """Raise DataLost: all processes have closed their side."""
         for process in self.processes:
             process.wait(LOST_S)
         self._look()
@@ -244,8 +247,10 @@ class Pool:
 
 def _end(link: socket.socket, processes: list[subprocess.Popen[bytes]], owner: int) -> None:
     link.close()
-    if os.getpid() == owner:
-        for process in processes:
+    for process in processes:
+        if os.getpid() == owner:
             process.kill()  # it holds nothing
-        for process in processes:
-            process.wait()
+        else:  # this process was forked from their parent, and must not wait for them
+            process.returncode = 0
+    for process in processes:
+        process.wait()

@@ -24,7 +24,7 @@ from dsgd.data.images.augment import (
     reduction,
     train_pixels,
 )
-from dsgd.data.images.decode import opened
+from dsgd.data.images.decode import open_image
 from dsgd.models.torchvision_operators import declare_missing_operators
 from tests.support.image_files import DECODERS, jpeg, photograph
 
@@ -55,7 +55,7 @@ def assert_same(pixels: np.ndarray, expected: Any) -> None:
 def test_evaluation_is_torchvisions_resize_and_centre_crop(decoder: str, size: tuple[int, int]) -> None:
     content = jpeg(photograph(*size))
     found = np.empty((3, SIDE, SIDE), np.uint8)
-    evaluation_pixels(opened(content, decoder), found)
+    evaluation_pixels(open_image(content, decoder), found)
     assert_same(found, transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(pillow(content)))
 
 
@@ -67,7 +67,7 @@ def test_training_is_torchvisions_resized_crop_and_flip(decoder: str, size: tupl
     flips = 0
     for seed in range(6):
         draws = draws_of(seed)
-        train_pixels(opened(content, decoder), draws, found)
+        train_pixels(open_image(content, decoder), draws, found)
         expected = reference.resized_crop(pillow(content), *crop(*size, draws), [SIDE, SIDE])
         if draws[-1] < 0.5:
             expected, flips = reference.hflip(expected), flips + 1
@@ -109,13 +109,13 @@ def test_large_images_are_decoded_smaller_and_look_the_same(decoder: str, size: 
     content = jpeg(photograph(*size))
     assert reduction(*size, 256) >= 2
     found = np.empty((3, SIDE, SIDE), np.uint8)
-    evaluation_pixels(opened(content, decoder), found)
+    evaluation_pixels(open_image(content, decoder), found)
     expected = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(pillow(content))
     assert abs(found.transpose(1, 2, 0).astype(int) - np.asarray(expected)).mean() < 4
     whole = [1.0 - 1e-9, 0.5] * TRIES + [0.0, 0.0, 0.9]
     box = crop(*size, whole)
     assert reduction(*box[2:], SIDE) >= 2
-    train_pixels(opened(content, decoder), whole, found)
+    train_pixels(open_image(content, decoder), whole, found)
     expected = reference.resized_crop(pillow(content), *box, [SIDE, SIDE])
     assert abs(found.transpose(1, 2, 0).astype(int) - np.asarray(expected)).mean() < 4
 

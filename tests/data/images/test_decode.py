@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from dsgd.data.images import decode
-from dsgd.data.images.decode import END, ORIENTATION, Box, Broken, JpegPartPicture, chosen, opened, read
+from dsgd.data.images.decode import (
+    END,
+    ORIENTATION,
+    Box,
+    BrokenImage,
+    JpegPartPicture,
+    choose_decoder,
+    open_image,
+    read,
+)
 from tests.support.image_files import DECODERS, by_pillow, jpeg, photograph
 
 PIXELS = photograph()
@@ -28,7 +37,7 @@ all_decoders = pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}], ids=str)
 def test_a_jpeg_of_any_mode_has_the_pixels_that_pillow_gives(decoder: str, mode: str, options: dict[str, int]) -> None:
     content = jpeg(PIXELS, mode, **options)
-    picture = opened(content, decoder)
+    picture = open_image(content, decoder)
     assert (picture.height, picture.width) == PIXELS.shape[:2]
     np.testing.assert_array_equal(picture.pixels(1), by_pillow(content))
 
@@ -46,16 +55,16 @@ def test_a_part_of_an_image_is_cut_out_of_the_whole(decoder: str, mode: str, opt
         h, w = rng.integers(1, height + 1), rng.integers(1, width + 1)
         boxes.append(Box(*map(int, (rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w))))
     for top, left, h, w in boxes:
-        found = opened(content, decoder).pixels(1, Box(top, left, h, w))
+        found = open_image(content, decoder).pixels(1, Box(top, left, h, w))
         np.testing.assert_array_equal(found, whole[top : top + h, left : left + w])
 
 
 @pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
 def test_a_decoder_that_sees_only_a_part_gets_no_file_that_has_lost_its_end() -> None:
     content = jpeg(PIXELS)
-    assert isinstance(opened(content, "nvimgcodec"), JpegPartPicture)
-    with pytest.raises(Broken, match="truncated"):
-        opened(content[:-2000], "nvimgcodec").pixels(1, Box(0, 0, 8, 8))
+    assert isinstance(open_image(content, "nvimgcodec"), JpegPartPicture)
+    with pytest.raises(BrokenImage, match="truncated"):
+        open_image(content[:-2000], "nvimgcodec").pixels(1, Box(0, 0, 8, 8))
 
 
 @pytest.mark.parametrize(("decoder", "package"), [("nvimgcodec", "nvidia.nvimgcodec"), ("simplejpeg", "simplejpeg")])
@@ -67,24 +76,24 @@ def test_a_decoder_that_is_not_installed_is_one_line(
         kept.cache_clear()
     expected = r"auto or another where .* is missing \(pip install .*\)"
     with pytest.raises(ValueError, match=rf"^data\.decoder must be {expected}, got {decoder}$"):
-        chosen(decoder)
-    assert chosen("auto") in {*DECODERS} - {decoder}
+        choose_decoder(decoder)
+    assert choose_decoder("auto") in {*DECODERS} - {decoder}
 
 
 def test_a_package_that_is_too_old_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", ModuleType("nvidia.nvimgcodec"))
     decode._nvimgcodec.cache_clear()
     with pytest.raises(ValueError, match=r"where nvidia\.nvimgcodec >= 0\.9 is missing"):
-        chosen("nvimgcodec")
-    assert chosen("auto") == "simplejpeg"
+        choose_decoder("nvimgcodec")
+    assert choose_decoder("auto") == "simplejpeg"
 
 
 @pytest.mark.parametrize("redirection", ["", " 2>&-"], ids=["standard error", "none"])
 def test_what_the_decoder_says_about_missing_gpus_is_not_passed_on(redirection: str) -> None:
-    program = "from dsgd.data.images.decode import chosen; print(chosen('auto'))"
+    program = "from dsgd.data.images.decode import choose_decoder; print(choose_decoder('auto'))"
     command = ["sh", "-c", f'"$0" -c "$1"{redirection}', sys.executable, program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == (chosen("auto"), "")
+    assert (done.stdout.strip(), done.stderr) == (choose_decoder("auto"), "")
 
 
 @all_decoders
@@ -95,8 +104,8 @@ def test_damage_anywhere_ends_in_pixels_or_is_told(decoder: str, data: st.DataOb
     for place in data.draw(st.lists(st.integers(2, len(content) - 3), min_size=1, max_size=20)):
         content[place] = data.draw(st.integers(0, 255))
     assert content.endswith(END)
-    with suppress(Broken):
-        picture = opened(bytes(content), decoder)
+    with suppress(BrokenImage):
+        picture = open_image(bytes(content), decoder)
         box = Box(picture.height // 3, picture.width // 4, picture.height // 2, picture.width // 2)
         assert picture.pixels(1, box).shape == (*box[2:], 3)
 
@@ -108,7 +117,7 @@ def test_an_image_that_its_exif_tag_turns_comes_out_upright(decoder: str, orient
     exif[ORIENTATION] = orientation
     content = jpeg(PIXELS, exif=exif)
     upright = np.asarray(ImageOps.exif_transpose(Image.open(BytesIO(content))))
-    picture = opened(content, decoder)
+    picture = open_image(content, decoder)
     assert (picture.height, picture.width) == upright.shape[:2]
     np.testing.assert_array_equal(picture.pixels(1), upright)
 
@@ -120,7 +129,7 @@ def test_an_image_that_its_exif_tag_turns_comes_out_upright(decoder: str, orient
 def test_another_format_under_the_name_of_a_jpeg_is_read(decoder: str, kind: str, mode: str) -> None:
     file = BytesIO()
     Image.fromarray(PIXELS).convert(mode).save(file, kind)
-    np.testing.assert_array_equal(opened(file.getvalue(), decoder).pixels(1), by_pillow(file.getvalue()))
+    np.testing.assert_array_equal(open_image(file.getvalue(), decoder).pixels(1), by_pillow(file.getvalue()))
 
 
 @all_decoders
@@ -131,7 +140,7 @@ def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
 ) -> None:
     """Mean difference to the box filter below 4 of 255: what the discrete cosine transform leaves out is detail."""
     pixels = photograph(*size)
-    small = opened(jpeg(pixels, quality=98, subsampling=0), decoder).pixels(factor)
+    small = open_image(jpeg(pixels, quality=98, subsampling=0), decoder).pixels(factor)
     assert small.shape == (-(-size[0] // factor), -(-size[1] // factor), 3)
     height, width = size[0] // factor, size[1] // factor
     boxes = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, 3).mean(axis=(1, 3))
@@ -150,13 +159,13 @@ def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
     ids=["cut in half", "cut in its header", "zeros", "something else"],
 )
 def test_damage_is_told_in_one_line(decoder: str, content: bytes, reason: str) -> None:
-    with pytest.raises(Broken, match=rf"^{reason}[^\n]*$"):
-        opened(content, decoder).pixels(1)
+    with pytest.raises(BrokenImage, match=rf"^{reason}[^\n]*$"):
+        open_image(content, decoder).pixels(1)
 
 
 def test_a_file_that_is_empty_or_missing_is_broken(tmp_path: Path) -> None:
     (tmp_path / "empty.JPEG").touch()
-    with pytest.raises(Broken, match=r"^has 0 bytes$"):
+    with pytest.raises(BrokenImage, match=r"^has 0 bytes$"):
         read(str(tmp_path / "empty.JPEG"), 0, -1)
-    with pytest.raises(Broken, match=r"^cannot be read: No such file or directory$"):
+    with pytest.raises(BrokenImage, match=r"^cannot be read: No such file or directory$"):
         read(str(tmp_path / "missing.JPEG"), 0, -1)

@@ -18,10 +18,10 @@ import torch
 from dsgd.data import DataLost
 from dsgd.data.imagenet import ImageNet, ImageNetLike
 from dsgd.data.images.augment import DEVIATION, DRAWS, MEAN, evaluation_pixels, train_pixels
-from dsgd.data.images.decode import opened
+from dsgd.data.images.decode import open_image
 from dsgd.data.images.layout import find_images
 from dsgd.data.images.loader import IN_A_ROW, Images
-from dsgd.data.images.pool import Pool
+from dsgd.data.images.pool import DecodingPool
 from dsgd.data.images.shards import write_shards
 from dsgd.data.partition import Partition
 from dsgd.streams import stream
@@ -60,7 +60,7 @@ def expected(
     pixels = np.empty((BATCH, 3, 224, 224), np.uint8)
     for row, sample in enumerate(samples):
         content = Path(source.name(int(sample))).read_bytes()
-        train_pixels(opened(content, "simplejpeg"), draws[row].tolist(), pixels[row])
+        train_pixels(open_image(content, "simplejpeg"), draws[row].tolist(), pixels[row])
     mean, deviation = (values.reshape(3, 1, 1) for values in (MEAN, DEVIATION))
     return ((pixels - mean) / deviation).astype(np.float32), source.labels[samples]
 
@@ -96,7 +96,7 @@ def test_evaluation_sees_every_sample_once_at_the_centre(images: Images, folder:
     expected = []
     for sample, label in enumerate(source.labels):
         pixels = np.empty((3, 224, 224), np.uint8)
-        evaluation_pixels(opened(Path(source.name(sample)).read_bytes(), "simplejpeg"), pixels)
+        evaluation_pixels(open_image(Path(source.name(sample)).read_bytes(), "simplejpeg"), pixels)
         expected.append((int(label), int(pixels.sum())))
     found = []
     for inputs, labels in images.evaluation(test=True):
@@ -231,13 +231,13 @@ PROGRAM = """
 import os, sys, time
 import numpy as np
 from dsgd.data.images.layout import find_images
-from dsgd.data.images.pool import Job, Pool
+from dsgd.data.images.pool import DecodingPool, PendingBatch
 source = find_images(sys.argv[1]).train
-pool = Pool(int(sys.argv[3]), "auto", None)
+pool = DecodingPool(int(sys.argv[3]), "auto", None)
 def decode():
-    job = Job(source, np.arange(24), None)
-    pool.submit(job, in_advance=False)
-    for _ in pool.take(job):
+    batch = PendingBatch(source, np.arange(24), None)
+    pool.submit(batch)
+    for _ in pool.collect(batch):
         pass
 decode()
 if sys.argv[2] == "fork" and os.fork() == 0:
@@ -299,7 +299,7 @@ def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> 
     data = loaded(folder)
     try:
         data.batch(0, 0)
-        assert isinstance(data._pool, Pool)
+        assert isinstance(data._pool, DecodingPool)
         (process,) = data._pool.processes
         process.kill()
         with pytest.raises(DataLost, match=rf"^data: decoding process {process.pid} ended by signal 9$"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsgd.data.images.layout import Source, find_images
+from dsgd.data.images.layout import ImageSource, find_images
 from dsgd.data.images.shards import read_shards, write_shards
 from dsgd.models.torchvision_operators import declare_missing_operators
 from tests.support.image_files import IMAGES
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def content(source: Source, sample: int) -> bytes:
+def content(source: ImageSource, sample: int) -> bytes:
     path, offset, length = source.place(sample)
     whole = Path(path).read_bytes()
     return whole[offset:] if length < 0 else whole[offset : offset + length]

@@ -1,7 +1,7 @@
-"""What a decoding process does: take a request, write pixels into the shared memory, say that it is done.
+"""The program of a decoding process: take a request, write the pixels into shared memory, answer.
 
-It keeps no state, so whichever process takes a request, the pixels are the same. It ends when the process that started
-it does, however that ended.
+It keeps no state, so whichever process takes a request, the pixels are the same. It ends with the process that started
+it, however that ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dsgd.data.images.augment import DRAWS, evaluation_pixels, train_pixels
-from dsgd.data.images.decode import Broken, opened, read
+from dsgd.data.images.decode import BrokenImage, open_image, read
 from dsgd.data.images.pool import CHUNK_BYTES, CHUNK_SHAPE, MESSAGE_BYTES
 from dsgd.host.resources import keep_freed_memory
 from dsgd.streams import stream
@@ -29,11 +29,11 @@ LOOK_S = 1.0  # how often to look whether the parent still lives
 def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
     """Answer requests until the parent is gone.
 
-    channel: a SOCK_SEQPACKET socket that all processes of the parent share, so that each request goes to one that has
-    nothing to do. memory: the chunks of pixels, [slots, CHUNK, 3, 224, 224]. Both are file descriptors."""
+    channel: a SOCK_SEQPACKET socket that all decoding processes of the parent share, so that an idle one takes each
+    request. memory: the chunks of pixels, [slots, CHUNK, 3, 224, 224]. Both are file descriptors."""
     warnings.filterwarnings("ignore", module="PIL")  # about metadata that nobody reads
     torch.set_num_threads(1)
-    keep_freed_memory()  # for pixels, which come and go
+    keep_freed_memory()
     slots = os.fstat(memory).st_size // CHUNK_BYTES
     chunks = np.frombuffer(mmap.mmap(memory, 0), np.uint8).reshape(slots, *CHUNK_SHAPE)
     with socket.socket(fileno=channel) as link, torch.inference_mode():
@@ -43,9 +43,9 @@ def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
                 message = link.recv(MESSAGE_BYTES)
             except TimeoutError:
                 continue
-            except ConnectionResetError:  # as the next line, with answers that nobody has taken
+            except ConnectionResetError:  # closed, with answers that were not taken
                 return
-            if not message:
+            if not message:  # closed
                 return
             answer = _answer(json.loads(message), chunks, decoder)
             while os.getppid() == parent:
@@ -54,29 +54,31 @@ def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
                     break
                 except TimeoutError:
                     continue
-                except OSError:  # nobody is there any more
+                except OSError:  # closed
                     return
 
 
 @lru_cache(4)
 def _draws(seed: int, rank: int, step: int, rows: int) -> np.ndarray:
-    """[rows, DRAWS]: of a batch, whose images come in several requests."""
+    """Return the random numbers of a batch, [rows, DRAWS]. Cached: a batch comes in several requests."""
     return stream("augmentation", seed, rank, step).random((rows, DRAWS))
 
 
 def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str) -> bytes:
-    """request: the slot to write to; images, each [position in the slot, row of the batch, file, offset, length]; and
-    draws, which is [seed, rank, step, batch size] for training and null for evaluation."""
+    """Decode into a slot; return the slot and [position, reason] of each broken image, as JSON.
+
+    request: `slot`; `images`, each [position in the slot, row of the batch, file, offset, length]; `draws`, [seed, rank,
+    step, batch size] for training and null for evaluation."""
     draws = None if request["draws"] is None else _draws(*request["draws"])
     broken: list[tuple[int, str]] = []
     for position, row, path, offset, length in request["images"]:
         out = chunks[request["slot"], position]
         try:
-            picture = opened(read(path, offset, length), decoder)
+            picture = open_image(read(path, offset, length), decoder)
             if draws is None:
                 evaluation_pixels(picture, out)
             else:
                 train_pixels(picture, draws[row].tolist(), out)
-        except Broken as error:
+        except BrokenImage as error:
             broken.append((position, str(error)))
     return json.dumps({"slot": request["slot"], "broken": broken}).encode()
