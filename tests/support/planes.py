@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT, FrameSocket, handshake
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.pairwise.wire import SLICES, Greeting, Link, Run, greeted
+from dsgd.processes.pairwise.wire import HelloReply, PlaneSettings
 
 HOST = "127.0.0.1"
 TOKEN = b"the token of the tests"
@@ -55,15 +56,15 @@ def value(vector: Tensor) -> float:
     return float(vector[0])
 
 
-def run_of(nodes: int, dimension: int = 8) -> Run:
-    return Run(TOKEN, nodes, dimension, torch.float64)
+def settings_of(nodes: int, dimension: int = 8) -> PlaneSettings:
+    return PlaneSettings(TOKEN, nodes, dimension, torch.float64)
 
 
-def by_hand(to: Plane, own_rank: int, asked: int, nodes: int, dimension: int = 8) -> tuple[socket.socket, Link]:
+def by_hand(to: Plane, own_rank: int, asked: int, nodes: int, dimension: int = 8) -> tuple[socket.socket, FrameSocket]:
     """A connection that has been let in and now sends whatever the test likes."""
     sock = socket.create_connection((HOST, to.port))
-    link = Link(sock, LIMIT_S / SLICES)
-    greeted(link, run_of(nodes, dimension).hello(own_rank, asked), LIMIT_S)
+    link = FrameSocket(sock, LIMIT_S / SLICES_PER_WAIT)
+    handshake(link, settings_of(nodes, dimension).encode_hello(own_rank, asked), LIMIT_S)
     return sock, link
 
 
@@ -81,7 +82,7 @@ def impostor(behave: Callable[[socket.socket], None]) -> Iterator[int]:
                         return
                     with contextlib.suppress(OSError):
                         sock.recv(64, socket.MSG_WAITALL)
-                        sock.sendall(bytes([Greeting.WELCOME]))
+                        sock.sendall(bytes([HelloReply.WELCOME]))
                         behave(sock)
 
         thread = threading.Thread(target=work)

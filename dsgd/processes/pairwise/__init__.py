@@ -1,1 +1,1 @@
-"""Pairs of nodes over TCP: pull, push, exchange and call, each answered without the training loop."""
+"""Pull, push, exchange and call between pairs of nodes over TCP, answered while the training loop goes on."""

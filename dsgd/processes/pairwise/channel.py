@@ -1,4 +1,4 @@
-"""The asking side of one pair of nodes: a queue, a thread, a connection that is made when it is first needed."""
+"""Send requests to one peer, over a connection that is made when it is first needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dsgd.processes.pairwise.published import Buffers
-from dsgd.processes.pairwise.wire import Frame, Kind, Link, Run, Silent, Status, Violation, connect, greeted, octets
+from dsgd.processes.pairwise.frame_socket import FrameSocket, PeerSilent, connect, handshake
+from dsgd.processes.pairwise.vector_pool import VectorPool
+from dsgd.processes.pairwise.wire import Frame, Kind, PlaneSettings, ProtocolViolation, Status
 
 CLOSED = "the plane was closed here"
-ANSWERS = {  # what may be answered, and whether it carries something
+ALLOWED_ANSWERS = {  # and whether each has a payload
     (Kind.PING, Status.OK): (False,),
     (Kind.PULL, Status.OK): (True,),
     (Kind.PULL, Status.NOTHING): (False,),
@@ -36,9 +37,13 @@ class Unreachable(Exception):
         return f"worker {self.rank} cannot be reached: {self.reason}"
 
 
+def _ignore(*results: object) -> None:
+    """Do nothing with a result."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """What to ask and whom to tell: exactly one of `done` and `failed` is called, once.
+class PeerRequest:
+    """A frame to send and the callbacks for its answer: exactly one of them is called, once.
 
     done: takes the answer's frame and its vector, or its text where the status is FAILED; (frame, None) of the request
     itself, once it is written, for an EXCHANGE. patience_s: how long no byte may move.
@@ -47,51 +52,51 @@ class Request:
     frame: Frame
     vector: Tensor | None
     patience_s: float
-    done: Callable[[Frame, Tensor | str | None], None]
-    failed: Callable[[Unreachable], None]
+    done: Callable[[Frame, Tensor | str | None], None] = _ignore
+    failed: Callable[[Unreachable], None] = _ignore
 
 
 class Channel:
-    """Requests to one peer, served in order.
+    """Send requests to one peer, in order, from a thread of its own.
 
-    After a failure the peer is away: pulls and pushes fail at once, while the thread here tries again every retry_s
-    until the peer answers. Exchanges and calls have more patience than that and try for themselves.
+    After a failure the peer counts as away: pulls and pushes fail at once, while the thread probes every retry_s until
+    the peer answers. Exchanges and calls have more patience and try to connect themselves.
     """
 
-    def __init__(self, rank: int, own_rank: int, run: Run, buffers: Buffers, slice_s: float, retry_s: float,
-                 sent: Callable[[int], None], log: Callable[[str], None]) -> None:  # fmt: skip
-        """sent: told the bytes of every vector that has been written. slice_s: see wire.Link."""
+    def __init__(self, rank: int, own_rank: int, settings: PlaneSettings, pool: VectorPool, slice_s: float,
+                 retry_s: float, sent: Callable[[int], None], log: Callable[[str], None]) -> None:  # fmt: skip
+        """sent: called with the bytes of every vector that was written. slice_s: see FrameSocket."""
         self._rank = rank
-        self._hello = run.hello(own_rank, rank)
-        self._run = run
-        self._buffers = buffers
+        self._hello = settings.encode_hello(own_rank, rank)
+        self._settings = settings
+        self._pool = pool
         self._slice_s = slice_s
         self._sent = sent
         self._log = log
-        self._probe = Request(Frame(Kind.PING), None, retry_s, lambda frame, vector: None, lambda error: None)
+        self._probe = PeerRequest(Frame(Kind.PING), None, retry_s)
         self._retry_s = retry_s
         self._changed = threading.Condition()  # guards all that follows
         self._address: tuple[str, int] | None = None
-        self._moves = 0  # how often the address has changed
-        self._link: Link | None = None
+        self._moves = 0  # changes of the address
+        self._link: FrameSocket | None = None
         self._linked = 0  # the number of moves when the link was made
         self._away: str | None = None  # why the peer cannot be reached
-        self._queue: deque[Request] = deque()
-        self._current: Request | None = None
+        self._queue: deque[PeerRequest] = deque()
+        self._current: PeerRequest | None = None
         self._closing = self._aborted = False
         self._thread: threading.Thread | None = None
 
     def relocate(self, address: tuple[str, int] | None) -> None:
-        """From now on the peer is there. What is being asked at the old address fails."""
+        """Set the peer's address. The request that is under way at the old address fails."""
         with self._changed:
             self._address = address
             self._moves += 1
             self._away = None
             if self._link is not None:
-                self._link.end()
+                self._link.shutdown()
             self._changed.notify()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: PeerRequest) -> None:
         """Queue a request, or fail it at once. Does no input or output."""
         with self._changed:
             reason = self._refusal(request)
@@ -104,7 +109,7 @@ class Channel:
         if reason is not None:
             request.failed(Unreachable(self._rank, reason))
 
-    def _refusal(self, request: Request) -> str | None:
+    def _refusal(self, request: PeerRequest) -> str | None:
         if self._closing:
             return CLOSED
         if self._address is None:
@@ -133,9 +138,9 @@ class Channel:
             reason = answer = content = None
             try:
                 answer, content = self._ask(request, address, moves)
-            except (OSError, Silent, Violation) as error:
+            except (OSError, PeerSilent, ProtocolViolation) as error:
                 reason = self._give_up(error)
-            with self._changed:  # before anybody is told: who asks again at once must find it so
+            with self._changed:  # before the callbacks: a request that they make must see the new state
                 if moves == self._moves:
                     self._away = reason
                 # Only the connection may have broken: then a first probe, at once, finds the peer again.
@@ -148,52 +153,47 @@ class Channel:
             del request, answer, content  # and the vectors they hold
         self._drop()
 
-    def _ask(self, request: Request, address: tuple[str, int], moves: int) -> tuple[Frame, Tensor | str | None]:
+    def _ask(self, request: PeerRequest, address: tuple[str, int], moves: int) -> tuple[Frame, Tensor | str | None]:
+        """Send a request and receive its answer."""
+        asked = request.frame
         link = self._connected(address, moves, request.patience_s)
-        link.send(request.frame, request.vector, request.patience_s)
-        if request.vector is not None:
-            self._sent(len(octets(request.vector)))
-        return (request.frame, None) if request.frame.kind == Kind.EXCHANGE else self._answer(link, request)
+        self._sent(link.send(asked, request.vector, request.patience_s))
+        if asked.kind == Kind.EXCHANGE:
+            return asked, None
+        frame = link.receive(self._settings, request.patience_s)
+        if frame.kind != asked.kind or (frame.payload >= 0) not in ALLOWED_ANSWERS.get((frame.kind, frame.status), ()):
+            raise ProtocolViolation(
+                f"{frame.kind.name} {frame.status.name} of {frame.payload} bytes to {asked.kind.name}"
+            )
+        if frame.status == Status.FAILED:
+            return frame, link.read(frame.payload, request.patience_s).decode(errors="replace")
+        return frame, None if frame.payload < 0 else link.receive_vector(frame, self._pool, request.patience_s)
 
     def _give_up(self, error: Exception) -> str:
-        """After this nothing more can come over the connection. Returns the reason in words."""
+        """Close the connection, since nothing more can come over it, and return the reason in words."""
         self._drop()
-        if isinstance(error, Violation):
+        if isinstance(error, ProtocolViolation):
             self._log(f"disconnected from worker {self._rank}, which sent {error}")
         return CLOSED if self._closing else (getattr(error, "strerror", None) or str(error)).lower()
 
-    def _connected(self, address: tuple[str, int], moves: int, patience_s: float) -> Link:
-        """The connection to the peer at this address, a new one if need be."""
+    def _connected(self, address: tuple[str, int], moves: int, patience_s: float) -> FrameSocket:
+        """Return the connection to the peer at this address, a new one if need be."""
         with self._changed:
             if self._link is not None and self._linked == moves:
                 return self._link
         self._drop()
-        link = Link(connect(address, patience_s, self._unwanted), self._slice_s)
+        link = FrameSocket(connect(address, patience_s, self._cancelled), self._slice_s)
         with self._changed:
-            self._link, self._linked = link, moves  # before the hello: whoever closes must be able to wake us
-            if moves != self._moves or self._unwanted():
-                link.end()
-        greeted(link, self._hello, patience_s)
+            self._link, self._linked = link, moves  # before the handshake: `close` must be able to wake this thread
+            if moves != self._moves or self._cancelled():
+                link.shutdown()
+        handshake(link, self._hello, patience_s)
         return link
 
-    def _unwanted(self) -> bool:
+    def _cancelled(self) -> bool:
+        """Check whether the current request is no longer wanted."""
         current = self._current
         return self._aborted or (self._closing and current is not None and current.frame.kind != Kind.EXCHANGE)
-
-    def _answer(self, link: Link, request: Request) -> tuple[Frame, Tensor | str | None]:
-        frame = link.receive(self._run, request.patience_s)
-        carries = ANSWERS.get((frame.kind, frame.status), ())
-        if frame.kind != request.frame.kind or (frame.payload >= 0) not in carries:
-            raise Violation(
-                f"{frame.kind.name} {frame.status.name} of {frame.payload} bytes to {request.frame.kind.name}"
-            )
-        if frame.status == Status.FAILED:
-            return frame, link.read(frame.payload, request.patience_s).decode(errors="replace")
-        if frame.payload < 0:
-            return frame, None
-        vector = self._buffers.take(frame.payload // self._run.dtype.itemsize)
-        link.read_into(octets(vector), request.patience_s)
-        return frame, vector
 
     def _drop(self) -> None:
         with self._changed:
@@ -201,32 +201,25 @@ class Channel:
         if link is not None:
             link.close()
 
-    def finish(self) -> None:
-        """End as soon as the exchanges' vectors are written; everything else fails now."""
+    def close(self, abort: bool) -> None:
+        """Fail all requests and end the thread. Without `abort`, the vectors of exchanges are written first."""
         with self._changed:
-            self._closing = True
-            dropped = [request for request in self._queue if request.frame.kind != Kind.EXCHANGE]
-            self._queue = deque(request for request in self._queue if request.frame.kind == Kind.EXCHANGE)
-            if self._link is not None and self._unwanted():
-                self._link.end()
+            self._closing, self._aborted = True, abort
+            kept = deque(request for request in self._queue if request.frame.kind == Kind.EXCHANGE and not abort)
+            dropped = [request for request in self._queue if request not in kept]
+            self._queue = kept
+            if self._link is not None and self._cancelled():
+                self._link.shutdown()
             self._changed.notify()
         for request in dropped:
             request.failed(Unreachable(self._rank, CLOSED))
 
-    def abort(self) -> None:
-        """End now."""
-        with self._changed:
-            self._closing = self._aborted = True
-            dropped, self._queue = self._queue, deque()
-            if self._link is not None:
-                self._link.end()
-            self._changed.notify()
-        for request in dropped:
-            request.failed(Unreachable(self._rank, CLOSED))
+    def join(self, limit_s: float) -> None:
+        """Wait for the end of the thread."""
+        join_thread(self._thread, limit_s)
 
-    def join(self, patience_s: float) -> bool:
-        """Wait for the thread; True when it has ended. Nobody waits for himself."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(patience_s)
-            return not self._thread.is_alive()
-        return True
+
+def join_thread(thread: threading.Thread | None, limit_s: float) -> None:
+    """Wait for the end of a thread, unless it was never started or is the calling one."""
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(limit_s)

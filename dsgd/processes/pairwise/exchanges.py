@@ -1,4 +1,4 @@
-"""Which vectors belong together: exchanges are numbered per pair, and answered in order."""
+"""Match vectors to the exchanges they belong to. Exchanges are numbered per pair and complete in order."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dsgd.processes.pairwise.channel import CLOSED, Unreachable
-from dsgd.processes.pairwise.wire import SLICES
+from dsgd.processes.pairwise.channel import CLOSED, Unreachable, join_thread
+from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT
 
-LOOK_S = 1.0  # how often a source is asked whether it lives, as long as it has no connection here that would tell
-AHEAD = 16  # vectors of one source that are kept before this node has begun the exchanges they belong to
+PING_SOURCE_S = 1.0  # how often a source is pinged that has no connection here whose end would tell of its death
+MAX_AHEAD = 16  # vectors of one source that are kept before this node has begun the exchanges they belong to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
-    """One exchange of this node. numbers: which exchange with each source it is. lost: nodes that cannot be reached.
-    asked: sources that have been asked whether they live and have not answered yet."""
+class PendingExchange:
+    """An exchange that waits for its vectors.
+
+    sequence: its number with each source. lost: nodes that cannot be reached. pinged: sources whose answer is due."""
 
     future: Future[dict[int, Tensor]]
-    numbers: dict[int, int]
+    sequence: dict[int, int]
     lost: dict[int, Unreachable] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
+    pinged: set[int] = field(default_factory=set)
 
 
 class Exchanges:
-    """The exchanges of this node that wait for vectors, and the vectors that wait for exchanges."""
+    """Keep the exchanges of this node that wait for vectors, and the vectors that wait for exchanges."""
 
     def __init__(
         self,
@@ -39,65 +40,66 @@ class Exchanges:
         ping: Callable[[int, Callable[[Unreachable | None], None]], None],
         log: Callable[[str], None],
     ) -> None:
-        """received: how many bytes have come from a rank so far. timeout_s: how long none may come from a source.
-        ping: asks a rank whether it lives, and tells the given function what is wrong with it, or None."""
-        self._slice_s = timeout_s / SLICES
+        """received: returns the bytes that came from a rank so far. timeout_s: how long none may come from a source.
+        ping: asks a rank for a sign of life, and calls the given function with its failure, or None."""
+        self._slice_s = timeout_s / SLICES_PER_WAIT
         self._timeout_s = timeout_s
         self._received = received
         self._ping = ping
         self._log = log
         self._changed = threading.Condition()  # guards all that follows
-        self._mail: dict[tuple[int, int], Tensor] = {}  # (source, number)
+        self._arrived: dict[tuple[int, int], Tensor] = {}  # by (source, sequence)
         self._begun: Counter[int] = Counter()  # exchanges with each source
-        self._answered: Counter[int] = Counter()
+        self._completed: Counter[int] = Counter()
         self._connected: dict[int, bool] = {}
-        self._waiting: deque[Exchange] = deque()
+        self._waiting: deque[PendingExchange] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def begin(self, sources: Sequence[int]) -> Exchange:
-        """A new exchange that waits for one vector from each source."""
+    def begin(self, sources: Sequence[int]) -> PendingExchange:
+        """Begin an exchange that waits for one vector from each source."""
         future: Future[dict[int, Tensor]] = Future()
         future.set_running_or_notify_cancel()
         with self._changed:
-            exchange = Exchange(future, {source: self._begun[source] for source in sources})
-            self._begun.update(exchange.numbers.keys())
-            if exchange.numbers and not self._closing:
+            exchange = PendingExchange(future, {source: self._begun[source] for source in sources})
+            self._begun.update(exchange.sequence.keys())
+            if exchange.sequence and not self._closing:
                 self._waiting.append(exchange)
                 self._changed.notify_all()
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name="dsgd exchanges", daemon=True)
                     self._thread.start()
                 return exchange
-        if exchange.numbers:
-            future.set_exception(Unreachable(next(iter(exchange.numbers)), CLOSED))
+        if exchange.sequence:
+            future.set_exception(Unreachable(next(iter(exchange.sequence)), CLOSED))
         else:
             future.set_result({})
         return exchange
 
-    def unsent(self, exchange: Exchange, error: Unreachable) -> None:
-        """The vector of an exchange could not be sent to a target."""
+    def target_lost(self, exchange: PendingExchange, error: Unreachable) -> None:
+        """Record that the vector of an exchange could not be sent to a target."""
         with self._changed:
             exchange.lost[error.rank] = error
             self._changed.notify_all()
         if exchange.future.done():
             self._log(f"a vector was not sent: {error}")
 
-    def room(self, source: int, number: int) -> None:
+    def wait_for_room(self, source: int, sequence: int) -> None:
         """Wait until a vector may be received: a fast node must not fill the memory of a slow one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or number < self._begun[source] + AHEAD)
+            self._changed.wait_for(lambda: self._closing or sequence < self._begun[source] + MAX_AHEAD)
 
-    def arrived(self, source: int, number: int, vector: Tensor) -> None:
+    def arrived(self, source: int, sequence: int, vector: Tensor) -> None:
+        """Take in a vector. It is dropped if its exchange has failed without it."""
         with self._changed:
-            if number >= self._answered[source]:  # else its exchange has failed without it
-                self._mail[source, number] = vector
+            if sequence >= self._completed[source]:
+                self._arrived[source, sequence] = vector
                 self._changed.notify_all()
 
-    def connected(self, rank: int, now: bool) -> None:
-        """A rank has connected, or has gone."""
+    def set_connected(self, rank: int, connected: bool) -> None:
+        """Record that a rank has connected, or that its connection has ended."""
         with self._changed:
-            self._connected[rank] = now
+            self._connected[rank] = connected
             self._changed.notify_all()
 
     def _work(self) -> None:
@@ -108,8 +110,8 @@ class Exchanges:
                     return
                 exchange = self._waiting[0]
                 error = self._wait(exchange)
-                vectors = {key[0]: self._mail.pop(key) for key in exchange.numbers.items() if key in self._mail}
-                self._answered.update(exchange.numbers.keys())
+                vectors = {key[0]: self._arrived.pop(key) for key in exchange.sequence.items() if key in self._arrived}
+                self._completed.update(exchange.sequence.keys())
                 self._waiting.popleft()
             if error is None:
                 exchange.future.set_result(vectors)
@@ -117,22 +119,23 @@ class Exchanges:
                 exchange.future.set_exception(error)
             del exchange, vectors, error  # memory that only this thread holds on to
 
-    def _wait(self, exchange: Exchange) -> Unreachable | None:
-        """Wait until one vector from each source is there; what came before a failure counts. Returns the failure."""
-        waited_s = dict.fromkeys(exchange.numbers, 0.0)
-        seen = {source: self._received(source) for source in exchange.numbers}
-        while missing := [source for source, number in exchange.numbers.items() if (source, number) not in self._mail]:
+    def _wait(self, exchange: PendingExchange) -> Unreachable | None:
+        """Wait until one vector from each source is there; those that came before a failure count. Returns the
+        failure."""
+        waited_s = dict.fromkeys(exchange.sequence, 0.0)
+        seen = {source: self._received(source) for source in exchange.sequence}
+        while missing := [source for source, n in exchange.sequence.items() if (source, n) not in self._arrived]:
             if self._closing:
                 return Unreachable(missing[0], CLOSED)
             unknown = [source for source in missing if source not in self._connected]
             for source in unknown:
-                self._ask(exchange, source)
-            if error := self._loss(exchange, missing):
+                self._ping_source(exchange, source)
+            if error := self._failure(exchange, missing):
                 return error
             begin = time.monotonic()
-            slice_s = min(self._slice_s, LOOK_S) if unknown else self._slice_s
+            slice_s = min(self._slice_s, PING_SOURCE_S) if unknown else self._slice_s
             self._changed.wait(slice_s)
-            passed_s = min(time.monotonic() - begin, slice_s)  # more than a slice: it is we who were stopped
+            passed_s = min(time.monotonic() - begin, slice_s)  # more than a slice: this process was stopped
             for source in missing:
                 received = self._received(source)
                 waited_s[source] = 0.0 if received != seen[source] else waited_s[source] + passed_s
@@ -141,35 +144,36 @@ class Exchanges:
                     return Unreachable(source, f"no byte of its vector for {self._timeout_s:g} s")
         return None
 
-    def _ask(self, exchange: Exchange, source: int) -> None:
-        """Find out whether a source lives that has no connection whose end would tell of its death."""
-        if source in exchange.asked:
+    def _ping_source(self, exchange: PendingExchange, source: int) -> None:
+        """Ping a source that has not connected here, unless its answer to an earlier ping is still due."""
+        if source in exchange.pinged:
             return
 
         def answered(error: Unreachable | None) -> None:
             with self._changed:
-                exchange.asked.discard(source)
+                exchange.pinged.discard(source)
                 if error is not None:
                     exchange.lost[source] = error
                     self._changed.notify_all()
 
-        exchange.asked.add(source)
+        exchange.pinged.add(source)
         self._ping(source, answered)
 
-    def _loss(self, exchange: Exchange, missing: Sequence[int]) -> Unreachable | None:
+    def _failure(self, exchange: PendingExchange, missing: Sequence[int]) -> Unreachable | None:
+        """Return why an exchange cannot complete: a missing source is gone, or a target that is no source is lost."""
         for source in missing:
             connected = self._connected.get(source)
             if connected is False or (source in exchange.lost and not connected):
                 lost = exchange.lost.get(source)
                 return Unreachable(source, "connection closed" if lost is None else lost.reason)
-        return next((error for target, error in exchange.lost.items() if target not in exchange.numbers), None)
+        return next((error for target, error in exchange.lost.items() if target not in exchange.sequence), None)
 
     def close(self) -> None:
-        """Fail what is still waiting."""
+        """Fail the exchanges that still wait."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
-    def join(self, patience_s: float) -> None:
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(patience_s)
+    def join(self, limit_s: float) -> None:
+        """Wait for the end of the thread."""
+        join_thread(self._thread, limit_s)

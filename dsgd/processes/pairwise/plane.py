@@ -1,10 +1,10 @@
-"""The pairwise plane: pull, push, exchange and call between the processes of one run, over TCP.
+"""Pull, push, exchange and call between the processes of one run.
 
-Every node listens on one port. What it asks of a peer goes through a channel of its own (channel.py), what peers ask of
-it is answered by a thread per peer (serving.py, answers.py), so no request waits for a training loop. Callers never
-do input or output: they get futures, whose callbacks run in a thread of the plane and must be short.
+Every node listens on one port. Its requests to a peer go through a channel (channel.py); requests of peers are answered
+by a thread for each peer (listener.py, responder.py), so none waits for a training loop. Callers never do input or
+output: they get futures, whose callbacks run in a thread of the plane and must be short.
 
-The numbers travel from tensor to tensor without a copy in between. Bytes on the wire: see wire.py.
+Vectors are sent from and received into the memory of tensors, without a copy. Bytes on the wire: see wire.py.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.answers import Answers, Operation
-from dsgd.processes.pairwise.channel import Channel, Request, Unreachable
+from dsgd.processes.pairwise.channel import Channel, PeerRequest, Unreachable
 from dsgd.processes.pairwise.exchanges import Exchanges
-from dsgd.processes.pairwise.published import Buffers
-from dsgd.processes.pairwise.serving import Server
-from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, SLICES, Frame, Kind, Run, Status
+from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT
+from dsgd.processes.pairwise.listener import PeerListener
+from dsgd.processes.pairwise.responder import Operation, Responder
+from dsgd.processes.pairwise.vector_pool import VectorPool
+from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
 
 __all__ = ["Plane", "Pulled", "Unreachable"]
 
-KEPT = 8  # received vectors whose memory is used again
+POOL_SIZE = 8  # received vectors whose memory is used again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pulled:
-    """vector: [d], what the peer published last. steps: its steps then. peer_steps: its steps now."""
+    """The answer to a pull. vector: [d], published last by the peer. steps: its steps then. peer_steps: its steps
+    now."""
 
     vector: Tensor
     steps: int
@@ -42,7 +45,7 @@ class Pulled:
 
 
 class Plane:
-    """One node's end of the plane. `with` closes it."""
+    """Exchange vectors with the other nodes of a run. `with` closes it."""
 
     port: int
     bytes_sent: int
@@ -51,30 +54,32 @@ class Plane:
                  timeout_s: float, patience_s: float, log: Callable[[str], None]) -> None:  # fmt: skip
         """Listen on a free port of `address`, on no other address, for the other nodes of this run.
 
-        nodes: workers and servers together. token: 16 to 32 bytes that all nodes of the run and nobody else know.
-        dimension: d, the most numbers that one vector has. timeout_s: how long no byte may move in an exchange or a
-        call. patience_s: the same for pull and push, and how often a node that did not answer is tried again.
+        nodes: workers and servers together. token: 16 to 32 bytes that only the nodes of this run know. dimension: d,
+        the limit on a vector's length. timeout_s: how long no byte may move in an exchange or a call. patience_s: the
+        same for pull and push, and the interval at which a node that did not answer is tried again.
         """
-        run = Run(token, nodes, dimension, dtype)
+        settings = PlaneSettings(token, nodes, dimension, dtype)
         if not 0 <= rank < nodes:
             raise ValueError(f"rank must be in [0, nodes={nodes}), got {rank}")
         if timeout_s <= 0 or patience_s <= 0:
             raise ValueError(f"timeout_s and patience_s must be > 0, got {timeout_s:g} and {patience_s:g}")
-        self._rank, self._run, self._timeout_s, self._patience_s = rank, run, timeout_s, patience_s
+        self._rank, self._settings, self._timeout_s, self._patience_s = rank, settings, timeout_s, patience_s
         self._counting = threading.Lock()
         self.bytes_sent = 0
-        self._numbering = threading.Lock()  # guards _numbers, and keeps exchanges in the order of their numbers
-        self._numbers: Counter[int] = Counter()  # exchanges with each target
+        self._numbering = threading.Lock()  # guards _sequences, and keeps exchanges in their order
+        self._sequences: Counter[int] = Counter()  # exchanges with each target
         self._closing = threading.Lock()
         self._closed = False
-        slice_s = min(timeout_s, patience_s) / SLICES
-        buffers = Buffers(dtype, KEPT)
-        self._exchanges = Exchanges(timeout_s, lambda source: self._server.received(source), self._ping, log)
-        self._answers = Answers(rank, run, buffers, self._exchanges, timeout_s, patience_s, self._count, log)
-        self._server = Server(rank, run, address, slice_s, self._answers.serve, self._exchanges.connected, log)
-        self.port = self._server.port
+        slice_s = min(timeout_s, patience_s) / SLICES_PER_WAIT
+        pool = VectorPool(dtype, POOL_SIZE)
+        self._exchanges = Exchanges(timeout_s, lambda source: self._listener.received(source), self._ping, log)
+        self._responder = Responder(rank, settings, pool, self._exchanges, timeout_s, patience_s, self._count, log)
+        self._listener = PeerListener(
+            rank, settings, address, slice_s, self._responder.serve, self._exchanges.set_connected, log
+        )
+        self.port = self._listener.port
         self._channels = {
-            peer: Channel(peer, rank, run, buffers, slice_s, patience_s, self._count, log)
+            peer: Channel(peer, rank, settings, pool, slice_s, patience_s, self._count, log)
             for peer in range(nodes)
             if peer != rank
         }
@@ -85,90 +90,83 @@ class Plane:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # what this node tells
+    # State that peers see
 
     def connect(self, addresses: Sequence[tuple[str, int] | None]) -> None:
-        """The nodes' addresses by rank; None where one is not known yet. Connections are made when first needed."""
-        if len(addresses) != self._run.nodes:
-            raise ValueError(f"addresses must name all {self._run.nodes} nodes, got {len(addresses)}")
+        """Set the nodes' addresses, by rank; None where unknown as yet. Connections are made when first needed."""
+        if len(addresses) != self._settings.nodes:
+            raise ValueError(f"addresses must name all {self._settings.nodes} nodes, got {len(addresses)}")
         for rank, channel in self._channels.items():
             channel.relocate(addresses[rank])
 
     def relocate(self, rank: int, address: tuple[str, int]) -> None:
-        """A node has been started again, at this address. Its exchanges are not taken up again: their count is lost."""
+        """Set the address of a node that was started again. Its exchanges do not go on: their count is lost."""
         self._channel(rank).relocate(address)
 
     def serve(self, operation: Operation) -> None:
-        """Answer calls with operation(rank, name, part, scalars) -> (answer, staleness), one at a time. The answer must
-        not be changed any more. Its exceptions become the caller's RuntimeError."""
-        self._answers.operation = operation
+        """Answer calls with operation(rank, name, part, scalars) -> (answer, staleness), one at a time. The answer
+        must not be changed afterwards. Exceptions become the caller's RuntimeError."""
+        self._responder.operation = operation
 
     def publish(self, x: Tensor, steps: int) -> None:
-        """Make a copy of x what peers pull. Before the first one they wait, for half of their patience."""
-        self._run.check(x)
-        self._answers.published.publish(x, steps)
+        """Let peers pull a copy of x. Until the first publish a pull waits, for half of patience_s."""
+        self._settings.check_vector(x)
+        self._responder.published.publish(x, steps)
 
     def set_steps(self, steps: int) -> None:
-        """The steps made by now, for `Pulled.peer_steps`."""
-        self._answers.steps = steps
+        """Set the steps made so far, for `Pulled.peer_steps`."""
+        self._responder.steps = steps
 
     def inbox(self) -> list[tuple[Tensor, int, int]]:
-        """Take what was pushed here: (vector, sender, the sender's steps) in order of arrival."""
-        return self._answers.inbox.take()
+        """Remove and return the vectors pushed here: (vector, sender, the sender's steps) in order of arrival."""
+        return self._responder.inbox.take()
 
-    # what this node asks
+    # Requests to peers
 
     def pull(self, peer: int) -> Future[Pulled]:
-        """What the peer published last. Fails with Unreachable."""
+        """Fetch the vector that the peer published last. Fails with Unreachable."""
 
         def answer(frame: Frame, content: Tensor | str | None) -> Pulled:
             if frame.status == Status.NOTHING:
                 raise Unreachable(peer, "it has published nothing yet")
             assert isinstance(content, Tensor)
-            return Pulled(content, frame.steps, frame.second)
+            return Pulled(content, frame.steps, frame.sequence)
 
         return self._ask(peer, Frame(Kind.PULL), None, self._patience_s, answer)
 
     def push(self, peer: int, vector: Tensor, steps: int) -> Future[bool]:
-        """True when the vector is in the peer's inbox, False when there was no room. Fails with Unreachable."""
-        self._run.check(vector)
+        """Put the vector into the peer's inbox; the result is False when that is full. Fails with Unreachable."""
+        self._settings.check_vector(vector)
         frame = Frame(Kind.PUSH, steps=steps)
         return self._ask(peer, frame, vector, self._patience_s, lambda frame, content: frame.status == Status.OK)
 
     def exchange(
         self, vector: Tensor, steps: int, targets: Sequence[int], sources: Sequence[int]
     ) -> Future[dict[int, Tensor]]:
-        """Send the vector to all targets at once; {source: its vector} when one from each source is there.
+        """Send the vector to all targets and receive one from each source: {source: vector}.
 
-        The n-th vector of a pair meets the n-th exchange that names it. Fails with Unreachable, naming the node waited
-        for or the target that is lost; vectors that came before count.
+        The n-th vector that a source sends here belongs to the n-th exchange that names the source. Fails with
+        Unreachable if a target or a missing source is lost; vectors that came before the failure count.
         """
-        self._run.check(vector)
+        self._settings.check_vector(vector)
         channels = {target: self._channel(target) for target in targets}
         for source in sources:
             self._channel(source)
         with self._numbering:
             exchange = self._exchanges.begin(sources)
             for target, channel in channels.items():
-                frame = Frame(Kind.EXCHANGE, steps=steps, second=self._numbers[target])
-                self._numbers[target] += 1
-                channel.submit(
-                    Request(
-                        frame,
-                        vector,
-                        self._timeout_s,
-                        done=lambda frame, content: None,
-                        failed=lambda error: self._exchanges.unsent(exchange, error),
-                    )
-                )
+                frame = Frame(Kind.EXCHANGE, steps=steps, sequence=self._sequences[target])
+                self._sequences[target] += 1
+                failed = partial(self._exchanges.target_lost, exchange)
+                channel.submit(PeerRequest(frame, vector, self._timeout_s, failed=failed))
         return exchange.future
 
     def call(
         self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
     ) -> Future[tuple[Tensor | None, int]]:
-        """(answer, staleness) of an operation on a server. Fails with Unreachable, or RuntimeError where it raised."""
+        """Run an operation on a server: (answer, staleness). Fails with Unreachable, RuntimeError where it raised."""
         if part is not None:
-            self._run.check(part)
+            self._settings.check_vector(part)
         if not operation.isascii() or len(operation) > MAX_NAME_BYTES:
             raise ValueError(f"operation must be at most {MAX_NAME_BYTES} ASCII characters, got {operation!r}")
         if len(scalars) > MAX_SCALARS:
@@ -183,7 +181,7 @@ class Plane:
 
     def _ask(self, peer: int, frame: Frame, vector: Tensor | None, patience_s: float,
              answer: Callable[[Frame, Tensor | str | None], Any]) -> Future[Any]:  # fmt: skip
-        """answer: the future's result, or the exception it raises."""
+        """Send a request. answer: makes the future's result of the answering frame, or raises its exception."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
 
@@ -195,16 +193,18 @@ class Plane:
             else:
                 future.set_result(result)
 
-        self._channel(peer).submit(Request(frame, vector, patience_s, done, future.set_exception))
+        self._channel(peer).submit(PeerRequest(frame, vector, patience_s, done, future.set_exception))
         return future
 
     def _ping(self, peer: int, answered: Callable[[Unreachable | None], None]) -> None:
-        request = Request(Frame(Kind.PING), None, self._timeout_s, lambda frame, content: answered(None), answered)
+        request = PeerRequest(Frame(Kind.PING), None, self._timeout_s, lambda frame, content: answered(None), answered)
         self._channels[peer].submit(request)
 
     def _channel(self, peer: int) -> Channel:
         if peer not in self._channels:
-            raise ValueError(f"peer must be another rank in [0, {self._run.nodes}), got {peer} on rank {self._rank}")
+            raise ValueError(
+                f"peer must be another rank in [0, {self._settings.nodes}), got {peer} on rank {self._rank}"
+            )
         return self._channels[peer]
 
     def _count(self, payload_bytes: int) -> None:
@@ -212,22 +212,22 @@ class Plane:
             self.bytes_sent += payload_bytes
 
     def close(self) -> None:
-        """End every thread and socket within about patience_s: for so long vectors of exchanges that are still on their
-        way are sent, since a neighbour may wait for them. All else that is pending fails with Unreachable."""
+        """End every thread and socket within about patience_s. Until then the vectors of exchanges are still sent,
+        since a neighbour may wait for them; everything else that is pending fails with Unreachable."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
             self._exchanges.close()
-            self._answers.published.close()
+            self._responder.published.close()
             for channel in self._channels.values():
-                channel.finish()
+                channel.close(abort=False)
             deadline = time.monotonic() + self._patience_s
             for channel in self._channels.values():
                 channel.join(max(0.0, deadline - time.monotonic()))
             for channel in self._channels.values():
-                channel.abort()
+                channel.close(abort=True)
             for channel in self._channels.values():
                 channel.join(self._patience_s)
-            self._server.close(self._patience_s)
+            self._listener.close(self._patience_s)
             self._exchanges.join(self._patience_s)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.plane import Plane, Unreachable
-from dsgd.processes.pairwise.wire import HEADER, Frame, Kind, Status, octets
+from dsgd.processes.pairwise.wire import HEADER, Frame, Kind, Status, as_bytes
 from tests.support.planes import (
     HOST,
     LIMIT_S,
@@ -33,7 +33,7 @@ from tests.support.planes import (
     own_threads,
     plane,
     planes,
-    run_of,
+    settings_of,
     until,
     value,
 )
@@ -257,9 +257,9 @@ def test_a_slow_reader_keeps_nobody_waiting() -> None:
             a.publish(constant(step, length), step)
             assert [value(p.pull(0).result(LIMIT_S).vector) for p in (c, d)] == [step, step]
         # the slow one reads at last, and gets one whole vector
-        steps = link.receive(run_of(4, length), LIMIT_S).steps
+        steps = link.receive(settings_of(4, length), LIMIT_S).steps
         vector = constant(-1, length)
-        link.read_into(octets(vector), LIMIT_S)
+        link.read_into(as_bytes(vector), LIMIT_S)
         assert value(vector) == steps
         sock.close()
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from dsgd.processes.admission import MAX_STRANGERS
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.pairwise.serving import MAX_STRANGERS
-from dsgd.processes.pairwise.wire import HEADER, HELLO, Frame, Greeting, Kind, Run
+from dsgd.processes.pairwise.wire import HEADER, HELLO, Frame, HelloReply, Kind, PlaneSettings
 from tests.support.planes import (
     HOST,
     LIMIT_S,
@@ -25,10 +25,12 @@ from tests.support.planes import (
     open_sockets,
     own_threads,
     plane,
-    run_of,
+    settings_of,
     until,
     value,
 )
+
+OTHER_JOB = PlaneSettings(b"another job's token", 3, 8, torch.float64)
 
 
 @contextlib.contextmanager
@@ -66,12 +68,12 @@ def test_it_listens_on_its_own_address_only() -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"\0" * 64, b"", "began with garbage"),
         (os.urandom(100_000), b"", "began with garbage"),
-        (Run(b"another job's token", 3, 8, torch.float64).hello(0, 1), bytes([Greeting.WRONG_TOKEN]), "wrong token"),
-        (Run(TOKEN, 4, 8, torch.float64).hello(0, 1), bytes([Greeting.OTHER_RUN]), "other run"),
-        (Run(TOKEN, 3, 9, torch.float64).hello(0, 1), bytes([Greeting.OTHER_RUN]), "other run"),
-        (Run(TOKEN, 3, 8, torch.float32).hello(0, 1), bytes([Greeting.OTHER_RUN]), "other run"),
-        (run_of(3).hello(0, 2), bytes([Greeting.OTHER_RANK]), "other rank"),
-        (run_of(3).hello(1, 1), bytes([Greeting.OTHER_RANK]), "other rank"),
+        (OTHER_JOB.encode_hello(0, 1), bytes([HelloReply.WRONG_TOKEN]), "wrong token"),
+        (PlaneSettings(TOKEN, 4, 8, torch.float64).encode_hello(0, 1), bytes([HelloReply.OTHER_RUN]), "other run"),
+        (PlaneSettings(TOKEN, 3, 9, torch.float64).encode_hello(0, 1), bytes([HelloReply.OTHER_RUN]), "other run"),
+        (PlaneSettings(TOKEN, 3, 8, torch.float32).encode_hello(0, 1), bytes([HelloReply.OTHER_RUN]), "other run"),
+        (settings_of(3).encode_hello(0, 2), bytes([HelloReply.OTHER_RANK]), "other rank"),
+        (settings_of(3).encode_hello(1, 1), bytes([HelloReply.OTHER_RANK]), "other rank"),
     ],
     ids=["http", "noise", "token", "nodes", "dimension", "dtype", "asked", "itself"],
 )  # fmt: skip
@@ -89,7 +91,7 @@ def test_half_a_hello_and_an_end_is_mentioned_once(length: int) -> None:
     with pair() as (a, b, log):
         for _ in range(10):
             with socket.create_connection((HOST, b.port)) as sock:
-                sock.sendall(run_of(3).hello(0, 1)[:length])
+                sock.sendall(settings_of(3).encode_hello(0, 1)[:length])
         until(lambda: bool(log.lines))
         assert healthy(a)
         assert len(log.lines) == 1
@@ -98,16 +100,14 @@ def test_half_a_hello_and_an_end_is_mentioned_once(length: int) -> None:
 def test_a_hello_may_come_byte_by_byte() -> None:
     with pair() as (_, b, log), socket.create_connection((HOST, b.port), LIMIT_S) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in run_of(3).hello(2, 1):
+        for byte in settings_of(3).encode_hello(2, 1):
             sock.sendall(bytes([byte]))
-        assert sock.recv(1) == bytes([Greeting.WELCOME])
+        assert sock.recv(1) == bytes([HelloReply.WELCOME])
         assert log.lines == []
 
 
 def test_a_thousand_idle_connections_disturb_nobody_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "dsgd.processes.pairwise.serving.HELLO_S", 10 * LIMIT_S
-    )  # their number alone must be reason enough
+    monkeypatch.setattr("dsgd.processes.admission.STRANGER_S", 10 * LIMIT_S)  # their number alone must be reason enough
     before = open_sockets()
     with pair() as (a, b, log), contextlib.ExitStack() as stack:
         assert healthy(a)
@@ -128,7 +128,7 @@ def test_a_thousand_idle_connections_disturb_nobody_and_leave_nothing(monkeypatc
 
 
 def test_a_stranger_who_says_nothing_is_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsgd.processes.pairwise.serving.HELLO_S", 0.1)
+    monkeypatch.setattr("dsgd.processes.admission.STRANGER_S", 0.1)
     with pair() as (_, b, log), socket.create_connection((HOST, b.port), LIMIT_S) as sock:
         sock.sendall(b"dsgd")
         assert sock.recv(1) == b""
@@ -183,7 +183,7 @@ def test_a_node_has_one_connection_and_one_thread_however_often_it_connects() ->
         sock, link = by_hand(b, own_rank=2, asked=1, nodes=3)
         stack.enter_context(sock)
         link.send(Frame(Kind.PING), None, LIMIT_S)  # the last of them is served
-        assert link.receive(run_of(3), LIMIT_S).kind == Kind.PING
+        assert link.receive(settings_of(3), LIMIT_S).kind == Kind.PING
         until(lambda: own_threads().count("dsgd serving 2") == 1)
         assert healthy(a)
 
@@ -193,8 +193,8 @@ def test_a_vector_that_runs_ahead_too_far_is_not_read() -> None:
     with pair() as (a, b, _):
         sock, link = by_hand(b, own_rank=2, asked=1, nodes=3)
         with sock:
-            link.send(Frame(Kind.EXCHANGE, second=1000), constant(1), LIMIT_S)
-            link.send(Frame(Kind.EXCHANGE, second=0), constant(5), LIMIT_S)
+            link.send(Frame(Kind.EXCHANGE, sequence=1000), constant(1), LIMIT_S)
+            link.send(Frame(Kind.EXCHANGE, sequence=0), constant(5), LIMIT_S)
             waiting = b.exchange(constant(0), 0, [], [2])
             assert healthy(a)
             assert not waiting.done()
@@ -209,7 +209,7 @@ def test_an_impostor_who_does_not_know_the_token_is_refused_with_a_reason() -> N
 
 def test_a_token_is_in_no_line_of_the_log_and_in_no_error() -> None:
     with pair() as (_, b, log):
-        said(b, Run(b"a secret of another job!", 3, 8, torch.float64).hello(0, 1))
-        said(b, run_of(4).hello(0, 1))
+        said(b, PlaneSettings(b"a secret of another job!", 3, 8, torch.float64).encode_hello(0, 1))
+        said(b, settings_of(4).encode_hello(0, 1))
         assert log.lines
         assert not any("secret" in line or TOKEN.decode() in line for line in log.lines)

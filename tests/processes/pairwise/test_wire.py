@@ -13,33 +13,32 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from dsgd.processes.pairwise.frame_socket import FrameSocket, PeerSilent
 from dsgd.processes.pairwise.wire import (
-    DTYPES,
+    DTYPE_CODES,
     HEADER,
     HELLO,
-    MAGIC,
+    PLANE_MAGIC,
     VERSION,
     Frame,
-    Greeting,
+    HelloReply,
     Kind,
-    Link,
-    Run,
-    Silent,
+    PlaneSettings,
+    ProtocolViolation,
     Status,
-    Violation,
-    octets,
+    as_bytes,
 )
 from tests.support.planes import HOST, LIMIT_S, TOKEN
 
-RUN = Run(TOKEN, 4, 100, torch.float64)
+SETTINGS = PlaneSettings(TOKEN, 4, 100, torch.float64)
 
 
 @contextlib.contextmanager
-def connection(slice_s: float = LIMIT_S) -> Iterator[tuple[socket.socket, Link]]:
+def connection(slice_s: float = LIMIT_S) -> Iterator[tuple[socket.socket, FrameSocket]]:
     """A plain socket and the link at the other end."""
     with socket.create_server((HOST, 0)) as listening:
         plain = socket.create_connection(listening.getsockname())
-        link = Link(listening.accept()[0], slice_s)
+        link = FrameSocket(listening.accept()[0], slice_s)
     with plain, contextlib.closing(link):
         yield plain, link
 
@@ -47,17 +46,17 @@ def connection(slice_s: float = LIMIT_S) -> Iterator[tuple[socket.socket, Link]]
 @pytest.mark.parametrize("length", [None, 0, 1, 100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_frame_and_its_vector_come_out_as_they_went_in(dtype: torch.dtype, length: int | None) -> None:
-    run = Run(TOKEN, 4, 100, dtype)
+    settings = PlaneSettings(TOKEN, 4, 100, dtype)
     vector = None if length is None else torch.randn(length, generator=torch.Generator().manual_seed(1)).to(dtype)
     sent = Frame(Kind.CALL, Status.OK, -3, 2**62, "exchange", (0.1, -math.inf, 5e-324))
     with connection() as (plain, receiver):
-        Link(plain, LIMIT_S).send(sent, vector, LIMIT_S)
-        frame = receiver.receive(run, LIMIT_S)
+        FrameSocket(plain, LIMIT_S).send(sent, vector, LIMIT_S)
+        frame = receiver.receive(settings, LIMIT_S)
         size = -1 if length is None else length * dtype.itemsize
-        assert frame == Frame(sent.kind, sent.status, sent.steps, sent.second, sent.name, sent.scalars, size)
+        assert frame == Frame(sent.kind, sent.status, sent.steps, sent.sequence, sent.name, sent.scalars, size)
         if vector is not None:
             received = torch.empty_like(vector)
-            receiver.read_into(octets(received), LIMIT_S)
+            receiver.read_into(as_bytes(received), LIMIT_S)
             assert torch.equal(received, vector)
 
 
@@ -70,9 +69,9 @@ def test_the_header_is_little_endian_and_of_fixed_size() -> None:
     assert data == bytes([2, 0, 0, 0, 0, 0, 0, 0]) + bytes([1] + [0] * 7) + bytes(8) + b"\xff" * 8
 
 
-def test_octets_are_the_memory_of_the_vector_itself() -> None:
+def test_as_bytes_is_the_memory_of_the_vector_itself() -> None:
     vector = torch.zeros(3)
-    octets(vector)[:4] = struct.pack("<f", 2.5)
+    as_bytes(vector)[:4] = struct.pack("<f", 2.5)
     assert vector.tolist() == [2.5, 0, 0]
 
 
@@ -95,66 +94,72 @@ def test_octets_are_the_memory_of_the_vector_itself() -> None:
 def test_a_header_beyond_a_limit_is_a_violation(header: tuple[int, ...], message: str) -> None:
     with connection() as (plain, link):
         plain.sendall(HEADER.pack(*header))
-        with pytest.raises(Violation, match=message):
-            link.receive(RUN, LIMIT_S)
+        with pytest.raises(ProtocolViolation, match=message):
+            link.receive(SETTINGS, LIMIT_S)
 
 
 def test_an_operation_that_is_not_ascii_is_a_violation() -> None:
     with connection() as (plain, link):
         plain.sendall(HEADER.pack(5, 0, 0, 2, 0, 0, -1) + "é".encode())
-        with pytest.raises(Violation, match="ASCII"):
-            link.receive(RUN, LIMIT_S)
+        with pytest.raises(ProtocolViolation, match="ASCII"):
+            link.receive(SETTINGS, LIMIT_S)
 
 
 def hello(**changes: object) -> bytes:
-    fields = {"magic": MAGIC, "version": VERSION, "dtype": DTYPES[torch.float64], "length": len(TOKEN), "token": TOKEN}
+    fields = {
+        "magic": PLANE_MAGIC,
+        "version": VERSION,
+        "dtype": DTYPE_CODES[torch.float64],
+        "length": len(TOKEN),
+        "token": TOKEN,
+    }
     fields |= {"rank": 1, "asked": 2, "nodes": 4, "dimension": 100}
     return HELLO.pack(*(fields | changes).values())
 
 
 @pytest.mark.parametrize(
-    ("changes", "greeting"),
+    ("changes", "reply"),
     [
-        ({}, Greeting.WELCOME),
+        ({}, HelloReply.WELCOME),
         ({"magic": b"GET "}, None),
-        ({"token": b"the token of the tesTs"}, Greeting.WRONG_TOKEN),
-        ({"token": TOKEN + b"\1"}, Greeting.WRONG_TOKEN),
-        ({"length": len(TOKEN) + 1}, Greeting.WRONG_TOKEN),
-        ({"length": 0, "token": b""}, Greeting.WRONG_TOKEN),
-        ({"version": VERSION + 1}, Greeting.OTHER_RUN),
-        ({"nodes": 5}, Greeting.OTHER_RUN),
-        ({"dimension": 101}, Greeting.OTHER_RUN),
-        ({"dtype": DTYPES[torch.float32]}, Greeting.OTHER_RUN),
-        ({"rank": 4}, Greeting.OTHER_RANK),
-        ({"rank": 2}, Greeting.OTHER_RANK),
-        ({"asked": 3}, Greeting.OTHER_RANK),
+        ({"token": b"the token of the tesTs"}, HelloReply.WRONG_TOKEN),
+        ({"token": TOKEN + b"\1"}, HelloReply.WRONG_TOKEN),
+        ({"length": len(TOKEN) + 1}, HelloReply.WRONG_TOKEN),
+        ({"length": 0, "token": b""}, HelloReply.WRONG_TOKEN),
+        ({"version": VERSION + 1}, HelloReply.OTHER_RUN),
+        ({"nodes": 5}, HelloReply.OTHER_RUN),
+        ({"dimension": 101}, HelloReply.OTHER_RUN),
+        ({"dtype": DTYPE_CODES[torch.float32]}, HelloReply.OTHER_RUN),
+        ({"rank": 4}, HelloReply.OTHER_RANK),
+        ({"rank": 2}, HelloReply.OTHER_RANK),
+        ({"asked": 3}, HelloReply.OTHER_RANK),
         # who does not know the token learns nothing else about the run
-        ({"token": b"", "nodes": 5}, Greeting.WRONG_TOKEN),
+        ({"token": b"", "nodes": 5}, HelloReply.WRONG_TOKEN),
     ],
 )
-def test_a_hello_is_welcome_only_if_all_of_it_agrees(changes: dict[str, object], greeting: Greeting | None) -> None:
-    assert RUN.greet(hello(**changes), own_rank=2) == (greeting, 1 if greeting == Greeting.WELCOME else 0)
+def test_a_hello_is_welcome_only_if_all_of_it_agrees(changes: dict[str, object], reply: HelloReply | None) -> None:
+    assert SETTINGS.check_hello(hello(**changes), own_rank=2) == (reply, 1 if reply == HelloReply.WELCOME else 0)
 
 
 def test_a_run_makes_the_hello_that_it_welcomes() -> None:
-    assert RUN.hello(rank=1, asked=2) == hello()
+    assert SETTINGS.encode_hello(rank=1, asked=2) == hello()
 
 
 @pytest.mark.parametrize("token", [b"", b"x" * 15, b"x" * 33])
 def test_a_token_that_is_too_short_or_too_long_is_refused(token: bytes) -> None:
     with pytest.raises(ValueError, match="token must have 16 to 32 bytes"):
-        Run(token, 2, 1, torch.float32)
+        PlaneSettings(token, 2, 1, torch.float32)
 
 
 def test_silence_ends_a_wait() -> None:
     with connection(slice_s=0.02) as (plain, link):
         plain.sendall(b"half")
-        with pytest.raises(Silent, match=r"no byte for 0.1 s"):
+        with pytest.raises(PeerSilent, match=r"no byte for 0.1 s"):
             link.read(8, patience_s=0.1)
 
 
 def test_a_reader_that_never_reads_ends_a_write() -> None:
-    with connection(slice_s=0.02) as (_, link), pytest.raises(Silent):
+    with connection(slice_s=0.02) as (_, link), pytest.raises(PeerSilent):
         link.write(b"", memoryview(bytearray(64 << 20)), patience_s=0.2)
 
 
@@ -191,7 +196,7 @@ def test_end_wakes_who_reads_writes_or_waits(act: str) -> None:
                 if act == "write":
                     link.write(b"", memoryview(bytearray(64 << 20)), LIMIT_S)
                 elif act == "wait":
-                    link.wait()
+                    link.wait_readable()
                     link.read(1, LIMIT_S)
                 else:
                     link.read(8, LIMIT_S)
@@ -201,7 +206,7 @@ def test_end_wakes_who_reads_writes_or_waits(act: str) -> None:
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(0.05)  # it may be asleep by now; if not, it finds the connection ended
-        link.end()
+        link.shutdown()
         thread.join(LIMIT_S)
         assert len(failures) == 1
 

@@ -1,0 +1,208 @@
+"""Send and receive frames over TCP, and notice a peer that has fallen silent.
+
+A wait ends when no byte has moved for `patience_s`, however long the whole message takes. It is counted in slices of
+sleep rather than by the clock, so a process that was itself stopped for an hour does not blame its peers for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import struct
+import termios
+import threading
+from collections.abc import Callable
+
+from torch import Tensor
+
+from dsgd.processes.pairwise.vector_pool import VectorPool
+from dsgd.processes.pairwise.wire import (
+    HEADER,
+    MAX_NAME_BYTES,
+    MAX_SCALARS,
+    MAX_TEXT_BYTES,
+    REFUSALS,
+    Frame,
+    HelloReply,
+    Kind,
+    PlaneSettings,
+    ProtocolViolation,
+    Status,
+    as_bytes,
+)
+
+SLICES_PER_WAIT = 8  # a wait ends at most one slice too early or too late
+
+
+class PeerSilent(Exception):
+    """No byte has moved for patience_s."""
+
+
+def connect(address: tuple[str, int], patience_s: float, cancelled: Callable[[], bool]) -> socket.socket:
+    """Open a TCP connection. Raises OSError when it is refused, PeerSilent after patience_s or when cancelled."""
+    family, kind, protocol, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        try:
+            sock.connect(where)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            slice_s = min(patience_s / SLICES_PER_WAIT, 1.0)
+            for _ in range(max(1, round(patience_s / slice_s))):
+                if cancelled():
+                    raise PeerSilent("it was no longer wanted") from None
+                if poll.poll(slice_s * 1e3):
+                    break
+            else:
+                raise PeerSilent(f"no connection for {patience_s:g} s") from None
+            if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(code, os.strerror(code)) from None
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+class FrameSocket:
+    """Send and receive frames over a connected socket, for one reader and one writer at a time.
+
+    received: bytes so far. Methods that read or write raise PeerSilent after patience_s without a byte, and OSError
+    (ConnectionResetError at the end of the stream).
+    """
+
+    def __init__(self, sock: socket.socket, slice_s: float) -> None:
+        """slice_s: how long the kernel lets one read or write sleep, seconds."""
+        sock.setblocking(True)  # the kernel's own time-outs save a poll before every read and write
+        seconds = max(slice_s, 1e-3)
+        interval = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = sock
+        self._slice_s = seconds
+        self._closing = threading.Lock()  # a closed socket's number may belong to another file by the next shutdown
+        self._queued = 0  # bytes that the kernel still had to send or have acknowledged, at the last look
+        self.received = 0
+
+    def send(self, frame: Frame, vector: Tensor | bytes | None, patience_s: float) -> int:
+        """Send a frame and its vector, or the text of an error. Returns the bytes of the vector."""
+        payload = as_bytes(vector) if isinstance(vector, Tensor) else vector
+        length = -1 if payload is None else len(payload)
+        name = frame.name.encode("ascii")
+        head = HEADER.pack(
+            frame.kind, frame.status, len(frame.scalars), len(name), frame.steps, frame.sequence, length
+        ) + struct.pack(f"<{len(name)}s{len(frame.scalars)}d", name, *frame.scalars)
+        self.write(head, memoryview(payload or b""), patience_s)
+        return length if isinstance(vector, Tensor) else 0
+
+    def receive(self, settings: PlaneSettings, patience_s: float) -> Frame:
+        """Receive the next frame, up to its payload. Raises ProtocolViolation."""
+        header = self.read(HEADER.size, patience_s)
+        kind, status, scalars, length, steps, sequence, payload = HEADER.unpack(header)
+        if kind not in Kind.__members__.values() or status not in Status.__members__.values():
+            raise ProtocolViolation(f"a frame of kind {kind} and status {status}, which do not exist")
+        if scalars > MAX_SCALARS or length > MAX_NAME_BYTES:
+            raise ProtocolViolation(
+                f"{scalars} scalars and a name of {length} bytes, at most {MAX_SCALARS} and {MAX_NAME_BYTES}"
+            )
+        item = 1 if status == Status.FAILED else settings.dtype.itemsize
+        limit = MAX_TEXT_BYTES if status == Status.FAILED else settings.dimension * item
+        if not -1 <= payload <= limit or (payload > 0 and payload % item):
+            raise ProtocolViolation(f"a payload of {payload} bytes, at most {limit} and in items of {item}")
+        body = self.read(length + 8 * scalars, patience_s)
+        name, *numbers = struct.unpack(f"<{length}s{scalars}d", body)
+        if not name.isascii():
+            raise ProtocolViolation("an operation whose name is not ASCII")
+        return Frame(Kind(kind), Status(status), steps, sequence, name.decode("ascii"), tuple(numbers), payload)
+
+    def receive_vector(self, frame: Frame, pool: VectorPool, patience_s: float) -> Tensor:
+        """Receive the vector behind a frame, into memory of the pool."""
+        vector = pool.take(frame.payload // pool.dtype.itemsize)
+        self.read_into(as_bytes(vector), patience_s)
+        return vector
+
+    def read(self, count: int, patience_s: float) -> bytes:
+        """Read so many bytes."""
+        data = bytearray(count)
+        self.read_into(memoryview(data), patience_s)
+        return bytes(data)
+
+    def read_into(self, view: memoryview, patience_s: float) -> None:
+        """Fill `view`."""
+        waited_s = 0.0
+        while len(view):
+            try:
+                count = self._socket.recv_into(view, 0, socket.MSG_WAITALL)  # returns early after a slice of sleep
+            except BlockingIOError:
+                waited_s = self._waited(waited_s, patience_s)
+                continue
+            if count == 0:
+                raise ConnectionResetError("connection closed")
+            self.received += count
+            view, waited_s = view[count:], 0.0
+
+    def skip(self, count: int, patience_s: float) -> None:
+        """Read so many bytes and drop them."""
+        scratch = memoryview(bytearray(min(count, 1 << 16)))
+        while count:
+            piece = scratch[:count]
+            self.read_into(piece, patience_s)
+            count -= len(piece)
+
+    def write(self, head: bytes, payload: memoryview, patience_s: float) -> None:
+        """Write both, without joining them first."""
+        waited_s = 0.0
+        pieces = [memoryview(head), payload]
+        while pieces:
+            try:
+                count = self._socket.sendmsg(pieces)
+            except BlockingIOError:
+                waited_s = self._waited(waited_s, patience_s)
+                continue
+            waited_s = 0.0
+            while pieces and count >= len(pieces[0]):
+                count -= len(pieces.pop(0))
+            if pieces:
+                pieces[0] = pieces[0][count:]
+
+    def _waited(self, waited_s: float, patience_s: float) -> float:
+        """Return the seconds without progress, one more slice included. Raises PeerSilent after patience_s.
+
+        Bytes that the peer's kernel takes from ours are progress: on a slow link the last megabytes of a message are
+        on their way long after they were written."""
+        (queued,) = struct.unpack("@i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0" * 4))
+        moved, self._queued = queued < self._queued, queued
+        waited_s = 0.0 if moved else waited_s + self._slice_s
+        if waited_s >= patience_s:
+            raise PeerSilent(f"no byte for {patience_s:g} s")
+        return waited_s
+
+    def wait_readable(self) -> None:
+        """Sleep, without a limit, until there is something to read or the connection has ended."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.poll()
+
+    def shutdown(self) -> None:
+        """Wake the threads that read or write here; bytes that have arrived can still be read. Any thread may call."""
+        with self._closing, contextlib.suppress(OSError):  # the peer was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket."""
+        with self._closing:
+            self._socket.close()
+
+
+def handshake(link: FrameSocket, hello: bytes, patience_s: float) -> None:
+    """Send the client's hello and read the reply. Raises ConnectionRefusedError unless it is WELCOME."""
+    link.write(hello, memoryview(b""), patience_s)
+    answer = link.read(1, patience_s)[0]
+    if answer != HelloReply.WELCOME:
+        reason = REFUSALS.get(HelloReply(answer)) if answer in HelloReply.__members__.values() else None
+        raise ConnectionRefusedError(reason or f"its answer to our hello was {answer}, which means nothing")

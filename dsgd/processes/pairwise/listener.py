@@ -1,0 +1,139 @@
+"""Accept the connections of other nodes, with one thread for all strangers and one for every node let in."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from dsgd.processes.admission import Admission, OffenceLog
+from dsgd.processes.pairwise.channel import join_thread
+from dsgd.processes.pairwise.frame_socket import FrameSocket, PeerSilent
+from dsgd.processes.pairwise.wire import HELLO, HelloReply, PlaneSettings, ProtocolViolation
+
+BACKLOG = 128
+
+
+class PeerListener:
+    """Listen on one address and run `serve(rank, link)` in a thread of its own for every node that has connected.
+
+    A second connection of a rank replaces the first one, and is served when that has ended.
+    """
+
+    def __init__(self, rank: int, settings: PlaneSettings, address: str, slice_s: float,
+                 serve: Callable[[int, FrameSocket], None], connected: Callable[[int, bool], None],
+                 log: Callable[[str], None]) -> None:  # fmt: skip
+        """connected: called with (rank, True) when a node has connected, with (rank, False) when its last connection
+        has ended."""
+        self._rank = rank
+        self._settings = settings
+        self._slice_s = slice_s
+        self._serve = serve
+        self._connected = connected
+        self._offences = OffenceLog(log)
+        self._links: dict[int, FrameSocket] = {}
+        self._threads: dict[int, threading.Thread] = {}
+        self._lock = threading.Lock()  # guards _links, _threads
+        self._closing = False
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listening = socket.create_server((address, 0), family=family, backlog=BACKLOG, reuse_port=False)
+        self.port: int = self._listening.getsockname()[1]
+        self._waker, self._woken = socket.socketpair()
+        self._accepting = threading.Thread(target=self._accept, name="dsgd accept", daemon=True)
+        self._accepting.start()
+
+    def received(self, rank: int) -> int:
+        """Return the bytes that came over the present connection of a rank; only comparisons make sense."""
+        link = self._links.get(rank)
+        return 0 if link is None else link.received
+
+    def _report(self, kind: str, text: str) -> None:
+        self._offences.report(kind, f"{text} (reported once)")
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            admission = Admission(
+                self._listening, selector, HELLO.size, lambda offence, host: self._report(offence, offence)
+            )
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._closing:
+                ready = {key.fileobj for key, _ in selector.select(admission.wait_s())}
+                for sock, _, hello in admission.process(ready):
+                    self._answer(sock, hello)
+            admission.close()
+
+    def _answer(self, sock: socket.socket, hello: bytes) -> None:
+        """Let a connection in, or turn it away."""
+        reply, rank = self._settings.check_hello(hello, self._rank)
+        if reply is None:
+            self._report("garbage", "a connection was dropped that began with garbage")
+            return sock.close()
+        with contextlib.suppress(OSError):  # it may have gone, which is looked at below
+            sock.send(bytes([reply]))
+        if reply != HelloReply.WELCOME:
+            self._report(reply.name, f"a connection was refused: {reply.name.lower().replace('_', ' ')}")
+            return sock.close()
+        if _ended(sock):
+            return sock.close()
+        self._let_in(rank, FrameSocket(sock, self._slice_s))
+
+    def _let_in(self, rank: int, link: FrameSocket) -> None:
+        with self._lock:
+            old_thread, old_link = self._threads.get(rank), self._links.get(rank)
+            thread = threading.Thread(
+                target=self._work, args=(rank, link, old_thread), name=f"dsgd serving {rank}", daemon=True
+            )
+            self._links[rank] = link
+            self._threads[rank] = thread
+            self._connected(rank, True)
+        if old_link is not None:
+            old_link.shutdown()
+        thread.start()
+
+    def _work(self, rank: int, link: FrameSocket, old_thread: threading.Thread | None) -> None:
+        if old_thread is not None:
+            old_thread.join()  # frames of the old connection come first
+        try:
+            self._serve(rank, link)
+        except PeerSilent:
+            self._report(f"silent {rank}", f"worker {rank} was disconnected: it fell silent in the middle of a message")
+        except ProtocolViolation as error:
+            self._report(f"violation {rank}", f"worker {rank} was disconnected: it sent {error}")
+        except OSError:
+            pass  # a peer may end its connection between two messages; `connected` tells who waits for it
+        finally:
+            with self._lock:
+                if self._links.get(rank) is link:
+                    del self._links[rank]
+                    self._connected(rank, False)
+            link.close()
+
+    def close(self, patience_s: float) -> None:
+        """End every connection and thread."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
+        self._accepting.join(patience_s)
+        with self._lock:
+            links, threads = list(self._links.values()), list(self._threads.values())
+        for link in links:
+            link.shutdown()
+        deadline = time.monotonic() + patience_s
+        for thread in threads:
+            join_thread(thread, max(0.0, deadline - time.monotonic()))
+        for sock in (self._listening, self._waker, self._woken):
+            sock.close()
+
+
+def _ended(sock: socket.socket) -> bool:
+    """Check whether the peer has closed the connection. While this process was stopped the peer may have come, gone
+    and come again, and the old connection must not replace the new one."""
+    try:
+        return sock.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
