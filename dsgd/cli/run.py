@@ -19,7 +19,8 @@ from omegaconf import DictConfig
 from dsgd.cli.arguments import Parser
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, HydraJob, one_line, plain
 from dsgd.cli.folders import check_writable, existing_ancestor, remove_empty
-from dsgd.host.launcher import STOPS, launch
+from dsgd.host.launcher import launch
+from dsgd.host.signals import STOP_SIGNALS
 from dsgd.record.checkpoint import NAME
 from dsgd.record.writer import METRICS
 from dsgd.run.child import text_of_child
@@ -50,12 +51,12 @@ class Checked:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 (also for a diverged run, which is a result), 1 for a run that failed, 2 for a bad
-    configuration, 130 where one of STOPS has ended it early.
+    configuration, 130 where one of STOP_SIGNALS has ended it early.
 
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after an exception."""
     as_called = sys.argv
     arguments = list(as_called[1:] if argv is None else argv)
-    handlers = {number: signal.signal(number, _interrupt) for number in STOPS}
+    handlers = {number: signal.signal(number, _interrupt) for number in STOP_SIGNALS}
     try:
         checked = check(arguments)
         sys.argv = [as_called[0], *arguments, *checked.overrides]  # hydra.main reads it

@@ -1,27 +1,24 @@
-"""What the environment says about the launch: one process here, or one of many that torchrun or srun started.
+"""Detects from environment variables how this process was launched: by hand, by torchrun or by srun.
 
-Does not import torch: this is asked before anything slow is done.
+Does not import torch: it runs before anything slow does.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-# Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing connections
 # Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
 SPECIAL_STEPS = 0xFFFFFFF0
-GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU
 
 
 @dataclass(frozen=True)
 class Launch:
+    """The launcher of this process, and its place among the processes that were launched."""
+
     kind: str  # local: nobody started processes for us | torchrun | slurm: within a step of srun
     rank: int  # of this process, 0..nodes-1
     nodes: int  # processes that were started
@@ -37,7 +34,7 @@ class Launch:
 
 
 def launch(environment: Mapping[str, str]) -> Launch:
-    """Which launcher started this process, and as what. torchrun's variables win over those of a srun around it.
+    """Return how this process was launched. torchrun's variables take precedence over those of a surrounding srun.
 
     Raises ValueError, one line with the variables and their values, where they are incomplete or contradict each
     other."""
@@ -52,7 +49,7 @@ def launch(environment: Mapping[str, str]) -> Launch:
 
 
 def advice(environment: Mapping[str, str]) -> str | None:
-    """One line for a user who is about to run real processes in a SLURM job without srun; None if nothing is amiss."""
+    """Return one line of advice for real processes inside a SLURM job but outside srun, else None."""
     if "SLURM_JOB_ID" not in environment or launch(environment).kind != "local":
         return None
     return (
@@ -61,28 +58,10 @@ def advice(environment: Mapping[str, str]) -> str | None:
     )
 
 
-def gpus(environment: Mapping[str, str], proc: Path = GPUS) -> int:
-    """How many GPUs of this machine CUDA would offer to this process.
-
-    As CUDA reads CUDA_VISIBLE_DEVICES: a list of numbers or names (GPU-..., MIG-...), up to the first that is neither;
-    nothing at all if one is named twice. 0 without NVIDIA's driver."""
-    present = sum(1 for _ in proc.iterdir()) if proc.is_dir() else 0
-    listed = environment.get("CUDA_VISIBLE_DEVICES")
-    if listed is None or not present:
-        return present
-    visible: list[str] = []
-    for name in listed.split(","):
-        name = name.strip()
-        if not (name.startswith(("GPU-", "MIG-")) or (_whole(name) and int(name) < present)):
-            break  # also -1, NoDevFiles, and the empty list
-        visible.append(name)
-    return len(visible) if len(set(visible)) == len(visible) else 0
-
-
 def ends_of(nodelist: str, name: str = "nodelist") -> tuple[str, str]:
-    """The first and the last host of a list as SLURM writes it: n[1-3,7],m[5-6] is from n1 to m6.
+    """Return the first and the last host of a SLURM node list: n1 and m6 for n[1-3,7],m[5-6].
 
-    name: of the variable, for the ValueError about something else."""
+    name: of the variable, for the message of the ValueError raised for anything else."""
     one = r"[^\s,\[\]]*(?:\[\d[\d,-]*\][^\s,\[\]]*)*"
     match = re.fullmatch(rf"({one})(?:,({one}))*", nodelist)
     first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[1]) if match else ""
@@ -135,7 +114,7 @@ def _slurm(environment: Mapping[str, str]) -> Launch:
 
 
 def _tasks_here(environment: Mapping[str, str], nodes: int) -> int:
-    """Tasks on this machine, from a list like 2(x3),1 with a number for each machine of the step."""
+    """Return the number of tasks on this machine, from a list like 2(x3),1 with a count per machine of the step."""
     counts: list[int] = []
     for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
@@ -146,13 +125,13 @@ def _tasks_here(environment: Mapping[str, str], nodes: int) -> int:
 
 
 def _in_step(environment: Mapping[str, str]) -> bool:
-    """Did srun start this process? A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no step; the shell
-    of salloc may be a step of its own kind."""
+    """Return whether srun started this process. A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no
+    step; the shell of salloc may be a special step."""
     return "SLURM_STEP_ID" in environment and _number(environment, "SLURM_STEP_ID", 0) < SPECIAL_STEPS
 
 
 def _restarts(environment: Mapping[str, str]) -> int:
-    """SLURM sets the count only from the first restart on."""
+    """Return how often SLURM has restarted the job; it sets the variable from the first restart on."""
     return _number(environment, "SLURM_RESTART_COUNT", 0) if "SLURM_RESTART_COUNT" in environment else 0
 
 
@@ -188,5 +167,5 @@ def _port(environment: Mapping[str, str]) -> int:
 
 
 def _whole(text: str) -> bool:
-    """Digits and nothing else: int() would also take signs, blanks and underscores."""
-    return text.isascii() and text.isdigit() and len(text) <= 18
+    """Return whether the text has digits only: int() would also accept signs, blanks and underscores."""
+    return re.fullmatch("[0-9]{1,18}", text) is not None

@@ -1,4 +1,4 @@
-"""What every process of a run is given when it is forked."""
+"""The task of every process of a run, inherited at the fork, and the exit statuses they share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from typing import Any
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
 
-BEAT_S = 0.5  # between two signs of life
-HELLO_S = 25.0  # until everybody must have come; less than a user waits before asking
+HEARTBEAT_S = 0.5  # interval at which workers, servers and evaluators report to the coordinator
+JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
+EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
 
 
 @dataclass(frozen=True)
 class Limits:
-    """timeout_s: how long anything that must come is waited for. patience_s: how long a peer may be silent in a pull or
-    a push before the others go on without it."""
+    """Time limits of a run.
+
+    timeout_s: for everything that must arrive. patience_s: for a silent peer in a pull or push, before its caller goes
+    on without it.
+    """
 
     timeout_s: float
     patience_s: float
 
 
 @dataclass(frozen=True)
-class Job:
-    """coordinator: its address. state: what a checkpoint holds, to go on from; None at a start."""
+class ProcessJob:
+    """What a process of a run needs to know.
+
+    coordinator: its address. devices: names by rank, of the workers of this machine. state: contents of the checkpoint
+    to resume from; None for a new run.
+    """
 
     experiment: Experiment
     problem: Problem
@@ -32,5 +40,5 @@ class Job:
     token: bytes
     limits: Limits
     threads: int
-    devices: Mapping[int, Sequence[str]]  # of the workers of this machine, by rank
+    devices: Mapping[int, Sequence[str]]
     state: Mapping[str, Any] | None = None

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from dsgd.host.launcher import STOPS
+from dsgd.host.signals import STOP_SIGNALS
 
 PR_SET_PDEATHSIG = 1
 
@@ -22,7 +22,7 @@ def text_of_child(function: Callable[[], str]) -> tuple[str, int]:
     """Fork, call `function` in the child, and return its result and the child's exit status.
 
     The status is 0, 1 for an exception, that of a SystemExit, or minus the number of the signal that killed the child.
-    STOPS that reach this process meanwhile are passed on to the child; it gets none by itself from a terminal."""
+    Meanwhile this process passes STOP_SIGNALS on to the child, which gets none by itself from a terminal."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -49,7 +49,7 @@ def text_of_child(function: Callable[[], str]) -> tuple[str, int]:
                 sys.stderr.flush()
             os._exit(status)
     os.close(writing)
-    handlers = {number: signal.signal(number, lambda received, _: _pass_on(child, received)) for number in STOPS}
+    handlers = {number: signal.signal(number, lambda received, _: _pass_on(child, received)) for number in STOP_SIGNALS}
     try:
         with open(reading, encoding="utf-8") as told:
             text = told.read()

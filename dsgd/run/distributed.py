@@ -23,10 +23,12 @@ from dsgd.processes.control.hub import Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.evaluator import evaluate
 from dsgd.processes.coordinator.sharded import is_sharded
-from dsgd.processes.job import Job, Limits
+from dsgd.processes.job import Limits, ProcessJob
 from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
-from dsgd.processes.worker.process import Post, guarded, serve, work
+from dsgd.processes.worker.parameter_server import serve
+from dsgd.processes.worker.process import ProcessMain, run_process
+from dsgd.processes.worker.training import train
 from dsgd.record.checkpoint import read_state
 from dsgd.record.reader import read_status
 from dsgd.run.life import live
@@ -50,7 +52,7 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None) -> str:
     parent = Parent(logs)
     over: Child | CoordinatorConnection
     if listener is not None:
-        over = parent.start("coordinator", lambda again: _coordinate(plan, folder, job, listener), quiet=False)
+        over = parent.start("coordinator", lambda _: _coordinate(plan, folder, job, listener), quiet=False)
         listener.close()
     else:
         over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
@@ -66,7 +68,7 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None) -> str:
     return read_status(folder) or "failed"
 
 
-def _job(plan: Plan, joined: Joined | None) -> tuple[Job, socket.socket | None]:
+def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
     """Return what every process is given, and the coordinator's listening socket where that process is started here."""
     experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
     devices = worker_devices(options.gpus_per_node, experiment.nodes, where)
@@ -82,7 +84,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[Job, socket.socket | None]:
     else:
         listener = joined.listener
         coordinator, token = (joined.meeting.host, joined.meeting.port), joined.meeting.token
-    job = Job(
+    job = ProcessJob(
         experiment=experiment,
         problem=problem,
         coordinator=coordinator,
@@ -95,26 +97,22 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[Job, socket.socket | None]:
     return job, listener
 
 
-def _start_members(parent: Parent, plan: Plan, job: Job, joined: Joined | None) -> None:
+def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined | None) -> None:
     """Fork the servers, workers and evaluators that belong to this process."""
     p, k = job.experiment.nodes, job.experiment.algo.servers
     for node in range(p, p + k):
         if joined is None or (node - p) % p == joined.rank:
-            parent.start(f"server {node - p}", _process(serve, job, "server", node))
+            parent.start(f"server {node - p}", _process(serve, job, node))
     restarts = 0 if job.experiment.algo.lockstep else plan.config.engine.restarts
     for rank in job.devices:
-        parent.start(f"worker {rank}", _process(work, job, "worker", rank), restarts, echo=rank == 0)
+        parent.start(f"worker {rank}", _process(train, job, rank), restarts, echo=rank == 0)
     if is_sharded(job.experiment, job.problem):
         for rank in list(job.devices)[: cores()]:  # each needs memory of its own
-            parent.start(f"evaluator {rank}", _evaluator(job, f"evaluator {rank}"))
+            parent.start(f"evaluator {rank}", _process(evaluate, job, rank))
 
 
-def _process(main: Callable[[Job, int, Post, bool], None], job: Job, role: str, node: int) -> Callable[[bool], int]:
-    return lambda again: guarded(main, job, role, node, again)
-
-
-def _evaluator(job: Job, name: str) -> Callable[[bool], int]:
-    return lambda again: evaluate(job, name)
+def _process(main: ProcessMain, job: ProcessJob, index: int) -> Callable[[bool], int]:
+    return lambda is_replacement: run_process(main, job, index, is_replacement)
 
 
 def _ask_to_stop(over: Child | CoordinatorConnection) -> None:
@@ -125,7 +123,7 @@ def _ask_to_stop(over: Child | CoordinatorConnection) -> None:
         over.send({"kind": "interrupt"})
 
 
-def _warn_of_crowding(job: Job) -> None:
+def _warn_of_crowding(job: ProcessJob) -> None:
     workers, available = sum(names == ["cpu"] for names in job.devices.values()), cores()
     if workers * job.threads > available:
         _print(f"warning: {workers} workers of {job.threads} threads share {available} cores and wait for each other")
@@ -136,6 +134,22 @@ class CoordinatedTraining(Coordinator):
 
     engine = "dist"
     clock = "wall"
+
+    @property
+    def status(self) -> str:
+        return self.monitor.status
+
+    @property
+    def error(self) -> str:
+        return self.monitor.error
+
+    @property
+    def time_s(self) -> float:
+        return self.monitor.time_s
+
+    @property
+    def samples(self) -> int:
+        return self.monitor.members.samples
 
     @property
     def header(self) -> dict[str, Any]:
@@ -151,16 +165,16 @@ class CoordinatedTraining(Coordinator):
         return self.progress.marks
 
     def trace_rows(self) -> list[Row]:
-        return self.trace
+        return self.monitor.trace
 
 
-def _coordinate(plan: Plan, folder: Path, job: Job, listener: socket.socket) -> int:
+def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
     hub = Hub(listener, job.token, _print)
     training = CoordinatedTraining(job, hub, _print, plan.config.engine.checkpoint_every_s)
     status = live(plan, folder, training, [signal.SIGINT])
     if status == "failed":
-        _print_log(folder / LOGS, training.culprit)
+        _print_log(folder / LOGS, training.monitor.culprit)
     return 1 if status == "failed" else 0
 
 

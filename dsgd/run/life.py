@@ -49,8 +49,8 @@ class Training(Protocol):
     @property
     def header(self) -> dict[str, Any]: ...
 
-    def run(self, interrupt: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
-        """Yield every mark. Ends early, with a checkpoint, soon after `interrupt` has returned True. Calls `save`
+    def run(self, interrupted: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
+        """Yield every mark. Ends early, with a checkpoint, soon after `interrupted` has returned True. Calls `save`
         with the state of every checkpoint that is due."""
         ...
 

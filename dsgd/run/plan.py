@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsgd.host.launcher import Launch, advice, gpus, launch
+from dsgd.host.launcher import Launch, advice, launch
+from dsgd.host.resources import gpus
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.resume import Checkpoint, checkpoint_of, resumed
 from dsgd.run.values import ConfigError

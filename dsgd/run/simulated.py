@@ -18,8 +18,8 @@ from dsgd.engine.marks import Mark
 from dsgd.engine.trace import Row
 from dsgd.gradients.loop import Loop
 from dsgd.gradients.stacked import Stacked
-from dsgd.host.launcher import STOPS
 from dsgd.host.resources import cores
+from dsgd.host.signals import STOP_SIGNALS
 from dsgd.record.checkpoint import read_state
 from dsgd.run.life import State, live
 from dsgd.run.plan import Plan
@@ -34,7 +34,7 @@ def run_simulated(plan: Plan, folder: Path) -> str:
     # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
-    return live(plan, folder, training, STOPS)
+    return live(plan, folder, training, STOP_SIGNALS)
 
 
 class SimulatedTraining:
@@ -92,7 +92,7 @@ class SimulatedTraining:
     def marks(self) -> int:
         return self._simulation.progress.marks
 
-    def run(self, interrupt: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
+    def run(self, interrupted: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
         simulation, every_s = self._simulation, self._checkpoint_every_s
         saved = time.monotonic()
 
@@ -101,9 +101,9 @@ class SimulatedTraining:
             if every_s is not None and time.monotonic() - saved >= every_s:
                 save(snapshot(simulation))
                 saved = time.monotonic()
-            return interrupt()
+            return interrupted()
 
-        yield from simulation.run(between_events if every_s is not None else interrupt)
+        yield from simulation.run(between_events if every_s is not None else interrupted)
         if simulation.status == "interrupted":
             save(snapshot(simulation))
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.host.launcher import PORTS, advice, ends_of, gpus, launch
+from dsgd.host.launcher import PORTS, advice, ends_of, launch
+from dsgd.host.resources import gpus
 
 TORCHRUN = {
     "RANK": "2",

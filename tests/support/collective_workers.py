@@ -133,7 +133,7 @@ def mean_gradient(groups: Groups) -> None:
     averaging.close()
 
 
-def order_of_chunks(groups: Groups) -> None:
+def order_of_buckets(groups: Groups) -> None:
     """The backward passes of odd and even ranks finish a and b in a different order; both have the same shape."""
     problem = branches(turned=groups.rank % 2 == 1)
     expected = []
@@ -227,14 +227,14 @@ def silence(groups: Groups) -> None:
 
 
 CHECKS: list[Callable[[Groups], None]] = [
-    mean_of_vectors, mean_gradient, order_of_chunks, unused_parameters, overflow, two_threads
+    mean_of_vectors, mean_gradient, order_of_buckets, unused_parameters, overflow, two_threads
 ]  # fmt: skip
 
 
 def work(folder: Path, rank: int, nodes: int) -> None:
     signal.alarm(GUARD_S)
     torch.set_num_threads(1)
-    compute.CHUNK_BYTES = 1  # every parameter is a chunk
+    compute.MAX_BUCKET_BYTES = 1  # every parameter is a bucket
     store = FileStore(str(folder / "store"), nodes)
     with (folder / str(rank)).open("w", buffering=1) as held:
         groups = join_groups(PrefixStore("first", store), rank, nodes, "gloo", GUARD_S, "127.0.0.1")

@@ -1,157 +1,158 @@
-"""When marks and checkpoints are due, and what has been handed in for them so far."""
+"""When marks and checkpoints are due, and the snapshots that have arrived for them."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from dsgd.experiment import Experiment
 from dsgd.processes.control.frames import Message
+from dsgd.processes.control.hub import Client
 from dsgd.processes.coordinator.membership import Member, Membership
-from dsgd.processes.coordinator.snapshots import Gathering, Snapshot
+from dsgd.processes.coordinator.snapshots import PendingSnapshots, Snapshot
 
 WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
 LAST = "last"  # the key of the mark at the end
 
 
-class Collecting:
-    """Used by the thread that listens to the members, but for `let_go`.
+class SnapshotSchedule:
+    """Requests snapshots from the members and collects them. For the listening thread only, apart from `release`.
 
-    tell: sends a message to a member. every_s: seconds between checkpoints; None: none but on demand. left_out: marks
-    for which there was no room. next_marks: by samples and by time. all_made: every worker has made all its steps, and
-    the marks at them have come or are on their way. saved: when the last checkpoint was complete, by time.monotonic().
+    send: to clients. every_s: seconds between checkpoints; None: only on request. dropped_marks: marks for which there
+    was no memory. next_marks: numbers of the next mark by samples and of the next by time. all_steps_made: every worker
+    has ended, and its remaining marks are on their way. checkpoint_time: of the last complete one, by time.monotonic().
     """
 
     def __init__(
         self,
         experiment: Experiment,
         members: Membership,
-        tell: Callable[[Member, Message], None],
+        send: Callable[[Iterable[Client | None], Message], None],
         every_s: float | None,
     ) -> None:
-        self.left_out = 0
-        self.all_made = False
+        self.dropped_marks = 0
+        self.all_steps_made = False
+        self.checkpoint_time = time.monotonic()
+        self.next_marks: tuple[int, int] = (1, 1)
         self._experiment = experiment
         self._members = members
-        self._tell = tell
+        self._send = send
         self._every_s = every_s
-        self.saved = time.monotonic()
-        self.next_marks: tuple[int, int] = (1, 1)
-        self._marks: list[Gathering] = []  # in the order in which they are to be evaluated
-        self._checkpoint: Gathering | None = None
-        self._checkpoints, self._margin = 0, 1
+        self._marks: list[PendingSnapshots] = []  # in the order of their evaluation
+        self._checkpoint: PendingSnapshots | None = None
+        self._checkpoints = 0
+        self._cycles_ahead = 1  # how far ahead of the furthest worker the next checkpoint is
+        self._marked_samples: int | None = None  # at the previous mark
         self._waiting_bytes = 0
-        self._counting = threading.Lock()
+        self._waiting_lock = threading.Lock()
 
-    # What is due
-
-    def ask(self, now: float, time_s: float, stopping: bool) -> None:
-        """Ask for the marks and the checkpoint that are due. time_s: of the training clock. stopping: a checkpoint is
+    def request_due(self, now: float, time_s: float, stopping: bool) -> None:
+        """Request the marks and the checkpoint that are due. time_s: of the training clock. stopping: a checkpoint is
         due at once."""
         experiment, samples = self._experiment, self._members.samples
         by_samples, by_time = self.next_marks
         if not experiment.algo.lockstep and samples >= by_samples * experiment.mark_samples:
             self.next_marks = int(samples // experiment.mark_samples) + 1, by_time
-            self._ask(Gathering(f"samples:{samples}", self._live(), time_s, samples))
+            self._request_mark(PendingSnapshots(f"samples:{samples}", self._live(), time_s, samples))
         every_s = experiment.eval.every_time_s
         if every_s is not None and time_s >= by_time * every_s:
-            self._ask(Gathering(f"time:{by_time}", self._live(), by_time * every_s))
+            self._request_mark(PendingSnapshots(f"time:{by_time}", self._live(), by_time * every_s))
             self.next_marks = self.next_marks[0], int(time_s / every_s) + 1
-        if self._checkpoint is None and (stopping or (self._every_s is not None and now - self.saved >= self._every_s)):
-            self._ask_for_checkpoint()
+        periodic = self._every_s is not None and now - self.checkpoint_time >= self._every_s
+        if self._checkpoint is None and (stopping or periodic):
+            self._request_checkpoint()
 
-    def ask_for_the_last(self, time_s: float) -> None:
-        """The mark at the end of the run, after which nobody trains."""
-        self._ask(Gathering(LAST, self._live(), time_s))
-
-    def _live(self) -> set[int]:
-        """Who can hand in a snapshot: a worker that has come back listens only when it is ready."""
-        return {member.node for member in self._members.members if member.ready and not member.lost}
-
-    def _ask(self, gathering: Gathering) -> None:
-        last = gathering.key == LAST
-        if self._waiting_bytes > WAITING_LIMIT and not last:
-            self.left_out += 1
-            return
-        self._marks.append(gathering)
-        workers = self._members.workers
-        gathering.gone = {worker.node: worker.steps for worker in workers if worker.node not in gathering.missing}
-        for node in gathering.missing:
-            self._tell(self._members[node], {"kind": "mark", "key": gathering.key, "last": last})
-
-    def _ask_for_checkpoint(self) -> None:
-        """Workers in lock-step hand in the same step: one that nobody has reached when the message comes."""
-        self._checkpoints += 1
-        steps, cycle = None, self._experiment.algo.cycle
-        if self._experiment.algo.lockstep:
-            furthest = max(member.steps for member in self._members.workers)
-            steps = (furthest // cycle + self._margin) * cycle
-        key = f"checkpoint:{self._checkpoints}"
-        self._checkpoint = Gathering(key, self._live(), marks_before=self.next_marks)
-        for node in self._checkpoint.missing:
-            if node < self._experiment.nodes:
-                self._tell(self._members[node], {"kind": "checkpoint", "key": key, "steps": steps})
-            else:
-                self._tell(self._members[node], {"kind": "checkpoint", "key": key})
-
-    # What comes
+    def request_last(self, time_s: float) -> None:
+        """Request the mark at the end of the run, after which nobody trains."""
+        self._request_mark(PendingSnapshots(LAST, self._live(), time_s))
 
     def add(self, node: int, key: str, snapshot: Snapshot, training: bool) -> bool:
-        """A snapshot has come; returns whether anybody was waiting for it."""
-        gathering = self._wanted(key, snapshot, training)
-        if gathering is None:
+        """Add a snapshot that has arrived; returns whether it is needed."""
+        pending = self._find(key, snapshot, training)
+        if pending is None:
             return False
-        with self._counting:
-            self._waiting_bytes += snapshot.size
-        gathering.add(node, snapshot)
-        if key == LAST:
-            self._drop_marks_without(node)
+        with self._waiting_lock:
+            self._waiting_bytes += snapshot.nbytes
+        pending.add(node, snapshot)
+        if key == LAST:  # time has run out: this worker will not make the steps of other workers' marks
+            for mark in [mark for mark in self._marks if mark.key.startswith("step:") and node in mark.missing]:
+                self._marks.remove(mark)
+                self.release(mark)
         return True
 
-    def _wanted(self, key: str, snapshot: Snapshot, training: bool) -> Gathering | None:
-        if self._checkpoint is not None and self._checkpoint.key == key:
-            return self._checkpoint
-        for gathering in self._marks:
-            if gathering.key == key:
-                return gathering
-        if key.startswith("step:") and (training or self.all_made):
-            if self._waiting_bytes > WAITING_LIMIT:
-                self.left_out += not any(member.ended for member in self._members.workers)
-                return None
-            mark = Gathering(key, self._live(), samples=snapshot.steps * self._experiment.unit)
-            asked_for_the_last = bool(self._marks) and self._marks[-1].key == LAST
-            self._marks.insert(len(self._marks) - asked_for_the_last, mark)
-            return mark
-        return None
-
-    def _drop_marks_without(self, node: int) -> None:
-        """Time has run out: this worker will not make the steps at which others have handed in marks."""
-        for gathering in [mark for mark in self._marks if mark.key.startswith("step:") and node in mark.missing]:
-            self._marks.remove(gathering)
-            self.let_go(gathering)
-
-    def missed(self, key: str) -> None:
-        """A worker is past the step of a checkpoint: another one, further ahead."""
+    def retry_checkpoint(self, key: str) -> None:
+        """Drop a checkpoint whose step a worker has passed already; the next one will be further ahead."""
         if self._checkpoint is not None and self._checkpoint.key == key:
             self._checkpoint = None
-            self._margin *= 2
+            self._cycles_ahead *= 2
 
     def give_up(self, member: Member) -> None:
-        """Nothing more will come of a member."""
-        for gathering in [*self._marks, *([self._checkpoint] if self._checkpoint else [])]:
-            gathering.give_up(member.node, member.steps)
+        """Stop waiting for the snapshots of a lost member."""
+        for pending in [*self._marks, *([self._checkpoint] if self._checkpoint else [])]:
+            pending.give_up(member.node, member.steps)
 
-    def complete(self, now: float) -> Iterator[Gathering]:
-        """Take out what is complete, marks in their order."""
+    def take_complete(self, now: float) -> Iterator[PendingSnapshots]:
+        """Remove and yield what is complete, marks in their order."""
         while self._marks and self._marks[0].complete:
             yield self._marks.pop(0)
         checkpoint = self._checkpoint
         if checkpoint is not None and checkpoint.complete:
-            self._checkpoint, self._margin, self.saved = None, 1, now
+            self._checkpoint, self._cycles_ahead, self.checkpoint_time = None, 1, now
             yield checkpoint
 
-    def let_go(self, gathering: Gathering) -> None:
-        """Its vectors need no room any more."""
-        with self._counting:
-            self._waiting_bytes -= sum(snapshot.size for snapshot in gathering.snapshots.values())
+    def is_repeated(self, mark: PendingSnapshots) -> bool:
+        """Return whether the last mark of a lock-step run shows the same step as the mark before. Call it for each."""
+        samples = mark.counters(self._experiment).samples
+        previous, self._marked_samples = self._marked_samples, samples
+        lockstep = self._experiment.algo.lockstep and self._experiment.budget.time_s is None
+        return mark.key == LAST and lockstep and previous == samples
+
+    def release(self, pending: PendingSnapshots) -> None:
+        """Count the memory of these snapshots as free."""
+        with self._waiting_lock:
+            self._waiting_bytes -= pending.nbytes
+
+    def _live(self) -> set[int]:
+        """Return the nodes that can submit a snapshot: a replaced worker listens only once it is ready."""
+        return {member.node for member in self._members.members if member.ready and not member.lost}
+
+    def _send_to(self, nodes: Iterable[int], message: Message) -> None:
+        self._send([self._members[node].client for node in nodes], message)
+
+    def _request_mark(self, mark: PendingSnapshots) -> None:
+        last = mark.key == LAST
+        if self._waiting_bytes > WAITING_LIMIT and not last:
+            self.dropped_marks += 1
+            return
+        self._marks.append(mark)
+        workers = self._members.workers
+        mark.lost_steps = {worker.node: worker.steps for worker in workers if worker.node not in mark.missing}
+        self._send_to(mark.missing, {"kind": "mark", "key": mark.key, "last": last})
+
+    def _request_checkpoint(self) -> None:
+        """Request a checkpoint. Lock-step workers submit the same step: one that none has reached yet."""
+        self._checkpoints += 1
+        steps, cycle = None, self._experiment.algo.cycle
+        if self._experiment.algo.lockstep:
+            furthest = max(member.steps for member in self._members.workers)
+            steps = (furthest // cycle + self._cycles_ahead) * cycle
+        self._checkpoint = PendingSnapshots(f"checkpoint:{self._checkpoints}", self._live(), next_marks=self.next_marks)
+        self._send_to(self._checkpoint.missing, {"kind": "checkpoint", "key": self._checkpoint.key, "steps": steps})
+
+    def _find(self, key: str, snapshot: Snapshot, training: bool) -> PendingSnapshots | None:
+        """Return what a snapshot belongs to. The first one of a step in lock-step creates the step's mark."""
+        if self._checkpoint is not None and self._checkpoint.key == key:
+            return self._checkpoint
+        for mark in self._marks:
+            if mark.key == key:
+                return mark
+        if not key.startswith("step:") or not (training or self.all_steps_made):
+            return None
+        if self._waiting_bytes > WAITING_LIMIT:
+            self.dropped_marks += not any(member.ended for member in self._members.workers)
+            return None
+        mark = PendingSnapshots(key, self._live(), samples=snapshot.steps * self._experiment.unit)
+        last_requested = bool(self._marks) and self._marks[-1].key == LAST
+        self._marks.insert(len(self._marks) - last_requested, mark)
+        return mark

@@ -1,7 +1,7 @@
-"""A mark evaluated in parts by processes beside the workers, the evaluators; here the coordinator's end of it.
+"""Evaluates a mark in parts, on evaluator processes beside the workers.
 
-Into which parts an evaluation falls depends on the number of workers alone, and their sums are added in order: who
-evaluates which part, and how many are there to do it, changes no result.
+The parts depend on the number of workers alone, and their sums are added in order: neither the number of evaluators
+nor who evaluates which part changes a result.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from dsgd.problem.problem import Problem, Sums, total
 from dsgd.processes.control.frames import Message
 from dsgd.processes.control.hub import Client
 
-LOOK_S = 0.1  # how often the thread that waits for parts looks up
-
-Send = Callable[[Client, Message, Mapping[str, Tensor]], None]
+INTERRUPT_POLL_S = 0.1  # how often the thread that waits for parts checks for an interrupt
 
 
 def is_sharded(experiment: Experiment, problem: Problem) -> bool:
-    """What `eval.sharded` means for this run."""
+    """Return whether marks are evaluated in parts: `eval.sharded`, by default for images decoded from files."""
     wanted = experiment.eval.sharded
     return experiment.nodes > 1 and isinstance(problem.data, Decoded) if wanted is None else wanted
 
 
 @dataclass(frozen=True)
-class Part:
-    """One model, x [d] and buffers [nb], on a shard (i, k) of some sets, each (test or training set, limit)."""
+class EvaluationPart:
+    """One model, x [d] and buffers [nb], on shard (i, k) of some sets, each (test or training set, limit)."""
 
     mark: str
     x: Tensor
@@ -43,7 +41,7 @@ class Part:
     shard: tuple[int, int]
 
     def evaluate(self, problem: Problem) -> list[Sums]:
-        """Of each of the sets."""
+        """Return the sums over this shard of each set."""
         return [problem.sums(self.x, self.buffers, test, limit, self.shard) for test, limit in self.sets]
 
     def message(self, number: int) -> Message:
@@ -54,15 +52,15 @@ class Part:
         return {"x": self.x, "buffers": self.buffers}
 
     @classmethod
-    def received(cls, message: Message, vectors: Mapping[str, Tensor]) -> Part:
-        part, parts = message["shard"]
+    def received(cls, message: Message, vectors: Mapping[str, Tensor]) -> EvaluationPart:
+        i, k = message["shard"]
         sets = tuple((test, limit) for test, limit in message["sets"])
-        return cls(message["mark"], vectors["x"], vectors["buffers"], sets, (part, parts))
+        return cls(message["mark"], vectors["x"], vectors["buffers"], sets, (i, k))
 
 
 @dataclass(eq=False)
-class Evaluator:
-    """A process that evaluates, as the coordinator sees it. busy: the number of the part that it has."""
+class EvaluatorClient:
+    """An evaluator process as the coordinator sees it. busy: number of the part that it evaluates."""
 
     name: str
     client: Client
@@ -70,29 +68,35 @@ class Evaluator:
     silent: bool = False
 
 
-class Evaluators:
-    """Parts are waited for by one thread and handed out by another, which listens to the evaluators.
+class EvaluatorPool:
+    """Distributes parts over the evaluators. One thread waits for results, another listens to the evaluators.
 
-    send: to an evaluator. timeout_s: after so much silence a part is given to somebody else. alone_s: until then, by
-    time.monotonic(), somebody may still come when nobody is there. log: gets one line on whatever the user should know.
+    send: sends a message with vectors to an evaluator. timeout_s: silence after which a part is given to another one.
+    join_deadline: until then, by time.monotonic(), the first evaluator may still join. log: gets lines for the user.
     """
 
-    def __init__(self, send: Send, timeout_s: float, alone_s: float, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[Client, Message, Mapping[str, Tensor]], None],
+        timeout_s: float,
+        join_deadline: float,
+        log: Callable[[str], None],
+    ) -> None:
         self._send = send
         self._timeout_s = timeout_s
-        self._alone_s = alone_s
+        self._join_deadline = join_deadline
         self._log = log
-        self._evaluators: list[Evaluator] = []
-        self._parts: dict[int, Part] = {}  # that are not yet evaluated, by number
+        self._evaluators: list[EvaluatorClient] = []
+        self._parts: dict[int, EvaluationPart] = {}  # not yet evaluated, by number
         self._waiting: deque[int] = deque()
-        self._found: dict[int, list[Sums]] = {}
+        self._results: dict[int, list[Sums]] = {}
         self._count = 0
         self._changed = threading.Condition()
 
-    # For the thread that evaluates
+    # For the thread that waits for results
 
-    def submit(self, parts: Sequence[Part]) -> range:
-        """Have them evaluated; returns their numbers."""
+    def submit(self, parts: Sequence[EvaluationPart]) -> range:
+        """Queue parts for evaluation; returns their numbers."""
         with self._changed:
             numbers = range(self._count, self._count + len(parts))
             self._count = numbers.stop
@@ -100,51 +104,52 @@ class Evaluators:
             self._waiting.extend(numbers)
         return numbers
 
-    def results(self, numbers: range, problem: Problem, look: Callable[[], None]) -> list[list[Sums]]:
-        """Of these parts. Evaluates them itself where there is nobody else. look: called now and then."""
+    def results(self, numbers: range, problem: Problem, check_interrupt: Callable[[], None]) -> list[list[Sums]]:
+        """Wait for the sums of these parts. Evaluates them in this thread if there is no live evaluator."""
         while True:
-            look()
+            check_interrupt()
             with self._changed:
-                if all(number in self._found for number in numbers):
-                    return [self._found.pop(number) for number in numbers]
-                own = self._take() if self._nobody() else None
+                if all(number in self._results for number in numbers):
+                    return [self._results.pop(number) for number in numbers]
+                own = self._take() if self._is_empty() else None
                 if own is None:
-                    self._changed.wait(LOOK_S)
+                    self._changed.wait(INTERRUPT_POLL_S)
                     continue
                 part = self._parts[own]
             sums = part.evaluate(problem)
             with self._changed:
-                self._put(own, sums)
+                self._store(own, sums)
 
-    def _nobody(self) -> bool:
-        return time.monotonic() > self._alone_s and all(evaluator.silent for evaluator in self._evaluators)
+    # For the thread that listens to the evaluators
 
-    # For the thread that listens
+    @property
+    def clients(self) -> list[Client]:
+        return [evaluator.client for evaluator in self._evaluators]
 
-    def join(self, client: Client, name: str) -> Evaluator:
+    def join(self, client: Client, name: str) -> EvaluatorClient:
         with self._changed:
-            self._evaluators.append(Evaluator(name, client))
+            self._evaluators.append(EvaluatorClient(name, client))
             return self._evaluators[-1]
 
-    def answer(self, evaluator: Evaluator, message: Message) -> None:
-        """It has evaluated its part, or says why it cannot; then it leaves."""
+    def receive(self, evaluator: EvaluatorClient, message: Message) -> None:
+        """Take the sums of a part, or the error of an evaluator, which then ends."""
         with self._changed:
             if "error" in message:
                 self._log(f"{evaluator.name} cannot evaluate: {message['error']}; its part is given to others")
-                self._leave(evaluator)
+                self._remove(evaluator)
                 return
             evaluator.busy = None
-            self._put(message["number"], [Sums(*sums) for sums in message["sums"]])
+            self._store(message["number"], [Sums(*sums) for sums in message["sums"]])
 
-    def gone(self, evaluator: Evaluator) -> None:
-        """Its connection has ended."""
+    def disconnected(self, evaluator: EvaluatorClient) -> None:
+        """Remove an evaluator whose connection has ended."""
         with self._changed:
             if evaluator in self._evaluators:
                 self._log(f"{evaluator.name} has died; its part is given to others")
-                self._leave(evaluator)
+                self._remove(evaluator)
 
-    def tick(self, now: float) -> None:
-        """Hand out what is waiting. Call it often."""
+    def assign(self, now: float) -> None:
+        """Give waiting parts to idle evaluators, and parts of silent ones to others. Call it often."""
         with self._changed:
             for evaluator in self._evaluators:
                 silent = now - evaluator.client.heard > self._timeout_s
@@ -152,78 +157,80 @@ class Evaluators:
                     self._log(
                         f"{evaluator.name} has been silent for {self._timeout_s:g} s; others evaluate in its place"
                     )
-                    self._again(evaluator.busy)
+                    self._requeue(evaluator.busy)
                 evaluator.silent = silent
                 if not silent and evaluator.busy is None and (number := self._take()) is not None:
                     evaluator.busy = number
                     part = self._parts[number]
                     self._send(evaluator.client, part.message(number), part.vectors)
-            if self._nobody():
+            if self._is_empty():
                 self._changed.notify()
 
-    def tell(self, message: Message) -> None:
-        for evaluator in self._evaluators:
-            self._send(evaluator.client, message, {})
-
-    def leave(self) -> None:
-        """Nobody listens any more: what is left must be done by who waits for it."""
+    def close(self) -> None:
+        """Remove all evaluators: the thread that waits for results must evaluate what is left."""
         with self._changed:
-            self._alone_s = 0.0
+            self._join_deadline = 0.0
             for evaluator in [*self._evaluators]:
-                self._leave(evaluator)
+                self._remove(evaluator)
             self._changed.notify()
 
     # With the lock held
 
+    def _is_empty(self) -> bool:
+        return time.monotonic() > self._join_deadline and all(evaluator.silent for evaluator in self._evaluators)
+
     def _take(self) -> int | None:
-        """The next part that nobody has evaluated."""
+        """Return the number of the next part that nobody has evaluated."""
         while self._waiting:
             number = self._waiting.popleft()
             if number in self._parts:
                 return number
         return None
 
-    def _put(self, number: int, sums: list[Sums]) -> None:
-        if self._parts.pop(number, None) is not None:  # a second answer is the same
-            self._found[number] = sums
+    def _store(self, number: int, sums: list[Sums]) -> None:
+        if self._parts.pop(number, None) is not None:  # a second result is the same
+            self._results[number] = sums
             self._changed.notify()
 
-    def _again(self, number: int | None) -> None:
+    def _requeue(self, number: int | None) -> None:
         if number in self._parts:
             self._waiting.appendleft(number)
 
-    def _leave(self, evaluator: Evaluator) -> None:
+    def _remove(self, evaluator: EvaluatorClient) -> None:
         self._evaluators.remove(evaluator)
         if not evaluator.silent:
-            self._again(evaluator.busy)
-        self._alone_s = min(self._alone_s, time.monotonic()) if not self._evaluators else self._alone_s
+            self._requeue(evaluator.busy)
+        if not self._evaluators:
+            self._join_deadline = min(self._join_deadline, time.monotonic())
 
 
 def measure_in_parts(
-    evaluators: Evaluators,
+    pool: EvaluatorPool,
     experiment: Experiment,
     problem: Problem,
     mark: str,
     xs: Sequence[Tensor],
     buffers: Sequence[Tensor],
     centre: Tensor | None,
-    look: Callable[[], None],
+    check_interrupt: Callable[[], None],
 ) -> dict[str, float | None]:
-    """As `dsgd.problem.evaluation.measure`, by the evaluators: the output model in a part for each worker of the
-    experiment, the workers' own models in as many parts together. look: called now and then."""
+    """Do what `dsgd.problem.evaluation.measure` does, on the evaluators: the output model in one part per worker of
+    the experiment, the workers' distinct models in as many parts together."""
     rule, p = experiment.eval, experiment.nodes
     places, first = distinct(xs, buffers)
     shards = max(1, p // len(first))
     test_set = (True, None)
-    own = [Part(mark, xs[rank], buffers[rank], (test_set,), (i, shards)) for rank in first for i in range(shards)]
-    of_workers = evaluators.submit(own if problem.data.classes else [])  # the larger parts first
+    own = [
+        EvaluationPart(mark, xs[rank], buffers[rank], (test_set,), (i, shards)) for rank in first for i in range(shards)
+    ]
+    of_workers = pool.submit(own if problem.data.classes else [])  # the larger parts first
     output, statistics = output_model(problem, rule, xs, buffers, centre)
     sets = ((False, rule.train_samples), test_set)
-    of_output = evaluators.submit([Part(mark, output, statistics, sets, (i, p)) for i in range(p)])
+    of_output = pool.submit([EvaluationPart(mark, output, statistics, sets, (i, p)) for i in range(p)])
     train, test = (
-        problem.measured(total(sums)) for sums in zip(*evaluators.results(of_output, problem, look), strict=True)
+        problem.measured(total(sums)) for sums in zip(*pool.results(of_output, problem, check_interrupt), strict=True)
     )
-    found = [total(sums) for sums in evaluators.results(of_workers, problem, look)]
+    found = [total(sums) for sums in pool.results(of_workers, problem, check_interrupt)]
     by_model = [total(found[begin : begin + shards]) for begin in range(0, len(found), shards)]
     accuracies = [by_model[place].correct / by_model[place].samples for place in places if by_model]
     return fields(train, test, accuracies, xs)

@@ -1,4 +1,4 @@
-"""How processes that torchrun or srun has started on many machines find the coordinator of rank 0, and agree."""
+"""Rendezvous: processes started by torchrun or srun find the coordinator of rank 0 and agree on the run."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import Any
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.host.launcher import Launch
-from dsgd.processes.job import HELLO_S
+from dsgd.processes.job import JOIN_TIMEOUT_S
 
 TOKEN_BYTES = 32
-POLL_S = 0.05
-VERDICT_S = 3.0  # by which the others outwait rank 0, which knows best who has not come
+STORE_POLL_S = 0.05
+VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What rank 0 tells the others. folder: of the run. token: in hexadecimal. config: resolved, version: of the
-    code."""
+    """The run that rank 0 proposes to the others. host, port: of its coordinator. folder: of the record. token: in
+    hexadecimal. config: resolved. version: of the code."""
 
     host: str
     port: int
@@ -39,25 +39,35 @@ class Meeting:
 
 
 class NoMeeting(ConnectionError):
-    """The master cannot be reached, or somebody is not there."""
+    """Raised when the master cannot be reached, or a rank is missing or objects."""
 
 
 def listen(host: str) -> socket.socket:
-    """A listening socket of the coordinator on the interface of this address, any free port. Raises NoMeeting."""
+    """Open a listening socket for the coordinator at this address, on any free port. Raises NoMeeting."""
     try:
         return socket.create_server((host, 0), backlog=1024)
     except OSError as error:
         raise NoMeeting(f"MASTER_ADDR must be an address of the machine of rank 0, got {host}: {error}") from error
 
 
+def serve_store(listener: socket.socket) -> TCPStore:
+    """Serve a store at this listener. By itself a store would listen on every interface."""
+    host, port = listener.getsockname()[:2]
+    limit = timedelta(seconds=JOIN_TIMEOUT_S)
+    return TCPStore(
+        host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
 def new_token() -> str:
+    """Return a random token, in hexadecimal, that admits processes to the run."""
     return secrets.token_hex(TOKEN_BYTES)
 
 
 def master_of(launch: Launch) -> str:
-    """The IPv4 address of the machine of rank 0 at which all others reach it. Raises NoMeeting.
+    """Return the IPv4 address at which all machines reach that of rank 0. Raises NoMeeting.
 
-    Many machines take their own name for 127.0.1.1. There it is the address of the interface that leads to another
+    Many machines resolve their own name to 127.0.1.1; there it is the address of the interface that leads to another
     machine of the step."""
     address = address_of(launch.master_address)
     if not address.startswith("127.") or launch.local_nodes == launch.nodes:
@@ -68,14 +78,14 @@ def master_of(launch: Launch) -> str:
         )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((address_of(launch.last_host), 9))  # of a datagram socket: sends nothing
+            probe.connect((address_of(launch.last_host), 9))  # a datagram socket sends nothing here
         except OSError as error:
             raise NoMeeting(f"{launch.last_host} cannot be reached from the machine of rank 0: {error}") from error
         return probe.getsockname()[0]
 
 
 def address_of(name: str) -> str:
-    """The IPv4 address of a host. Raises NoMeeting."""
+    """Resolve the name of a host to an IPv4 address. Raises NoMeeting."""
     try:
         return socket.gethostbyname(name)
     except OSError as error:
@@ -83,17 +93,18 @@ def address_of(name: str) -> str:
 
 
 def meet(launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meeting], str | None]) -> Meeting:
-    """Rank 0 makes the offer, everybody gets it and may object. Returns when all have come and nobody has objected.
+    """Agree on the run that rank 0 offers: all ranks get the offer and may object; returns when all have accepted.
 
-    Raises NoMeeting with the same objection everywhere, or after at most 30 seconds."""
-    deadline = time.monotonic() + HELLO_S
-    with _reached(launch):
+    offer: called in rank 0. object_to: returns an objection or None. Raises NoMeeting with the same objection in every
+    rank, or after at most 30 seconds."""
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    with _store_errors(launch):
         store = _serve(launch) if _serves(launch) else _connect(launch, deadline)
         key = f"dsgd/{launch.job}"
         if launch.rank == 0:
             store.set(key, json.dumps(asdict(offer())))
         elif _missing(store, [key], deadline):
-            raise NoMeeting(f"rank {launch.rank}: rank 0 did not come within {HELLO_S:g} s to {_place(launch)}")
+            raise NoMeeting(f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {_master(launch)}")
         meeting = Meeting(**json.loads(store.get(key)))
         objection = object_to(meeting)
         verdict = _agree(launch, store, key, "" if objection is None else f"rank {launch.rank}: {objection}", deadline)
@@ -103,12 +114,12 @@ def meet(launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meet
 
 
 def _agree(launch: Launch, store: TCPStore, key: str, objection: str, deadline: float) -> str:
-    """The objection of the lowest rank that has one, or "". Everybody knows it when this returns in rank 0."""
+    """Return the objection of the lowest rank that has one, or "". All ranks have received it when rank 0 returns."""
     others = [f"{key}/{rank}" for rank in range(1, launch.nodes)]
     if launch.rank > 0:
         store.set(f"{key}/{launch.rank}", json.dumps(objection))
-        if _missing(store, [f"{key}/verdict"], deadline + VERDICT_S):
-            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {_place(launch)}")
+        if _missing(store, [f"{key}/verdict"], deadline + VERDICT_MARGIN_S):
+            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {_master(launch)}")
         verdict = json.loads(store.get(f"{key}/verdict"))
         store.set(f"{key}/{launch.rank}/left", "")
         return verdict
@@ -116,26 +127,22 @@ def _agree(launch: Launch, store: TCPStore, key: str, objection: str, deadline: 
     said = [objection, *(json.loads(store.get(other)) for other in others if other not in late)]
     if late:
         names = ", ".join(other.rpartition("/")[2] for other in late)
-        said.append(f"rank {names} did not come within {HELLO_S:g} s to {_place(launch)}")
+        said.append(f"rank {names} did not come within {JOIN_TIMEOUT_S:g} s to {_master(launch)}")
     verdict = next(filter(None, said), "")
     store.set(f"{key}/verdict", json.dumps(verdict))
     if _serves(launch):  # the store ends with this process
-        _missing(store, [f"{other}/left" for other in others if other not in late], time.monotonic() + VERDICT_S)
+        _missing(store, [f"{other}/left" for other in others if other not in late], time.monotonic() + VERDICT_MARGIN_S)
     return verdict
 
 
 def _missing(store: TCPStore, keys: Sequence[str], deadline: float) -> list[str]:
-    """Wait for keys; returns those that are not there by the deadline. The store's own waiting would write to the
-    terminal."""
-    missing = list(keys)
-    while missing := [key for key in missing if not store.check([key])]:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(POLL_S)
+    """Wait for keys; returns those missing at the deadline. The store's own wait would print to the terminal."""
+    while (missing := [key for key in keys if not store.check([key])]) and time.monotonic() <= deadline:
+        time.sleep(STORE_POLL_S)
     return missing
 
 
-def _place(launch: Launch) -> str:
+def _master(launch: Launch) -> str:
     return f"MASTER_ADDR={launch.master_address} MASTER_PORT={launch.master_port}"
 
 
@@ -144,58 +151,52 @@ def _serves(launch: Launch) -> bool:
 
 
 @contextmanager
-def _reached(launch: Launch) -> Iterator[None]:
+def _store_errors(launch: Launch) -> Iterator[None]:
+    """Turn errors of the store into NoMeeting."""
     try:
         yield
     except (DistNetworkError, DistStoreError) as error:
-        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_place(launch)}") from error
+        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
 
 
 def _serve(launch: Launch) -> TCPStore:
-    """A store on the interface of the master's address, and on no other."""
+    """Serve the store of the rendezvous at the master's address, and on no other interface."""
     address = master_of(launch)
     try:
         listener = socket.create_server((address, launch.master_port), backlog=1024)
     except OSError as error:
         what = "port in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise NoMeeting(f"rank 0: {what}: {_place(launch)}") from error
-    return TCPStore(
-        address,
-        launch.master_port,
-        is_master=True,
-        timeout=timedelta(seconds=HELLO_S),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+        raise NoMeeting(f"rank 0: {what}: {_master(launch)}") from error
+    return serve_store(listener)
 
 
 def _connect(launch: Launch, deadline: float) -> TCPStore:
-    """The store of somebody else. Raises NoMeeting if there is none by the deadline."""
+    """Connect to the store that another process serves. Raises NoMeeting if there is none by the deadline."""
     address, port = master_of(launch), launch.master_port
     while True:
         try:
-            socket.create_connection((address, port), max(deadline - time.monotonic(), POLL_S)).close()
+            socket.create_connection((address, port), max(deadline - time.monotonic(), STORE_POLL_S)).close()
             break
         except OSError as error:
             if time.monotonic() > deadline:
-                raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_place(launch)}") from error
-            time.sleep(POLL_S)
+                raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
+            time.sleep(STORE_POLL_S)
     answer: SimpleQueue[TCPStore | Exception] = SimpleQueue()
 
     def connect() -> None:
-        limit = timedelta(seconds=HELLO_S)
+        limit = timedelta(seconds=JOIN_TIMEOUT_S)
         try:
             answer.put(TCPStore(address, port, is_master=False, timeout=limit, wait_for_workers=False))
         except (DistNetworkError, DistStoreError) as error:
             answer.put(error)
 
-    # whatever else may listen there: a store's client waits for its answer without a limit
+    # in a thread: where something else listens, a store's client waits for its answer without a limit
     connecting = threading.Thread(target=connect, name="meeting", daemon=True)
     connecting.start()
     try:
-        found = answer.get(timeout=max(deadline - time.monotonic(), POLL_S))
+        found = answer.get(timeout=max(deadline - time.monotonic(), STORE_POLL_S))
     except Empty as error:
-        raise NoMeeting(f"rank {launch.rank}: something else listens at {_place(launch)}") from error
+        raise NoMeeting(f"rank {launch.rank}: something else listens at {_master(launch)}") from error
     connecting.join()  # this process is about to fork
     if isinstance(found, Exception):
         raise found

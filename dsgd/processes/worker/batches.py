@@ -1,4 +1,4 @@
-"""The batches of one worker on its devices, the next one on its way while the devices compute with this one."""
+"""Loads a worker's batches onto its devices, the next one while the devices compute with the current one."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dsgd.data import Data
 
 @runtime_checkable
 class Pixels(Protocol):
-    """Data that are 8-bit until they are on the device: a quarter of the bytes on the way, and no work for the CPU."""
+    """Data that stay 8-bit until they are on the device: a quarter of the bytes to copy, and no CPU work."""
 
     scale: Tensor  # [channels, 1, 1] fp64: inputs are pixels * scale + shift
     shift: Tensor
 
     def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
-        """As `Data.batch`, with inputs [b, *input_shape] uint8. pinned: in memory that devices copy from."""
+        """Return a batch like `Data.batch`, but with inputs [b, *input_shape] uint8. pinned: in page-locked memory."""
         ...
 
 
 def normalised(pixels: Tensor, data: Pixels, dtype: torch.dtype) -> Tensor:
-    """Inputs [b, *input_shape] of pixels [b, *input_shape] uint8, where these are."""
+    """Convert pixels [b, *input_shape] uint8 to inputs [b, *input_shape] on the same device."""
     scale, shift = (part.to(pixels.device, dtype) for part in (data.scale, data.shift))
     return torch.addcmul(shift, pixels.to(dtype), scale)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A device's slice of a batch. arrives: when the copy to the device ends; None on a CPU, where it is there."""
+    """A device's slice of a batch. arrives: the end of its copy to the device; None on a CPU."""
 
     inputs: Tensor
     targets: Tensor
@@ -43,7 +43,7 @@ class Batch:
         return len(self.inputs)
 
     def wait(self) -> None:
-        """Let what this thread asks of the device from now on come after the copy."""
+        """Make later work of this thread on the device wait for the copy."""
         if self.arrives is not None:
             computing = torch.cuda.current_stream(self.inputs.device)
             computing.wait_event(self.arrives)
@@ -52,25 +52,24 @@ class Batch:
 
 
 class Batches:
-    """For a thread that asks for one step after the other. devices: each gets an equal slice of a batch.
+    """Loads batches for one thread. devices: each gets an equal slice of a batch.
 
-    On GPUs what a batch needs happens in a thread and on streams of its own: decoding into pinned memory, the copy to
-    the device and the normalisation there."""
+    For GPUs a batch is decoded into pinned memory, copied and normalised in a thread and on streams of its own."""
 
     def __init__(self, data: Data, dtype: torch.dtype, devices: Sequence[torch.device]) -> None:
         self._data = data
         self._dtype = dtype
         self._devices = devices
         self._streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for device in devices]
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")  # starts none before its first task
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")  # starts no thread before its first task
         self._ahead: tuple[tuple[int, int], Future[list[Batch]]] | None = None
 
     def prefetch(self, rank: int, step: int) -> None:
-        """Begin with a batch that will be asked for next."""
+        """Start loading the batch that `get` will be called for next."""
         self._ahead = (rank, step), self._thread.submit(self._load, rank, step)
 
     def get(self, rank: int, step: int) -> list[Batch]:
-        """Of every device that gets any of it."""
+        """Return the slices of a batch; a device without samples has none."""
         if self._ahead is None:
             return self._load(rank, step)
         (expected, coming), self._ahead = self._ahead, None

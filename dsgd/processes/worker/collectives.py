@@ -1,6 +1,6 @@
-"""Averages over all workers: process groups, and the thread that all-reduces vectors.
+"""Process groups of the workers, and the thread that all-reduces vectors.
 
-A process group serves one thread: operations of two threads on one group mix silently. So there is a group for the
+A process group serves one thread: operations of two threads on one group mix silently. So there is one group for the
 gradients that the compute thread reduces, and one for the vectors of `Averaging`.
 """
 
@@ -28,15 +28,14 @@ SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class CollectiveFailed(ConnectionError):
-    """A collective operation did not end: a peer is dead, or was silent for longer than the time limit."""
+    """Raised when a collective fails: a peer is dead, or was silent for longer than the time limit."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The process groups of one worker. One worker alone has none, and its averages are what it puts in.
+    """The process groups of a worker. With one worker there are none, and all-reduce returns its input.
 
-    gradients: for the compute thread; vectors: for the thread of `Averaging`. timeout_s: how long any operation waits
-    for a silent peer.
+    gradients: for the compute thread. vectors: for the thread of `Averaging`. timeout_s: limit of every operation.
     """
 
     rank: int
@@ -46,8 +45,8 @@ class Groups:
     timeout_s: float
 
     def leave(self) -> None:
-        """Give the groups back, whether peers live or not; takes at most the time limit. May be called again."""
-        # an operation that is still under way is waited for, in C++ and beyond the reach of an exception
+        """Destroy the groups, even where peers are dead; takes at most the time limit. May be called again."""
+        # torch waits for a pending operation, in C++ and out of reach of an exception
         leaving = threading.Thread(target=_destroy, name="leave groups", daemon=True)
         leaving.start()
         leaving.join(self.timeout_s)
@@ -56,11 +55,11 @@ class Groups:
 def join_groups(
     store: Store, rank: int, nodes: int, backend: Literal["gloo", "nccl"], timeout_s: float, address: str
 ) -> Groups:
-    """Meet all workers. Waits for the last one, up to timeout_s.
+    """Form the process groups; waits for all workers, up to timeout_s.
 
-    store: fresh for every start of all workers (a `PrefixStore` of a common one will do). address: IPv4 address of this
-    machine whose interface carries the traffic, unless GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names another one.
-    Raises CollectiveFailed; ValueError if no interface has the address.
+    store: new for every start of all workers (or a new `PrefixStore`). address: IPv4 address of the interface that
+    carries the traffic, unless GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names another one. Raises CollectiveFailed;
+    ValueError if no interface has the address.
     """
     if nodes == 1:
         return Groups(rank, nodes, None, None, timeout_s)
@@ -77,13 +76,13 @@ def join_groups(
     except CollectiveFailed:
         _destroy()
         raise
-    assert isinstance(vectors, dist.ProcessGroup)  # a number stands for those who are not in the group
+    assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
     return Groups(rank, nodes, dist.group.WORLD, vectors, timeout_s)
 
 
 @contextmanager
 def collective(rank: int, what: str) -> Iterator[None]:
-    """Turns the backend's errors into one line that says which worker waited for what."""
+    """Turn the backend's errors into CollectiveFailed, one line that names the worker and the operation."""
     try:
         yield
     except RuntimeError as error:
@@ -93,7 +92,7 @@ def collective(rank: int, what: str) -> Iterator[None]:
 
 
 def interface_of(address: str) -> str:
-    """Name of the network interface that has the IPv4 `address`. Raises ValueError if none has."""
+    """Return the name of the network interface with this IPv4 address. Raises ValueError if there is none."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
         for _, name in socket.if_nameindex():
@@ -109,22 +108,20 @@ def interface_of(address: str) -> str:
 
 
 class Averaging:
-    """The mean of vectors over all workers, one after the other in the order of the calls, in a thread of its own.
-
-    All workers must make the same calls in the same order.
-    """
+    """Averages vectors over all workers, in a thread of its own. All workers must make the same calls in the same
+    order."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
 
     def all_reduce_mean(self, v: Tensor) -> Future[Tensor]:
-        """The mean [d] over all workers of their v [d], float32 or float64, the same bits everywhere. v is not changed
-        and must not be until the answer is there. The future may raise CollectiveFailed."""
+        """Average v [d], float32 or float64, over all workers; the mean is bitwise equal in all of them. v must not
+        change until the future is done. The future may raise CollectiveFailed."""
         return self._thread.submit(self._mean, v)
 
     def close(self) -> None:
-        """End the thread: what has not begun is cancelled, what has is waited for, at most up to the time limit."""
+        """End the thread. Calls that have not begun are cancelled; one that has is waited for, up to the time limit."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _mean(self, v: Tensor) -> Tensor:
@@ -140,7 +137,7 @@ class Averaging:
 
 
 def finish(device: torch.device) -> None:
-    """Wait until the device has done what this thread asked of it: another thread, or the CPU, may use the results."""
+    """Wait for this thread's work on the device, so that other threads and the CPU may use the results."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -149,5 +146,5 @@ def _destroy() -> None:
     if dist.is_initialized():
         try:
             dist.destroy_process_group()
-        except RuntimeError:  # a dead peer cannot be told; nothing of ours is left to save
+        except RuntimeError:  # a dead peer cannot take part; there is nothing left to save
             return

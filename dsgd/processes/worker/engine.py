@@ -1,14 +1,13 @@
-"""A worker's engine in a process of its own: it answers requests by doing the work.
+"""The engine of a worker in a process of its own: it answers an algorithm's requests by doing the work.
 
-The algorithm's coroutines run in one thread, this one. Gradients, collectives and messages run in others and come back
-as events, so that whatever was started goes on while a gradient is computed. Vectors move to the CPU for the pairwise
-plane, and back.
+The algorithm's coroutines run in the thread that calls `WorkerEngine.run`. Gradients, collectives and messages run in
+other threads and return as events. Vectors are copied to the CPU for the pairwise plane, and back.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from dsgd.experiment import Experiment
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
+from dsgd.processes.worker.coordinator_client import CoordinatorClient
 from dsgd.streams import stream
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
@@ -28,18 +28,15 @@ T = TypeVar("T")
 
 
 class CannotGoOn(ConnectionError):
-    """Something that the algorithm must have will not come. blame: the rank it should have come from, if known."""
+    """Raised when something that the algorithm needs will not arrive. peer: the node it was expected from, if known."""
 
-    def __init__(self, text: str, blame: int | None = None) -> None:
+    def __init__(self, text: str, peer: int | None = None) -> None:
         super().__init__(text)
-        self.blame = blame
+        self.peer = peer
 
 
-class Engine:
-    """Implements `dsgd.worker.Engine` for one worker.
-
-    tell: sends a small message to the coordinator. hand_in: sends it a snapshot, in the background.
-    """
+class WorkerEngine:
+    """Implements `dsgd.worker.Engine` for one worker."""
 
     def __init__(
         self,
@@ -50,27 +47,25 @@ class Engine:
         plane: Plane,
         compute: Compute,
         averaging: Averaging,
-        tell: Callable[..., None],
-        hand_in: Callable[[str, int, float, dict[str, Any], dict[str, Tensor], dict[str, Any]], None],
+        client: CoordinatorClient,
     ) -> None:
         self.experiment = experiment
         self.plane = plane
         self.compute = compute
         self.averaging = averaging
-        self.tell = tell
-        self.hand_in = hand_in
+        self.client = client
         self.worker = Worker(rank, experiment.nodes, x, stream("algorithm", experiment.seed, rank), self)
         self.buffers = buffers
         self.velocity: Tensor | None = None
         self.batches = 0
         self.events: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = SimpleQueue()
-        self.total = (0, 0)  # samples of all workers, and how many steps of ours are among them, as last told
+        self.total = (0, 0)  # samples of all workers, and steps of this one among them, as last received
         self.staleness = [0, 0, 0]  # sum, count, largest
-        self.missed = 0  # pulls and pushes that did not reach their peer
+        self.missed = 0  # pulls and pushes that failed
         self.ended = False
         self.communicating: list[tuple[float, float]] | None = [] if experiment.trace else None
         self._collective_calls = 0
-        self._busy_s = 0.0  # in the coroutines themselves
+        self._busy_s = 0.0  # time spent in the coroutines
         self._begun = 0.0
         self._mark_due = False
         self._checkpoint: tuple[str, int | None] | None = None
@@ -88,8 +83,8 @@ class Engine:
     # The loop
 
     def run(self, time_s: float) -> None:
-        """Train until the algorithm ends or `leave` is called from an event. time_s: what the training clock shows
-        now. Raises CannotGoOn."""
+        """Train until the algorithm ends or an event calls `leave`. time_s: the training clock now. Raises
+        CannotGoOn."""
         self._begun = time.monotonic() - time_s
         self._task = Task(self.experiment.algo.train(self.worker), self, self.perform)
         self.events.put((self._task.resume, ()))
@@ -101,25 +96,25 @@ class Engine:
                 if self._mark_due:
                     self._step_mark()
                 self.leave()
-                self.tell("ended", time_s=self.time_s, steps=self.worker.steps)
+                self.client.send("ended", time_s=self.time_s, steps=self.worker.steps)
             self._busy_s += time.monotonic() - begin
 
     def leave(self) -> None:
-        """Train no more; what is under way is dropped."""
+        """Stop training; pending requests are dropped."""
         self.ended = True
 
     @property
     def time_s(self) -> float:
-        """Seconds of the training clock: since the start, evaluation apart, which happens elsewhere."""
+        """Seconds on the training clock. Evaluation happens in other processes and does not count."""
         return time.monotonic() - self._begun
 
     def perform(self, task: Task[Any], request: Request) -> None:
-        if self._mark_due:  # a mark is at the same place of the algorithm in all workers, whatever has come to each
+        if self._mark_due:  # at the same place of the algorithm in all workers, whatever messages have arrived
             self._step_mark()
         self._perform[type(request)](task, request)
 
     def _then(self, future: Future[Any], answer: Callable[[Future[Any]], None], computes: bool = False) -> None:
-        """Call answer(future) in this thread when it is done."""
+        """Call answer(future) in the engine's thread once it is done. computes: it is no communication."""
         begin = time.monotonic()
 
         def arrived(done: Future[Any]) -> None:
@@ -129,7 +124,7 @@ class Engine:
 
         future.add_done_callback(arrived)
 
-    # What a worker asks without waiting
+    # Calls of a worker that take no time
 
     def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
         task = Task(coroutine, self, self.perform)
@@ -137,7 +132,7 @@ class Engine:
         return task
 
     def publish(self, worker: Worker) -> None:
-        self.plane.publish(host(worker.x), worker.steps)
+        self.plane.publish(to_cpu(worker.x), worker.steps)
 
     def inbox(self, worker: Worker) -> list[Tensor]:
         return [vector.to(worker.x.device) for vector, _, _ in self.plane.inbox()]
@@ -166,7 +161,7 @@ class Engine:
         self.velocity = experiment.optimizer.step(worker.x, g, self.velocity, rate)
         worker.steps += 1
         self.plane.set_steps(worker.steps)
-        self.tell("steps", steps=worker.steps)
+        self.client.send("steps", steps=worker.steps)
         if experiment.algo.lockstep:
             before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
             self._mark_due = now // experiment.mark_samples > before // experiment.mark_samples
@@ -174,7 +169,7 @@ class Engine:
     # Snapshots
 
     def counters(self) -> dict[str, Any]:
-        """What this worker adds to the fields of a mark."""
+        """Return this worker's contribution to the fields of a mark."""
         return {
             "bytes_sent": self.plane.bytes_sent + self._collective_bytes,
             "busy_s": self.compute.busy_s + self._busy_s,
@@ -183,17 +178,22 @@ class Engine:
         }
 
     def snapshot(self, key: str) -> None:
-        """Hand in x as it is now; the algorithm does not notice."""
-        vectors = {"x": host(self.worker.x).clone(), "buffers": host(self.buffers).clone()}
+        """Submit copies of x and the buffers as they are now; after the end with `trace`, also the spans."""
+        vectors = {"x": self.worker.x, "buffers": self.buffers}
         if self.ended and self.communicating is not None:
             for name, spans in (("computing", self.compute.spans or []), ("communicating", self.communicating)):
                 vectors[name] = torch.tensor(spans, dtype=torch.float64).flatten().sub_(self._begun)
-        self.hand_in(key, self.worker.steps, self.time_s, self.counters(), vectors, {})
+        self._submit(key, vectors, {})
+
+    def _submit(self, key: str, vectors: dict[str, Tensor], extra: dict[str, Any]) -> None:
+        copies = {name: to_cpu(vector).clone() for name, vector in vectors.items()}
+        fields = {"key": key, "steps": self.worker.steps, "time_s": self.time_s, "counters": self.counters()}
+        self.client.submit({**fields, "extra": extra}, copies)
 
     def checkpoint_at(self, key: str, steps: int | None) -> None:
-        """Hand in everything at the end of the next cycle, or of the one that ends with this step."""
+        """Submit the whole state after `steps` steps; None: at the end of the current cycle."""
         if self.ended or (steps is not None and self.worker.steps >= steps):
-            self.tell("missed", key=key, steps=self.worker.steps)
+            self.client.send("missed", key=key, steps=self.worker.steps)
         else:
             self._checkpoint = (key, steps)
 
@@ -208,23 +208,19 @@ class Engine:
         if worker.steps % self.experiment.algo.cycle or (steps is not None and worker.steps < steps):
             return
         self._checkpoint = None
-        if self._mark_due:  # it comes before the checkpoint that counts it
+        if self._mark_due:  # before the checkpoint, whose counters include the mark
             self._step_mark()
         vectors = {f"kept.{name}": vector for name, vector in worker.kept.items()} | {"x": worker.x}
         vectors |= {"buffers": self.buffers} | ({} if self.velocity is None else {"velocity": self.velocity})
-        copies = {name: host(vector).clone() for name, vector in vectors.items()}
-        extra = {"batches": self.batches, "rng": worker.rng.bit_generator.state}
-        self.hand_in(key, worker.steps, self.time_s, self.counters(), copies, extra)
+        self._submit(key, vectors, {"batches": self.batches, "rng": worker.rng.bit_generator.state})
 
-    def restore(
-        self, steps: int, batches: int, rng: dict[str, Any], vectors: dict[str, Tensor], counters: dict[str, Any]
-    ) -> None:
-        """Be what the worker was that handed in this checkpoint. counters: none at the start of a run."""
-        worker = self.worker
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of this worker from a checkpoint, whose counters are empty at the start of a run."""
+        worker, counters, vectors = self.worker, state["counters"], state["vectors"]
         self.plane.bytes_sent, self._busy_s = counters.get("bytes_sent", 0), counters.get("busy_s", 0.0)
         self.staleness, self.missed = list(counters.get("staleness", (0, 0, 0))), counters.get("missed", 0)
-        worker.steps, self.batches = steps, batches
-        worker.rng.bit_generator.state = rng
+        worker.steps, self.batches = state["steps"], state["batches"]
+        worker.rng.bit_generator.state = state["rng"]
         self.buffers.copy_(vectors["buffers"])
         worker.x.copy_(vectors["x"])
         if "velocity" in vectors:
@@ -236,20 +232,18 @@ class Engine:
     # Gradients and collectives
 
     def _gradient(self, task: Task[Any], request: Gradient) -> None:
-        buffers = self.buffers.clone()  # a mark must not see those of a forward pass that goes on
-        future = self.compute.gradient(request.at, buffers, self.worker.rank, self._next_batch())
-
-        def answer(done: Future[Tensor]) -> None:
-            self.buffers = buffers
-            task.resume(done.result())
-
-        self._then(future, answer, computes=True)
+        self._compute(task, request.at, self.compute.gradient)
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
-        self._must_be_lockstep("mean_gradient")
-        buffers = self.buffers.clone()
-        future = self.compute.mean_gradient(request.at, buffers, self.worker.rank, self._next_batch())
-        self._collective_calls += 1
+        self._count_collective("mean_gradient")
+        self._compute(task, request.at, self.compute.mean_gradient)
+
+    def _compute(
+        self, task: Task[Any], at: Tensor, compute: Callable[[Tensor, Tensor, int, int], Future[Tensor]]
+    ) -> None:
+        buffers = self.buffers.clone()  # a mark must not see those of an unfinished forward pass
+        future = compute(at, buffers, self.worker.rank, self.batches)
+        self.batches += 1
 
         def answer(done: Future[Tensor]) -> None:
             self.buffers = buffers
@@ -258,29 +252,25 @@ class Engine:
         self._then(future, answer, computes=True)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        self._must_be_lockstep("all_reduce_mean")
-        self._collective_calls += 1
+        self._count_collective("all_reduce_mean")
         future = self.averaging.all_reduce_mean(request.vector)
         self._then(future, lambda done: task.resume(_result(done)))
 
     @property
     def _collective_bytes(self) -> int:
-        """By the formula of the ring, which is what gloo and NCCL make of large vectors."""
+        """Return the bytes sent by collectives, by the ring's formula: gloo and NCCL use a ring for large vectors."""
         p, x = self.experiment.nodes, self.worker.x
         return round(self._collective_calls * 2 * (p - 1) / p * x.nbytes)
 
-    def _next_batch(self) -> int:
-        self.batches += 1
-        return self.batches - 1
-
-    def _must_be_lockstep(self, what: str) -> None:
+    def _count_collective(self, what: str) -> None:
         if not self.experiment.algo.lockstep:
             raise TypeError(f"{what} needs all workers: an algorithm that awaits it must say lockstep = True")
+        self._collective_calls += 1
 
-    # Pairs and servers
+    # Pairwise messages and server calls
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        future = self.plane.exchange(host(request.vector), self.worker.steps, request.targets, request.sources)
+        future = self.plane.exchange(to_cpu(request.vector), self.worker.steps, request.targets, request.sources)
         device = self.worker.x.device
 
         def answer(done: Future[dict[int, Tensor]]) -> None:
@@ -310,14 +300,14 @@ class Engine:
             if lost or not done.result():
                 self.missed += 1
             else:
-                self._count(self.worker.steps - before)  # it is acknowledged on arrival
+                self._count(self.worker.steps - before)  # acknowledged on arrival
             task.resume()
 
-        self._then(self.plane.push(request.peer, host(request.vector), before), answer)
+        self._then(self.plane.push(request.peer, to_cpu(request.vector), before), answer)
 
     def _call(self, task: Task[Any], request: Call) -> None:
         p, k = self.experiment.nodes, self.experiment.algo.servers
-        parts = [None] * k if request.vector is None else list(host(request.vector).tensor_split(k))
+        parts = [None] * k if request.vector is None else list(to_cpu(request.vector).tensor_split(k))
         answers: dict[int, Tensor | None] = {}
 
         def answer(shard: int, done: Future[Any]) -> None:
@@ -339,13 +329,13 @@ class Engine:
         self.staleness[2] = max(self.staleness[2], staleness)
 
 
-def host(vector: Tensor) -> Tensor:
-    """The vector on the CPU: itself if it is there."""
+def to_cpu(vector: Tensor) -> Tensor:
+    """Return the vector itself if it is on the CPU, else a copy there."""
     return vector.detach().to("cpu")
 
 
 def _result(done: Future[T]) -> T:
-    """The result of what the algorithm cannot go on without."""
+    """Return the result; raise CannotGoOn where a peer is the reason that there is none."""
     error = done.exception()
     if isinstance(error, Unreachable):
         raise CannotGoOn(str(error), error.rank) from error

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from dsgd.processes.coordinator.membership import Membership
-from dsgd.processes.coordinator.schedule import LAST, Collecting
+from dsgd.processes.coordinator.schedule import LAST, SnapshotSchedule
 from dsgd.processes.coordinator.snapshots import Snapshot
 from dsgd.processes.job import Limits
 from tests.support.cases import prepared
 
 
-def ending() -> Collecting:
+def ending() -> SnapshotSchedule:
     """Two workers in lock-step that have been asked for the last mark."""
     experiment = prepared("experiment=quadratic", "algo=sync", "nodes=2", "budget.steps=4", "eval.every_steps=2")
     members = Membership(experiment, Limits(60.0, 2.0), print)
     for member in members.members:
         member.ready = True
-    collecting = Collecting(experiment, members, lambda member, message: None, None)
-    collecting.ask_for_the_last(1.0)
-    return collecting
+    schedule = SnapshotSchedule(experiment, members, lambda clients, message: None, None)
+    schedule.request_last(1.0)
+    return schedule
 
 
-def add(collecting: Collecting, key: str) -> None:
+def add(schedule: SnapshotSchedule, key: str) -> None:
     for node in range(2):
-        collecting.add(node, key, Snapshot(2, 0.5, {}, {}, {}), training=False)
+        schedule.add(node, key, Snapshot(2, 0.5, {}, {}, {}), training=False)
 
 
 def test_a_mark_that_comes_when_all_have_ended_counts_and_is_before_the_last() -> None:
     """What workers hand in takes longer than their word that they have ended."""
-    collecting = ending()
-    collecting.all_made = True
-    add(collecting, "step:2")
-    add(collecting, LAST)
-    assert [gathering.key for gathering in collecting.complete(1.0)] == ["step:2", LAST]
+    schedule = ending()
+    schedule.all_steps_made = True
+    add(schedule, "step:2")
+    add(schedule, LAST)
+    assert [pending.key for pending in schedule.take_complete(1.0)] == ["step:2", LAST]
 
 
 def test_a_mark_that_comes_when_time_has_run_out_does_not_count() -> None:
     """Others may not have come so far."""
-    collecting = ending()
-    add(collecting, "step:2")
-    add(collecting, LAST)
-    assert [gathering.key for gathering in collecting.complete(1.0)] == [LAST]
+    schedule = ending()
+    add(schedule, "step:2")
+    add(schedule, LAST)
+    assert [pending.key for pending in schedule.take_complete(1.0)] == [LAST]

@@ -18,9 +18,9 @@ from dsgd.host.resources import cores
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control.connection import CoordinatorConnection
 from dsgd.processes.control.hub import Event, Hub
-from dsgd.processes.coordinator.coordinator import Coordinator
-from dsgd.processes.coordinator.sharded import Part
-from dsgd.processes.job import Job, Limits
+from dsgd.processes.coordinator.monitor import RunMonitor
+from dsgd.processes.coordinator.sharded import EvaluationPart
+from dsgd.processes.job import Limits, ProcessJob
 from tests.processes.launch.test_torchrun import free_port, static
 from tests.support.aftermath import Watched
 from tests.support.cases import prepared
@@ -276,36 +276,35 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
     problem = build_problem(experiment)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        job = Job(experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)})
+        job = ProcessJob(experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)})
         hub = Hub(listener, TOKEN, print)
-        coordinator = Coordinator(job, hub, print, None)
+        monitor = RunMonitor(job, hub, print, None)
         first, worker, last = lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in range(3)]
         first.send({"kind": "hello", "role": "evaluator", "name": "evaluator 0"})
-        worker.send({"kind": "hello", "role": "worker", "node": 0, "host": "127.0.0.1", "port": 1})
+        worker.send({"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1})
         last.send({"kind": "hello", "role": "evaluator", "name": "evaluator 1"})
         heard = []
         while len(heard) < 3:
             for event in hub.poll(0.1):
-                coordinator._take_in(*event)
+                monitor._receive(*event)
                 heard.append(event)
-        evaluators = coordinator._evaluators
-        assert evaluators is not None
-        part = Part("mark", problem.start, problem.start_buffers, ((True, None),), (0, 1))
+        evaluators = monitor.evaluators
+        part = EvaluationPart("mark", problem.start, problem.start_buffers, ((True, None),), (0, 1))
         numbers = evaluators.submit([part, part])
-        evaluators.tick(time.monotonic())
+        evaluators.assign(time.monotonic())
         sums = part.evaluate(problem)
         first.send({"kind": "evaluated", "number": numbers[0], "sums": sums})
-        worker.send({"kind": "failed", "known": False, "error": "it cannot go on", "blame": None})
+        worker.send({"kind": "failed", "caused_by_peer": False, "error": "it cannot go on", "suspect": None})
         last.send({"kind": "evaluated", "number": numbers[1], "sums": sums})
         poll = hub.poll  # which socket is looked at first is anybody's guess: let it be the worker's
         monkeypatch.setattr(
             hub, "poll", lambda wait_s: sorted(poll(wait_s), key=lambda event: event[0].owner.name[0] < "w")
         )
-        coordinator._watch()
-        assert (coordinator.status, coordinator.error) == ("failed", "worker 0: it cannot go on")
+        monitor._listen()
+        assert (monitor.status, monitor.error) == ("failed", "worker 0: it cannot go on")
         for event in hub.poll(0.1):  # if they have not come together
-            coordinator._take_in(*event)
-        assert evaluators._found == dict.fromkeys(numbers, sums)
+            monitor._receive(*event)
+        assert evaluators._results == dict.fromkeys(numbers, sums)
         for line in lines:
             line.close()
         hub.close()

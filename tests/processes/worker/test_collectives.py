@@ -50,8 +50,8 @@ def test_mean_gradient_is_the_mean_of_the_workers_gradients_with_their_decay(nod
 
 
 @two_and_three
-def test_chunks_go_in_the_same_order_whatever_the_backward_pass_finishes_first(nodes: int, held: Held) -> None:
-    held("order_of_chunks", nodes, range(nodes))
+def test_buckets_go_in_the_same_order_whatever_the_backward_pass_finishes_first(nodes: int, held: Held) -> None:
+    held("order_of_buckets", nodes, range(nodes))
 
 
 @two_and_three

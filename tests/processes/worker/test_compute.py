@@ -13,7 +13,7 @@ from torch import Tensor
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.collectives import Groups
 from dsgd.processes.worker.compute import Compute
-from dsgd.processes.worker.replicas import Chunk, InOrder, cut
+from dsgd.processes.worker.replicas import GradientBucket, InOrderReducer, make_buckets
 from dsgd.sim.simulation import build_problem
 from tests.support.collective_workers import assert_close, branches, own, point
 from tests.support.simulate import experiment
@@ -103,38 +103,38 @@ def test_unused_parameters_have_a_gradient_of_zero() -> None:
 
 
 @each_model
-@pytest.mark.parametrize("chunk_bytes", [1, 1000, 10**9])
-def test_chunks_cover_the_vector_from_its_end_to_its_start(model: str, chunk_bytes: int) -> None:
+@pytest.mark.parametrize("bucket_bytes", [1, 1000, 10**9])
+def test_buckets_cover_the_vector_from_its_end_to_its_start(model: str, bucket_bytes: int) -> None:
     of = problem(model)
-    chunks = cut(of, chunk_bytes)
-    assert [chunk.end for chunk in chunks] == [of.dimension, *(chunk.begin for chunk in chunks[:-1])]
-    assert chunks[-1].begin == 0
-    assert [place for chunk in reversed(chunks) for place in chunk.parameters] == list(range(len(of.parameters)))
-    for chunk in chunks:
-        sizes = [of.parameters[place].shape.numel() for place in chunk.parameters]
-        assert sum(sizes) == chunk.end - chunk.begin
-        assert sum(sizes[1:]) * 4 < chunk_bytes  # one parameter less would not have been enough
-        assert chunk.begin == 0 or sum(sizes) * 4 >= chunk_bytes
+    buckets = make_buckets(of, bucket_bytes)
+    assert [bucket.end for bucket in buckets] == [of.dimension, *(bucket.begin for bucket in buckets[:-1])]
+    assert buckets[-1].begin == 0
+    assert [place for bucket in reversed(buckets) for place in bucket.parameters] == list(range(len(of.parameters)))
+    for bucket in buckets:
+        sizes = [of.parameters[place].shape.numel() for place in bucket.parameters]
+        assert sum(sizes) == bucket.end - bucket.begin
+        assert sum(sizes[1:]) * 4 < bucket_bytes  # one parameter less would not have been enough
+        assert bucket.begin == 0 or sum(sizes) * 4 >= bucket_bytes
 
 
 @given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), replicas=st.integers(1, 3))
-def test_chunks_are_handed_on_in_order_and_no_earlier_than_complete(
+def test_buckets_are_reduced_in_order_and_no_earlier_than_complete(
     data: st.DataObject, sizes: Sequence[int], replicas: int
 ) -> None:
     """Whatever the order of the reports; what was never reported comes with the flush."""
-    chunks = [Chunk(0, 0, range(size)) for size in sizes]
-    handed: list[Chunk] = []
-    turns = InOrder(chunks, replicas, handed.append)
+    buckets = [GradientBucket(0, 0, range(size)) for size in sizes]
+    handed: list[GradientBucket] = []
+    reducer = InOrderReducer(buckets, replicas, handed.append)
     all_reports = [place for place, size in enumerate(sizes) for _ in range(size * replicas)]
     reports = data.draw(st.permutations(all_reports))
     reports = reports[: data.draw(st.integers(0, len(reports)))]
     for count, place in enumerate(reports, start=1):
-        turns.report(place)
+        reducer.report(place)
         seen = reports[:count]
         complete = [seen.count(at) == size * replicas for at, size in enumerate(sizes)]
         assert len(handed) == [*complete, False].index(False)
-    turns.flush()
-    assert [id(chunk) for chunk in handed] == [id(chunk) for chunk in chunks]
+    reducer.flush()
+    assert [id(bucket) for bucket in handed] == [id(bucket) for bucket in buckets]
 
 
 def test_time_is_kept_and_spans_only_if_asked_for() -> None:

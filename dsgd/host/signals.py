@@ -1,0 +1,33 @@
+"""Signals that end a run, and a way to wait for signals in select()."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@contextmanager
+def signal_pipe() -> Iterator[tuple[int, list[int]]]:
+    """Yield a file descriptor, readable after STOP_SIGNALS and SIGCHLD, and the list of the stop signals caught."""
+    caught: list[int] = []
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    previous = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda received, frame: caught.append(received))
+        signal.signal(signal.SIGCHLD, lambda received, frame: None)
+        yield reading, caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,338 @@
+"""The coordinator's thread that listens to all processes: start, marks and checkpoints, lost members, the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.engine.marks import Counters
+from dsgd.engine.trace import Row
+from dsgd.processes.control.frames import Message
+from dsgd.processes.control.hub import Client, Hub
+from dsgd.processes.coordinator.membership import Member, Membership
+from dsgd.processes.coordinator.schedule import LAST, SnapshotSchedule
+from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
+from dsgd.processes.coordinator.snapshots import PendingSnapshots, Snapshot
+from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
+from dsgd.processes.launch.rendezvous import listen, serve_store
+
+EVENT_POLL_S = 0.02
+TOTAL_INTERVAL_S = 0.02  # between two messages about the samples of all workers
+COORDINATOR_HEARTBEAT_S = 1.0
+BLAME_DELAY_S = 1.5  # after a complaint, to find out who caused it
+CLOSE_TIMEOUT_S = 5.0
+COMPILE_TIMEOUT_S = 900.0  # for the first pass through a model by torch.compile
+
+
+class RunMonitor:
+    """Decides how a run goes on. Attributes and methods without an underscore are for the thread that evaluates marks.
+
+    status: running, then completed | diverged | interrupted | failed. error: one line, for failed. culprit: name of
+    the member whose log may tell more. complete: marks and checkpoints with all their snapshots; None: no more follow.
+    verdict: the status with which a mark ends the run. stop_requested: the run is to end with a checkpoint.
+    """
+
+    def __init__(self, job: ProcessJob, hub: Hub, log: Callable[[str], None], checkpoint_every_s: float | None) -> None:
+        self.status, self.error = "running", ""
+        self.culprit: str | None = None
+        self.trace: list[Row] = []
+        self.complete: SimpleQueue[PendingSnapshots | None] = SimpleQueue()
+        self.verdict: str | None = None
+        self.stop_requested = threading.Event()
+        self.end_counters: Counters | None = None
+        self.members = Membership(job.experiment, job.limits, log)
+        self.schedule = SnapshotSchedule(job.experiment, self.members, self._send, checkpoint_every_s)
+        self.evaluators = EvaluatorPool(hub.send, job.limits.timeout_s, time.monotonic() + JOIN_TIMEOUT_S, log)
+        self._job = job
+        self._experiment = job.experiment
+        self._hub = hub
+        self._log = log
+        self._phase = "joining"  # then preparing, training, ending, over
+        self._phase_began = self._total_sent = self._heartbeat_sent = time.monotonic()
+        self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
+        self._start_s = 0.0  # of the training clock, where this process began
+        self._end_s: float | None = None
+        self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
+        self._store: TCPStore | None = None
+        self._agents: list[Client] = []  # parents of processes on other machines
+        self._closing = threading.Event()
+        self._outcome = "failed"
+        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+        if job.state is not None:
+            self.schedule.next_marks = tuple(job.state["next"])
+            self._start_s = job.state["time_s"]
+            for member, stored in zip(self.members.workers, job.state["workers"], strict=True):
+                member.steps = job.state["steps"] if stored is None else stored["steps"]
+
+    # For the thread that evaluates
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def time_s(self) -> float:
+        """Seconds on the training clock; at the end, those of the whole run."""
+        if self._end_s is not None:
+            return self._end_s
+        return time.monotonic() - self._time_origin if self._phase in ("training", "ending") else self._start_s
+
+    def conclude(self, status: str, time_s: float, counters: Counters) -> None:
+        """End the run with the status that a mark has shown."""
+        self._end_s, self.end_counters = time_s, counters
+        self.verdict = status
+
+    def close(self, outcome: str) -> None:
+        """Send everybody home. outcome: the status in the record."""
+        self._outcome = outcome
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    # The event loop
+
+    def _run(self) -> None:
+        try:
+            self._listen()
+        except BaseException as error:  # the run must end, and say why
+            self._end("failed", f"the coordinator failed: {type(error).__name__}: {error}")
+            raise
+        finally:
+            self.complete.put(None)
+            try:
+                self._listen_to_evaluators()
+            finally:
+                self.evaluators.close()
+                self._hub.close()
+
+    def _listen(self) -> None:
+        while self._phase != "over":
+            self._receive_events()
+            self._tick(time.monotonic())
+        self._send(self._member_clients, {"kind": "exit", "status": self.status})
+
+    def _listen_to_evaluators(self) -> None:
+        """Go on until the record is written: marks may still wait for their evaluation. Agents, too, are released only
+        then: a launcher may end all processes together with the first."""
+        while not self._closing.is_set():
+            self._receive_events()
+            self._heartbeat(time.monotonic())
+        self._send([*self._agents, *self.evaluators.clients], {"kind": "exit", "status": self._outcome})
+
+    def _tick(self, now: float) -> None:
+        self._heartbeat(now)
+        if self._phase == "over":
+            return
+        if self._closing.is_set():  # the record cannot be written
+            self._end(self._outcome)
+        elif self.verdict is not None:
+            self._end(self.verdict)
+        elif self._complaint is not None and now > self._complaint[0]:
+            self._fail(*self.members.blame(self._complaint[1], self._complaint[2]))
+        elif self._phase in ("joining", "preparing"):
+            self._prepare(now)
+        else:
+            for member in self.members.silent(now):
+                self._lose(member, f"has been silent for {self._job.limits.timeout_s:g} s")
+            if self._phase == "training":
+                self._train(now)
+
+    def _heartbeat(self, now: float) -> None:
+        self.evaluators.assign(now)
+        if now - self._heartbeat_sent > COORDINATOR_HEARTBEAT_S:
+            self._heartbeat_sent = now
+            self._send([*self._member_clients, *self._agents, *self.evaluators.clients], {"kind": "heartbeat"})
+
+    def _prepare(self, now: float) -> None:
+        """Send all addresses when all members have joined, and start training when all are ready."""
+        experiment, members = self._experiment, self.members.members
+        if self.stop_requested.is_set():
+            self._end("interrupted")
+        elif self._phase == "joining" and all(member.client for member in members):
+            self._phase, self._phase_began = "preparing", now
+            if experiment.algo.lockstep and experiment.nodes > 1:
+                self._store = serve_store(listen(self._job.coordinator[0]))
+            for member in members:
+                self._send_addresses(member)
+        elif self._phase == "preparing" and all(member.ready for member in members):
+            self._phase = "training"
+            self._time_origin = time.monotonic() - self._start_s
+            self.schedule.checkpoint_time = now
+            for member in members:
+                member.heard = now
+                self._send_go(member)
+        elif now - self._phase_began > max(
+            JOIN_TIMEOUT_S, self._job.limits.timeout_s, COMPILE_TIMEOUT_S * experiment.compile
+        ):
+            late = [member.name for member in members if not (member.client and member.ready)]
+            self._fail(f"{', '.join(late)} did not come within {now - self._phase_began:.0f} s")
+
+    def _train(self, now: float) -> None:
+        """Request marks and checkpoints that are due, and the last mark when the budget is used up."""
+        experiment, time_s, samples = self._experiment, now - self._time_origin, self.members.samples
+        lockstep, total, limit_s = experiment.algo.lockstep, experiment.total_samples, experiment.budget.time_s
+        if limit_s is not None and time_s >= limit_s:
+            self._finish_training(limit_s)
+        elif not lockstep and total is not None and samples >= total:
+            self._finish_training(time_s)
+        elif lockstep and all(member.ended for member in self.members.workers):
+            self.schedule.all_steps_made = True
+            self._finish_training(max(member.ended_s for member in self.members.workers))
+        else:
+            self.schedule.request_due(now, time_s, self.stop_requested.is_set())
+            if not lockstep and now - self._total_sent > TOTAL_INTERVAL_S:
+                self._total_sent = now
+                for member in self.members.live_workers:
+                    self._send([member.client], {"kind": "total", "samples": samples, "own_steps": member.steps})
+
+    def _finish_training(self, time_s: float) -> None:
+        self._phase, self._end_s = "ending", time_s
+        self.schedule.request_last(time_s)
+
+    # Messages
+
+    @property
+    def _member_clients(self) -> list[Client | None]:
+        return [member.client for member in self.members.members]
+
+    def _send(self, clients: Iterable[Client | None], message: Message) -> None:
+        """Send to clients; None stands for a member that has not joined. Never waits."""
+        droppable = message["kind"] in ("heartbeat", "total")  # the next one will do as well
+        for client in clients:
+            if client is not None:
+                self._hub.send(client, message, droppable=droppable)
+
+    def _send_addresses(self, member: Member) -> None:
+        addresses = [other.address for other in self.members.members]
+        port = None if self._store is None else self._store.port
+        message = {"kind": "addresses", "addresses": addresses, "store": port, "steps": member.steps}
+        self._send([member.client], message)
+
+    def _send_go(self, member: Member) -> None:
+        message = {"kind": "go", "time_s": self.time_s, "samples": self.members.samples, "own_steps": member.steps}
+        self._send([member.client], message)
+
+    def _receive_events(self) -> None:
+        for event in self._hub.poll(EVENT_POLL_S):
+            self._receive(*event)
+
+    def _receive(self, client: Client, message: Message | None, vectors: dict[str, Tensor]) -> None:
+        """Handle one event. Members are ignored once the run is over, even within one poll."""
+        role = message.get("role") if message is not None else None
+        if message is None:
+            self._disconnected(client)
+        elif role == "agent":
+            self._agents.append(client)
+        elif role == "evaluator":
+            client.owner = self.evaluators.join(client, message["name"])
+        elif isinstance(client.owner, EvaluatorClient):
+            if message["kind"] == "evaluated":  # the others are heartbeats
+                self.evaluators.receive(client.owner, message)
+        elif self._phase != "over":
+            self._receive_from_member(client, message, vectors)
+
+    def _receive_from_member(self, client: Client, message: Message, vectors: dict[str, Tensor]) -> None:
+        member: Member = client.owner
+        match message["kind"]:
+            case "hello":
+                client.owner = self.members[message["node"]]
+                if message["role"] == "node":
+                    self._join(client.owner, client, (message["host"], message["port"]))
+            case "ready":
+                member.ready = True
+                if self._phase == "training":
+                    self._send_go(member)
+            case "steps":
+                self.members.update(member, message["steps"])
+            case "heartbeat":
+                self.members.update(member, message["steps"])
+                member.counters = message["counters"]
+            case "ended":
+                member.ended, member.ended_s = True, message["time_s"]
+            case "missed":
+                self.schedule.retry_checkpoint(message["key"])
+            case "snapshot":
+                self._add_snapshot(member, message, vectors)
+            case "failed" if not message["caused_by_peer"]:
+                self._fail(f"{member.name}: {message['error']}", member.name)
+            case "failed" if self._complaint is None:
+                # who caused it shows within a moment: a dead process's connections end
+                complaint = f"{member.name}: {message['error']}"
+                self._complaint = time.monotonic() + BLAME_DELAY_S, complaint, message["suspect"]
+            case "interrupt":  # by an agent
+                self.stop_requested.set()
+
+    def _join(self, member: Member, client: Client, address: tuple[str, int]) -> None:
+        if self._phase == "ending" and member.client is not None:  # it replaces one that has just died
+            self._send([client], {"kind": "exit", "status": "completed"})
+            return
+        rejoins = self._phase == "training" and not self._experiment.algo.lockstep
+        if member.client is not None and not rejoins:
+            self._fail(f"{member.name} has come twice")
+            return
+        member.join(client, address)
+        if rejoins:
+            self._log(f"{member.name} is back, as a new process")
+            others = [other.client for other in self.members.members if other is not member]
+            self._send(others, {"kind": "moved", "node": member.node, "host": address[0], "port": address[1]})
+            self._send_addresses(member)
+
+    def _add_snapshot(self, member: Member, message: Message, vectors: dict[str, Tensor]) -> None:
+        snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
+        member.counters = message["counters"] or member.counters
+        spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
+        needed = self.schedule.add(member.node, message["key"], snapshot, self._phase == "training")
+        if needed and spans and message["key"] == LAST:  # a worker that ended by itself adds them to other marks, too
+            self.trace.append(Row(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
+        self._pass_on_complete()
+
+    def _pass_on_complete(self) -> None:
+        """Hand complete marks and checkpoints to the thread that evaluates; the last of them ends the run."""
+        for pending in self.schedule.take_complete(time.monotonic()):
+            if pending.snapshots and (pending.is_checkpoint or not self.schedule.is_repeated(pending)):
+                self.complete.put(pending)
+            if pending.key == LAST:
+                self.end_counters = pending.counters(self._experiment) if pending.snapshots else None
+                self._end("completed")
+            elif pending.is_checkpoint and self.stop_requested.is_set():
+                self._end("interrupted")
+
+    # Lost members, and the end
+
+    def _disconnected(self, client: Client) -> None:
+        owner = client.owner
+        if isinstance(owner, EvaluatorClient):
+            self.evaluators.disconnected(owner)
+        elif isinstance(owner, Member) and client is owner.client:
+            self._lose(owner, "has died")
+
+    def _lose(self, member: Member, how: str) -> None:
+        """Go on without a member, or end the run."""
+        if self._phase == "over":
+            return
+        member.lost = True
+        starting = self._phase in ("joining", "preparing")
+        line = f"{member.name} {how}" + (f" after {member.steps} steps" if self._phase == "training" else "")
+        needed = member.is_server or self._experiment.algo.lockstep or not self.members.live_workers
+        if starting:
+            self._fail(line, member.name)
+        elif needed and not member.ended:
+            name = type(self._experiment.algo).__name__.lower()
+            self._fail(f"{line}; {name} cannot go on without it", member.name)
+        else:
+            self._log(f"{line}; the others go on")
+            self.schedule.give_up(member)
+            self._pass_on_complete()
+
+    def _fail(self, error: str, culprit: str | None = None) -> None:
+        self.culprit = self.culprit or culprit
+        self._end("failed", error)
+
+    def _end(self, status: str, error: str = "") -> None:
+        if self._phase != "over":
+            self._end_s = self.time_s
+            self.status, self.error, self._phase = status, error, "over"
