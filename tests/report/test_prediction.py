@@ -19,7 +19,7 @@ from dsgd.report.scaling import scalings
 from dsgd.report.style import NoData, drawing
 from dsgd.report.table import by_time, caption
 from dsgd.report.verdict import verdict
-from tests.report.test_report import rewrite, write_record
+from tests.support.records import rewrite, write_record
 
 # The keys of the two differ, as those of the engines do.
 SIM = {"name": "sim", "gradients": "loop", "threads": 1, "checkpoint_every_s": None}

@@ -1,0 +1,70 @@
+"""The command dsgd-plot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.plot import main
+from tests.support.records import write_record
+
+
+def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_record(tmp_path / "runs" / "a", "sync")
+    write_record(tmp_path / "runs" / "b", "gossip", status="running", marks=9)
+    out = tmp_path / "new" / "figures"
+    assert main([str(tmp_path / "runs"), "--out", str(out), "--format", "png,svg", "--x", "epochs"]) == 0
+    stems = {"overview", "loss_epochs", "accuracy_epochs", "idle", "discrepancy"}
+    expected = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} | {"summary.csv", "summary.md"}
+    assert {path.name for path in out.iterdir()} == expected
+    text = capsys.readouterr().out
+    assert all(str(out / name) in text for name in expected)
+    assert "not drawn: speed_up (all runs with a target have nodes=8)" in text
+    assert "1 of 2 runs have no summary (going on, or killed): shown as far as they got" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no run under nowhere: no such folder"),
+        ([], "the following arguments are required: RUNS"),
+        (["run", "--format", "gif"], "--format must be of png, svg, pdf, separated by commas, got 'gif'"),
+        (["run", "--x", "time,speed"], "--x must be of time, epochs, bytes, samples, separated by commas, got 'speed'"),
+        (["run", "--out", "file/out"], "--out must be a folder that can be written, got file/out (Not a directory)"),
+        (["run", "--out", "file"], "--out must be a folder that can be written, got file (File exists)"),
+    ],
+)
+def test_an_error_is_one_line_and_nothing_is_written(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    write_record(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(arguments) == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    assert capsys.readouterr() == ("", f"dsgd-plot: {message}\n")
+
+
+def test_neither_reading_nor_drawing_imports_torch_and_help_no_matplotlib(tmp_path: Path):
+    """`dsgd-plot --help` answers at once, and records can be drawn where torch is slow to load."""
+    write_record(tmp_path / "run")
+    script = "import sys\nfrom dsgd.cli.plot import main\n{}\nprint([m for m in {} if m in sys.modules])"
+    for call, loaded in (
+        ("try: main(['--help'])\nexcept SystemExit: pass", "[]"),
+        (f"main([{str(tmp_path / 'run')!r}, '--out', {str(tmp_path / 'out')!r}])", "['matplotlib']"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", script.format(call, ("torch", "matplotlib"))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines()[-1] == loaded

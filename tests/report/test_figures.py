@@ -1,0 +1,183 @@
+"""Figures: what they show, what they leave out, and that they come out the same again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from dsgd.record.reader import find_runs
+from dsgd.report.curves import curves_figure, mean_curve, time_label, wants_log, x_axis
+from dsgd.report.figures import draw, figures, idle_figure, overview
+from dsgd.report.style import NoData, curve_style, drawing
+from tests.support.records import rewrite, write_all, write_record
+
+
+def drawn(figure: Figure) -> bool:
+    """Whether every panel has labelled axes and something in it, rendered without a warning."""
+    figure.canvas.draw()
+    return all(
+        axes.get_xlabel() and (axes.get_ylabel() or axes.patches) and (axes.lines or axes.patches)
+        for axes in figure.axes
+    )
+
+
+def test_every_figure_has_labelled_axes_and_data(tmp_path: Path):
+    for nodes in (1, 8):
+        write_all(tmp_path / str(nodes), nodes=nodes)
+        write_all(tmp_path / f"real{nodes}", nodes=nodes, clock="wall")
+    runs = find_runs([tmp_path])
+    with drawing():
+        for name, make in figures(("time", "epochs", "bytes", "samples")).items():
+            assert drawn(make(runs)), name
+        assert drawn(overview(runs))
+
+
+def test_axes_carry_units_and_the_clock(tmp_path: Path):
+    runs = find_runs([write_record(tmp_path / "a", clock="wall")])
+    assert x_axis("time", runs).label == time_label(runs) == "wall time (s)"
+    assert x_axis("bytes", runs).label == "sent by all nodes (MB)"
+    (axes,) = curves_figure(runs, "bytes", ["test_accuracy"]).axes
+    assert axes.lines[0].get_xdata()[-1] == runs[0].metrics[-1]["bytes_sent"] / 1e6  # pyright: ignore
+    runs += find_runs([write_record(tmp_path / "b", clock="virtual")])
+    assert time_label(runs) == "virtual (sim) or wall (dist) time (s)"
+
+
+def test_up_to_twelve_curves_differ_without_colour(tmp_path: Path):
+    """In grey, line style and marker tell curves apart: the pair is distinct for each of 12 (and of 60)."""
+    for i in range(12):
+        write_record(tmp_path / str(i), marks=5, **{"optimizer.lr": 0.1 + i})
+    (axes,) = curves_figure(find_runs([tmp_path]), "time", ["train_loss"]).axes
+    assert len({(str(line.get_linestyle()), str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == 12  # pyright: ignore
+    assert len({(str(curve_style(i)["linestyle"]), curve_style(i)["marker"]) for i in range(60)}) == 60
+
+
+def test_neighbouring_colours_differ_in_lightness():
+    """Relative luminance of sRGB, as a grey printer sees it; neighbours in the legend are 8 points of L* apart."""
+
+    def lightness(index: int) -> float:
+        channels = np.array(to_rgb(curve_style(index)["color"]))
+        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        return 116 * float(np.cbrt(linear @ [0.2126, 0.7152, 0.0722])) - 16
+
+    assert all(abs(lightness(i) - lightness(i + 1)) > 8 for i in range(12))
+
+
+def test_panels_and_figures_without_data_are_not_drawn(tmp_path: Path):
+    """A timing-only run has idle shares alone; a quadratic has losses, and no accuracy."""
+    timing = find_runs([write_record(tmp_path / "timing", timing_only=True, target=None)])
+    written, missing = draw(timing, tmp_path)
+    assert [path.name for path in written] == ["overview.png", "idle.png"]
+    assert missing["loss_time"] == "no run has train_loss or test_loss against time_s"
+    assert missing["speed_up"] == "no run has a target accuracy"
+    assert len(overview(timing).axes) == 1
+    quadratic = find_runs([write_record(tmp_path / "quadratic", quadratic=True)])
+    assert len(overview(quadratic).axes) == 2
+    with pytest.raises(NoData, match=r"^no run has test_accuracy against time_s$"):
+        curves_figure(quadratic, "time", ["test_accuracy"])
+
+
+def test_a_run_without_marks_draws_nothing(tmp_path: Path):
+    runs = find_runs([write_record(tmp_path / "run", status="running", marks=0)])
+    assert draw(runs, tmp_path)[0] == []
+    with pytest.raises(NoData):
+        overview(runs)
+    with pytest.raises(NoData):
+        idle_figure(runs)
+
+
+def test_no_share_of_the_time_is_above_100_percent(tmp_path: Path):
+    """The axis is longer, for the numbers beside the bars."""
+    folder = write_record(tmp_path / "a", "sync")
+    rewrite(folder, {}, {"idle_fraction_mean": 0.97, "idle_fraction_max": 0.99})
+    axes = idle_figure(find_runs([folder])).axes[0]
+    assert max(axes.get_xticks()) == 100
+    assert axes.get_xlim()[1] > 100
+
+
+def test_a_diverged_run_is_marked_and_does_not_flatten_the_others(tmp_path: Path):
+    """Its loss goes to 1e55 and on to infinity (null in the record), the others lie below 2.6: so does the axis."""
+    runs = find_runs([write_record(tmp_path / "a", "sync"), write_record(tmp_path / "b", "gossip", status="diverged")])
+    figure = curves_figure(runs, "time", ["test_loss"])
+    assert figure.axes[0].get_ylim()[1] < 10
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sync", "gossip (diverged)"]
+    assert drawn(figure)
+
+
+def test_extreme_and_missing_values_are_drawn_or_left_out(tmp_path: Path):
+    """NaN, infinities and 1e300 in a record are results of divergence; none of them stops the drawing."""
+    folder = write_record(tmp_path / "a", status="diverged")
+    marks = [{"time_s": i, "clock": "virtual", "test_loss": y} for i, y in enumerate([1.0, 1e300, math.inf, math.nan])]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
+    runs = find_runs([folder])
+    assert curves_figure(runs, "time", ["test_loss"]).axes[0].lines[0].get_xdata().tolist() == [0, 1]  # pyright: ignore
+    runs += find_runs([write_record(tmp_path / "b", "sync")])
+    assert drawn(curves_figure(runs, "time", ["test_loss"]))
+
+
+def test_losses_over_more_than_two_decades_have_a_logarithmic_axis(tmp_path: Path):
+    assert not wants_log(np.array([0.0, 0.01, 1.0]))
+    assert wants_log(np.array([0.0, 0.0099, 1.0]))
+    assert not wants_log(np.array([-1.0, 0.001, 1.0]))
+    assert not wants_log(np.array([0.0]))
+
+
+def test_a_curve_of_zeros_is_named_where_the_axis_is_logarithmic(tmp_path: Path):
+    """sync has no discrepancy at all, which a logarithmic axis cannot show."""
+    for algo, values in {"sync": [0, 0, 0], "gossip": [0, 1, 1e-3]}.items():
+        marks = [{"time_s": i, "clock": "virtual", "discrepancy": y} for i, y in enumerate(values)]
+        folder = write_record(tmp_path / algo, algo)
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
+    figure = curves_figure(find_runs([tmp_path]), "time", ["discrepancy"])
+    assert figure.axes[0].get_yscale() == "log"
+    assert figure.axes[0].get_title("right") == "0 throughout: sync"
+    assert drawn(figure)
+
+
+def test_every_figure_says_whose_time_it_shows(tmp_path: Path):
+    """A cluster may state the time of one network while the gradients are those of another."""
+    model = "ResNet-18 on ImageNet, 46.8 MB messages"
+    for nodes in (1, 8):
+        write_record(tmp_path / str(nodes), nodes=nodes, time_model=model)
+    runs = find_runs([tmp_path])
+    expected = f"time of {model}; gradients of mlp on digits"
+    drawable = {name: make for name, make in figures(("time", "epochs", "bytes")).items() if name != "predicted"}
+    for figure in [*(make(runs) for make in drawable.values()), overview(runs)]:
+        legends = [legend.get_title().get_text() for legend in figure.legends]
+        assert any(" ".join(text.split()).startswith(expected) for text in [figure.get_supxlabel(), *legends])
+    runs += find_runs([write_record(tmp_path / "own", "sync")])
+    assert idle_figure(runs).get_supxlabel().replace("\n", " ").startswith(f"some runs: {expected}")
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_redrawing_gives_the_same_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No date, no random element id, and nothing of the caller's matplotlib settings."""
+    write_all(tmp_path / "runs", marks=6)
+    runs = find_runs([tmp_path / "runs"])
+    first = b"".join(path.read_bytes() for path in draw(runs, tmp_path, [kind])[0])
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    with matplotlib.rc_context({"font.size": 20, "axes.grid": False}):
+        second = b"".join(path.read_bytes() for path in draw(runs, tmp_path, [kind])[0])
+    assert first == second
+    assert len(first) > 5000
+
+
+def test_the_mean_over_seeds_ends_with_the_shortest_run(tmp_path: Path):
+    """Means and ranges on the union of the marks, by linear interpolation, where every seed has values."""
+    lines = {"a": [(0, 0), (2, 4), (4, 8)], "b": [(0, 2), (1, 3), (3, 5)]}
+    for name, pairs in lines.items():
+        write_record(tmp_path / name, seed=ord(name), status="running", marks=0)
+        text = "".join(json.dumps({"time_s": t, "test_loss": y}) + "\n" for t, y in pairs)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    curve = mean_curve(find_runs([tmp_path]), "time_s", "test_loss")
+    assert curve is not None
+    assert curve.x.tolist() == [0, 1, 2, 3]
+    assert curve.mean.tolist() == [1.0, 2.5, 4.0, 5.5]
+    assert curve.low.tolist() == [0, 2, 4, 5]
+    assert curve.high.tolist() == [2, 3, 4, 6]
