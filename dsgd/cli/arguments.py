@@ -1,4 +1,4 @@
-"""The parser of the commands that have options of their own."""
+"""Parse the options of the commands that do not go through Hydra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong arguments raise ValueError: one line, like every other error, without the usage."""
+    """A parser that raises ValueError, of one line, for wrong arguments; it does not print its usage or exit."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

@@ -14,7 +14,7 @@ X_AXES = ("time", "epochs", "bytes", "samples")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw what the command line names; returns the exit status: 0, or 2 after one line on stderr."""
+    """Run a command line; returns the exit status: 0, or 2 after one line on stderr."""
     try:
         options = _parser().parse_args(argv)
         formats = _choices("--format", options.format, FORMATS)

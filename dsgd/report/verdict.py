@@ -46,15 +46,15 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
             reached.append((median(known), one.label))
         elif all(run.status == "completed" for run in one.runs):
             missed.append(one.label if not known else f"{one.label} ({len(times) - len(known)} of {len(times)} seeds)")
-    sentences = []
+    texts = []
     if reached:
         best, first = min(reached)
         behind = [f"{label} {seconds / best:.2f}" for seconds, label in sorted(reached)[1:] if best > 0]
         text = f"{first} reaches {goal} first, after {best:.3g} s {_OF_CLOCK[clock]}"
-        sentences.append(text + (f"; times as long: {', '.join(behind)}" if behind else ""))
+        texts.append(text + (f"; times as long: {', '.join(behind)}" if behind else ""))
     if missed:
-        sentences.append(f"{goal} is not reached within the budget by {', '.join(missed)}")
-    return sentences
+        texts.append(f"{goal} is not reached within the budget by {', '.join(missed)}")
+    return texts
 
 
 def _ended_badly(compared: Sequence[Series]) -> list[str]:

@@ -1,5 +1,4 @@
-"""The progress line: training and host time, samples, loss, accuracy, time remaining. Quiet where there is no
-terminal."""
+"""Show the progress line: training and host time, samples, loss, accuracy, time remaining."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from dsgd.experiment import Experiment
 
 
 class ProgressLine:
-    """A context manager around the run; `moved` and `measured` keep it up to date."""
+    """A line on the terminal, in a `with` around the run; prints nothing where stderr is no terminal."""
 
     def __init__(self, experiment: Experiment, clock: str) -> None:
         """clock: `virtual` or `wall`."""
@@ -40,7 +39,7 @@ class ProgressLine:
             self._progress.stop()
 
     def moved(self, time_s: float, samples: int, wall_s: float) -> None:
-        """time_s: of the training clock. wall_s: of the host."""
+        """Show how far the run has come. time_s: of the training clock. wall_s: of the host."""
         if self._task is None:
             return
         done = [time_s / self._time_budget] if self._time_budget else []
@@ -49,7 +48,7 @@ class ProgressLine:
         self._progress.update(self._task, completed=max(done), line=line)
 
     def measured(self, mark: Mapping[str, Any]) -> None:
-        """A mark has been evaluated."""
+        """Show loss and accuracy of a mark from the next `moved` on."""
         loss, accuracy = mark["test_loss"], mark["test_accuracy"]
         self._measured = "" if loss is None else f", loss {loss:.4g}"
         self._measured += "" if accuracy is None else f", accuracy {accuracy:.2%}"
