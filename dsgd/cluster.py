@@ -1,4 +1,4 @@
-"""The cluster model: how long gradients and messages take. Shared by the simulator and by what calibrates it."""
+"""Model a cluster: the time of gradients and messages. Used by the simulator, measured by the calibration."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Cluster:
                 raise ValueError(f"{key} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {node}")
 
     def bytes_per_s(self, node: int, nodes: int) -> float:
-        """One direction of the port of a node; `nodes` and above are parameter servers."""
+        """Return the rate of one direction of a node's port; nodes `nodes` and above are parameter servers."""
         if node >= nodes:
             return (self.server_bandwidth or self.bandwidth) / 8
         return (self.node_bandwidth or {}).get(node, self.bandwidth) / 8
@@ -85,7 +85,7 @@ class Stall:
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> Stall:
-        """Check one entry of `cluster.stalls`."""
+        """Make a stall from one entry of `cluster.stalls`. Raises ValueError."""
         unknown = set(entry) - {"node", "start_s", "duration_s", "every_s"}
         once, again = {"node", "start_s", "duration_s"}, {"every_s", "duration_s"}
         if unknown or not (set(entry) == once or set(entry) - {"node"} == again):

@@ -1,4 +1,4 @@
-"""One experiment: everything that decides its result, checked before any work starts. Knows no engine and no Hydra."""
+"""Describe one experiment: everything that decides its result, checked before any work. Knows no engine, no Hydra."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _positive(owner: object, *names: str) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """When training ends: whichever comes first. Epochs and samples count all workers, steps each worker's own."""
+    """Limits of the training; the first one reached ends it. Epochs and samples are of all workers, steps of each."""
 
     epochs: float | None = None
     samples: int | None = None
@@ -37,7 +37,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When and how the output model is evaluated. The start and the end always are."""
+    """Marks at which the output model is evaluated, besides the start and the end, and how."""
 
     every_epochs: float | None = None
     every_samples: int | None = None
@@ -58,7 +58,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Target:
-    accuracy: float | None = None  # test accuracy whose first time is recorded
+    """A test accuracy whose first time is recorded."""
+
+    accuracy: float | None = None
     stop: bool = False  # end the run there
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Experiment:
-    """nodes: workers. batch_size: per worker. topology: the graph, already built."""
+    """One run, checked. nodes: number of workers. batch_size: per worker. topology: the graph, already built."""
 
     nodes: int
     batch_size: int
@@ -97,9 +99,7 @@ class Experiment:
         if self.total_samples is None and self.budget.time_s is None:
             raise ValueError("budget must give at least one of epochs, samples, steps, time_s, got none")
         if self.total_samples is not None and self.total_samples == 0:
-            raise ValueError(
-                f"budget must allow one step of {self.unit} samples, got {self._wanted_samples():g} samples"
-            )
+            raise ValueError(f"budget must allow one step of {self.unit} samples, got {self._budget_samples:g} samples")
         if self.schedule.kind == "cosine" and self.total_samples is None:
             raise ValueError(
                 "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
@@ -109,52 +109,51 @@ class Experiment:
 
     @cached_property
     def epoch_samples(self) -> int:
-        """Training samples, which all workers together process in one epoch."""
+        """Number of training samples: all workers together process them in one epoch."""
         return self.data.train_samples(self.nodes)
 
     @cached_property
     def unit(self) -> int:
-        """Samples that are processed together or not at all: a step of all workers in lock-step, otherwise of one."""
+        """Samples of the smallest piece of work: a step of all workers in lock-step, otherwise of one worker."""
         return self.batch_size * (self.nodes if self.algo.lockstep else 1)
 
-    def _wanted_samples(self) -> float:
-        budget = self.budget
-        wanted = [
-            None if budget.epochs is None else budget.epochs * self.epoch_samples,
-            budget.samples,
-            None if budget.steps is None else budget.steps * self.nodes * self.batch_size,
-        ]
-        return min((samples for samples in wanted if samples is not None), default=math.inf)
+    def _least_samples(self, epochs: float | None, samples: int | None, steps: int | None) -> float:
+        """Return the smallest of the three in samples of all workers; infinity if all are None."""
+        counts = (
+            None if epochs is None else epochs * self.epoch_samples,
+            samples,
+            None if steps is None else steps * self.nodes * self.batch_size,
+        )
+        return min((count for count in counts if count is not None), default=math.inf)
+
+    @cached_property
+    def _budget_samples(self) -> float:
+        return self._least_samples(self.budget.epochs, self.budget.samples, self.budget.steps)
 
     @cached_property
     def total_samples(self) -> int | None:
         """The budget in samples of all workers, rounded down to whole steps; None if only the time is limited."""
-        wanted = self._wanted_samples()
+        wanted = self._budget_samples
         return None if math.isinf(wanted) else int(wanted // self.unit) * self.unit
 
     @cached_property
     def mark_samples(self) -> float:
         """Samples between two evaluation marks; infinity where only time or nothing sets them."""
-        evaluation = self.eval
-        intervals = [
-            None if evaluation.every_epochs is None else evaluation.every_epochs * self.epoch_samples,
-            evaluation.every_samples,
-            None if evaluation.every_steps is None else evaluation.every_steps * self.nodes * self.batch_size,
-        ]
-        return min((interval for interval in intervals if interval is not None), default=math.inf)
+        marks = self.eval
+        return self._least_samples(marks.every_epochs, marks.every_samples, marks.every_steps)
 
     def learning_rate(self, samples: int) -> float:
-        """The rate of a step that is made when all workers together have processed so many samples."""
+        """Return the rate of a step that begins when all workers together have processed so many samples."""
         epoch_samples, total = self.epoch_samples, self.total_samples
         epochs = None if total is None else total / epoch_samples
         return self.optimizer.lr * self.schedule.factor(samples / epoch_samples, epochs, self.scale)
 
     @cached_property
     def scale(self) -> float:
-        """The factor of the linear scaling rule."""
+        """Factor of the linear scaling rule."""
         return self.schedule.scale(self.nodes, self.batch_size)
 
     @cached_property
     def peak_lr(self) -> float:
-        """The highest rate of the schedule."""
+        """Highest learning rate of the schedule."""
         return self.optimizer.lr * max(1.0, self.scale)

@@ -1,4 +1,4 @@
-"""The local optimiser of every worker: SGD on a flat vector, in the form of torch.optim.SGD."""
+"""Update parameters on a worker: SGD on a flat vector, in the form of torch.optim.SGD."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SGD:
+    """`optimizer.*`, and the update that it describes."""
+
     lr: float = 0.1
     momentum: float = 0.0
     nesterov: bool = False
@@ -29,8 +31,8 @@ class SGD:
             raise ValueError(f"weight_decay must be finite and >= 0, got {self.weight_decay}")
 
     def step(self, x: Tensor, g: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
-        """Change x [d] in place by one step along the gradient g [d] (read only); returns the momentum buffer to pass
-        to the next step, None without momentum. v = mu v + g; x = x - lr v, or with Nesterov x = x - lr (g + mu v)."""
+        """Update x [d] in place with the gradient g [d] (read only): v = mu v + g; x = x - lr v, or with Nesterov
+        x = x - lr (g + mu v). Returns v, the momentum buffer to pass to the next step; None without momentum."""
         if self.momentum == 0:
             x.add_(g, alpha=-lr)
             return None

@@ -39,14 +39,13 @@ class Schedule:
             raise ValueError(f"final must be in [0, 1], got {self.final}")
 
     def scale(self, nodes: int, batch_size: int) -> float:
-        """The factor of the linear scaling rule, 1 without it."""
+        """Return the factor of the linear scaling rule, 1 without it."""
         return nodes * batch_size / (self.reference_batch or batch_size) if self.linear_scaling else 1.0
 
     def factor(self, epoch: float, epochs: float | None, scale: float) -> float:
-        """What optimizer.lr is multiplied by.
+        """Return the multiple of optimizer.lr at `epoch`: samples of all workers / size of the training set.
 
-        epoch: samples processed by all workers over the size of the training set. epochs: where the budget ends, which
-        only the cosine needs. scale: of the linear scaling rule."""
+        epochs: end of the budget, for the cosine only. scale: of the linear scaling rule."""
         if epoch < self.warmup_epochs:
             start = 1.0 if scale != 1.0 else 0.0
             return start + (scale - start) * epoch / self.warmup_epochs

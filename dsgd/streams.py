@@ -1,4 +1,4 @@
-"""Random streams that are a pure function of what they are for."""
+"""Seed random streams by their purpose, so that none depends on what others have drawn."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import numpy as np
 
 
 def stream(purpose: str, *numbers: int) -> np.random.Generator:
-    """A generator determined by `purpose` and `numbers` (each >= 0: seed, rank, step, ...); one purpose, one arity."""
+    """Make a generator from `purpose` and `numbers` (each >= 0: seed, rank, step, ...); one purpose, one arity."""
     return np.random.default_rng([crc32(purpose.encode()), *numbers])

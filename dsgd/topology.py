@@ -1,4 +1,4 @@
-"""Who takes in whose vector, and with what weight: graphs and their doubly stochastic mixing matrices.
+"""Graphs of workers: whose vectors a worker averages, and with what weights (doubly stochastic mixing matrices).
 
 A `Topology` is what algorithms see. The dataclasses below it are the choices of `conf/topology/`, each with
 `build(nodes, seed)`; their docstrings give the eigenvalues and gap of the mixing matrix W for p nodes. One node is
@@ -45,18 +45,18 @@ class Topology:
         return self.rows[step % len(self.rows)][rank]
 
     def sources(self, rank: int, step: int = 0) -> Peers:
-        """Whose vectors `rank` receives at this step, itself not included, in the order of (peer - rank) mod nodes.
+        """Return the nodes that `rank` receives from at this step, without itself, ordered by (peer - rank) mod nodes.
 
         That order keeps the nodes of a circulant graph from all turning to the same peer first.
         """
         return self._sources[step % len(self.rows)][rank]
 
     def targets(self, rank: int, step: int = 0) -> Peers:
-        """To whom `rank` sends at this step, ordered as `sources`, from which it differs in directed graphs."""
+        """Return the nodes that `rank` sends to at this step, ordered likewise; of an undirected graph the same."""
         return self._targets[step % len(self.rows)][rank]
 
     def neighbours(self, rank: int) -> Peers:
-        """Everybody whose vector `rank` receives at some step of the cycle, ascending."""
+        """Return the nodes that `rank` receives from at any step of the cycle, ascending."""
         return self._neighbours[rank]
 
     def matrix(self, step: int = 0) -> np.ndarray:
@@ -108,10 +108,10 @@ class Topology:
 
 
 class TopologyConfig(Protocol):
-    """What `conf/topology/*.yaml` instantiates."""
+    """A choice of `conf/topology/`: makes the topology for a number of nodes."""
 
     def build(self, nodes: int, seed: int) -> Topology:
-        """The topology over `nodes` >= 1 nodes. seed: the run's, used by random graphs only.
+        """Return the topology over `nodes` >= 1 nodes. seed: the run's, used by random graphs only.
 
         Raises ValueError, one line, where the choice and the number of nodes do not fit.
         """
@@ -325,7 +325,7 @@ def _symmetric(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
 
 
 def _read_edges(path: str, nodes: int) -> list[Edge]:
-    """The edges in a graph file of either format. Raises ValueError naming the file and the line."""
+    """Return the edges in a graph file of either format. Raises ValueError naming the file and the line."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:

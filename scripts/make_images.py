@@ -20,7 +20,7 @@ from dsgd.data.images.generate import Generated
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns 0, or 2 for what cannot be done."""
+    """Run the command. Returns 0, or 2 for what cannot be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     for name in ("classes", "samples_per_class", "test_per_class", "side", "seed"):

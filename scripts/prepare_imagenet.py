@@ -41,14 +41,14 @@ OFFICIAL = (1000, 1_281_167, 50_000)  # classes, training and test images
 
 @dataclass(frozen=True)
 class Expected:
-    """What the development kit says. counts: training images of each class; truth: the class of each test image."""
+    """Content of the development kit. counts: training images of each class. truth: class of each test image."""
 
     counts: dict[str, int]
     truth: list[str]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns 0 if the folder is complete, 1 if images are missing or broken, 2 if it is unusable."""
+    """Run the command. Returns 0 if the folder is complete, 1 if images are missing or broken, 2 if it is unusable."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--archives", type=Path)
@@ -101,7 +101,7 @@ def unpack(archives: Path, folder: Path) -> Expected:
 
 
 def read_devkit(path: Path) -> Expected:
-    """Raises ValueError if it is something else."""
+    """Read the development kit. Raises ValueError if the file is something else."""
     from scipy.io import loadmat
 
     with tarfile.open(path) as archive:
@@ -120,7 +120,7 @@ def read_devkit(path: Path) -> Expected:
 
 
 def number_of(image: tarfile.TarInfo, count: int) -> int:
-    """From 0, by the name ILSVRC2012_val_00000001.JPEG."""
+    """Return the number of a test image, from 0, by its name: ILSVRC2012_val_00000001.JPEG."""
     digits = Path(image.name).stem.rpartition("_")[2]
     if not digits.isdigit() or not 1 <= int(digits) <= count:
         raise ValueError(f"{TEST_TAR} must hold ILSVRC2012_val_00000001.JPEG to {count:08d}, got {image.name}")
@@ -128,7 +128,7 @@ def number_of(image: tarfile.TarInfo, count: int) -> int:
 
 
 def base_name(image: tarfile.TarInfo) -> str:
-    """A name without folders: what an archive says must not lead anywhere else."""
+    """Return the name without folders: an archive must not write anywhere else."""
     return Path(image.name).name
 
 
@@ -183,7 +183,7 @@ def verify(layout: Layout) -> bool:
 
 
 def problem(decoder: str, place: Place) -> str | None:
-    """What is wrong with an image."""
+    """Return what is wrong with an image, or None."""
     try:
         open_image(read(*place), decoder).pixels(1)
     except BrokenImage as error:
@@ -192,7 +192,7 @@ def problem(decoder: str, place: Place) -> str | None:
 
 
 def contents(source: ImageSource, split: str) -> Iterator[tuple[bytes, int]]:
-    """In a random order, the same every time: then shards can be read from front to back, too, by who wants to."""
+    """Yield (content, label) in a random order, the same every time, so that shards may be read front to back, too."""
     order = np.random.default_rng(0).permutation(len(source.labels))
     for sample in track(order.tolist(), f"writing {split}"):
         yield read(*source.place(sample)), int(source.labels[sample])

@@ -1,4 +1,4 @@
-"""What is trained on: one frozen dataclass per data set, and the form in which the rest of the package sees its data.
+"""Define data sets: a frozen dataclass for the options of each, and the interface of loaded data.
 
 Importing this module imports neither torch nor scikit-learn, so that a configuration is checked quickly; `load` does.
 """
@@ -20,7 +20,7 @@ __all__ = ["Cifar", "Data", "DataConfig", "DataLost", "Digits", "Quadratic", "Sh
 
 
 class DataLost(RuntimeError):
-    """Samples cannot be had any more, in the midst of a run: one line that says why."""
+    """Raised during a run when samples can no longer be read: one line that says why."""
 
 
 class Data(Protocol):
@@ -28,7 +28,7 @@ class Data(Protocol):
 
     @property
     def samples(self) -> int:
-        """Training samples: one epoch."""
+        """Number of training samples: one epoch."""
         ...
 
     @property
@@ -44,25 +44,25 @@ class Data(Protocol):
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
         """All training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read only. Not
-        asked for where there is a method `evaluation`, see `dsgd.data.protocols.Streamed`."""
+        used if there is a method `evaluation`: see `dsgd.data.protocols`."""
         ...
 
     @property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        """All test inputs and targets. Read only. As `train_set`."""
+        """All test inputs and targets, likewise."""
         ...
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs [b, *input_shape] and targets [b, ...] of worker `rank` at its own step `step`; a pure function."""
+        """Return inputs [b, *input_shape] and targets [b, ...] of a worker at its own step. A pure function."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean over the batch of the loss of the model's `outputs` [b, ...]: a scalar."""
+        """Return the mean over the batch of the loss of the model's `outputs` [b, ...]: a scalar."""
         ...
 
 
 class DataConfig(Protocol):
-    """What the rest of the package knows of a data set before it is loaded."""
+    """The options of a data set, and what is known of it before it is loaded."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -75,13 +75,13 @@ class DataConfig(Protocol):
         ...
 
     def train_samples(self, nodes: int) -> int:
-        """Training samples with `nodes` workers: one epoch."""
+        """Return the number of training samples with `nodes` workers: one epoch."""
         ...
 
     def check(self, nodes: int, batch_size: int) -> None:
-        """Raise ValueError, one line, if the data cannot be had or cannot serve `nodes` batches of `batch_size`."""
+        """Raise ValueError, one line, if the data are missing or too few for `nodes` batches of `batch_size`."""
         ...
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Data:
-        """The data for one run. seed: of the run, >= 0; it orders the samples. Raises ValueError as `check`."""
+        """Load the data for one run. seed: of the run, >= 0; it orders the samples. Raises ValueError as `check`."""
         ...

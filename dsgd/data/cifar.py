@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the files that torchvision leaves on disk (the "python version" of the authors' page).
+"""Read CIFAR-10 and CIFAR-100 from the files that torchvision leaves on disk (the authors' "python version").
 
 Source: Krizhevsky 2009, Learning multiple layers of features from tiny images. The files are pickles; they are read
 here, not by torchvision, because that would run whatever code a pickle names and insists on the original archives.
@@ -47,7 +47,7 @@ class Cifar:
         return (3, 32, 32)
 
     def train_samples(self, nodes: int) -> int:
-        """What the training files hold. Reads them once. Raises ValueError if they are missing or damaged."""
+        """Count the samples in the training files, read once. Raises ValueError if they are missing or damaged."""
         return self._train_samples
 
     def check(self, nodes: int, batch_size: int) -> None:
@@ -82,7 +82,7 @@ class Cifar:
 
 
 def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [n, 3, 32, 32] uint8 and labels [n] int64, in [0, classes), of one file.
+    """Read images [n, 3, 32, 32] uint8 and labels [n] int64, in [0, classes), from one file.
 
     Runs no code that the file names. Raises ValueError, naming the file, if it is damaged or something else.
     """
@@ -124,7 +124,7 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def _integer_dtype(name: bytes | str, *_flags: object) -> np.dtype:
-    """As numpy.dtype(name, align, copy). Files from Python 2 give the flags as 0 and 1, which NumPy warns about."""
+    """Stand in for numpy.dtype(name, align, copy): Python 2 wrote the flags as 0 and 1, which NumPy warns about."""
     text = name.decode("latin1") if isinstance(name, bytes) else name
     if not re.fullmatch("[iu][1248]", text):
         raise pickle.UnpicklingError(f"it holds an array of {text}, not of integers")

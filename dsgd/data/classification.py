@@ -1,4 +1,4 @@
-"""Labelled images in memory: the loaded form of digits, shapes and cifar."""
+"""Serve labelled images from memory: the loaded form of digits, shapes and cifar."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Classification:
         self._deviation = torch.from_numpy(deviation).to(dtype).view(-1, 1, 1)
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""
+        """Return inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""
         indices = torch.from_numpy(self.partition.indices(rank, step))
         images = self._train_images[indices]
         if self.augment:
@@ -55,7 +55,7 @@ class Classification:
         return self._normalised(images), self._train_labels[indices]
 
     def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """As `batch`, row i of inputs [n, b, channels, height, width] and labels [n, b] for ranks[i] at steps[i]."""
+        """Return inputs [n, b, channels, height, width] and labels [n, b]; row i is `batch(ranks[i], steps[i])`."""
         indices = torch.from_numpy(self.partition.several(ranks, steps))
         shape, indices = indices.shape, indices.flatten()
         labels = self._train_labels.index_select(0, indices).view(shape)
@@ -85,15 +85,15 @@ class Classification:
         return self._normalised(self._test_images), self._test_labels
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
+        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the `loss` of n batches: outputs [n, b, classes], targets [n, b]."""
+        """Return the sum of the `loss` of n batches: outputs [n, b, classes], targets [n, b]."""
         return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum") / targets.shape[1]
 
     def _movements(self, rank: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """How to augment a batch: pixels down and to the right, and whether to mirror, each [b]."""
+        """Draw the augmentation of a batch: pixels down, pixels to the right, whether to mirror, each [b]."""
         rng = stream("augmentation", self.partition.seed, rank, step)
         b = self.partition.batch_size
         down, right = torch.from_numpy(rng.integers(-PAD, PAD + 1, (2, b)))
@@ -104,10 +104,10 @@ class Classification:
 
 
 def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation [channels], float64, of 8-bit images [n, channels, height, width].
+    """Return mean and standard deviation [channels], float64, of 8-bit images [n, channels, height, width].
 
-    Sums are exact integers and need no float copy of the images. A constant channel has deviation 1, so that dividing
-    by it does no harm.
+    Sums are exact integers and need no float copy of the images. The deviation of a constant channel is set to 1, so
+    that it can be divided by.
     """
     count = images[:, 0].size
     mean = images.sum(axis=(0, 2, 3), dtype=np.int64) / count

@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's 1,797 grey images of 8 x 8 pixels, no download.
+"""Load handwritten digits: scikit-learn's 1,797 grey images of 8 x 8 pixels, no download.
 
 Source: Alpaydin and Kaynak 1998, Optical recognition of handwritten digits, UCI repository (its test part).
 """

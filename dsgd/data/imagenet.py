@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC 2012) or any photographs in such folders or tar shards, and generated ones like them.
+"""Configure ImageNet (ILSVRC 2012), any photographs in such folders or tar shards, and generated ones like them.
 
 Source: Russakovsky et al. 2015, ImageNet large scale visual recognition challenge. Nothing is downloaded.
 """
@@ -35,11 +35,11 @@ def _check_options(decoder: str, on_error: str, workers: int | None) -> None:
 
 @dataclass(frozen=True)
 class ImageNet:
-    """Photographs in train/ and val/, seen as 3 x 224 x 224 with the standard augmentation."""
+    """Photographs in train/ and val/, as inputs of 3 x 224 x 224 with the standard augmentation."""
 
     path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
     decoder: str = "auto"  # auto | nvimgcodec | simplejpeg | pillow
-    on_error: str = "skip"  # a broken file is replaced by the next one: skip; ends the run: fail
+    on_error: str = "skip"  # a broken file: skip replaces it by the next one, fail ends the run
     workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
 
     def __post_init__(self) -> None:
@@ -51,11 +51,11 @@ class ImageNet:
 
     @property
     def classes(self) -> int:
-        """Looks into the folder. Raises ValueError."""
+        """Number of classes in the folder. Raises ValueError."""
         return len(self._layout.classes)
 
     def train_samples(self, nodes: int) -> int:
-        """Looks into the folder. Raises ValueError."""
+        """Count the training images in the folder. Raises ValueError."""
         return len(self._layout.train.labels)
 
     def check(self, nodes: int, batch_size: int) -> None:
@@ -116,7 +116,7 @@ class ImageNetLike:
 
     @property
     def folder(self) -> Path:
-        """Where the images are or will be."""
+        """Folder of the images, whether they are made already or not."""
         if self.path is not None:
             return Path(self.path).expanduser().absolute()
         numbers = (self.classes, self.samples_per_class, self.test_per_class, self.side, self.seed)

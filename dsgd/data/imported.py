@@ -1,4 +1,4 @@
-"""Data of the user's own: a function, named by its import path, gives the training and the test set."""
+"""Take data of the user's own from a function, named by its import path, that returns a training and a test set."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsgd.data import DataLost
-from dsgd.data.partition import Partition
+from dsgd.data.partition import Partition, evaluation_order
 from dsgd.streams import stream
 from dsgd.user_code import first_line
 
@@ -45,7 +45,7 @@ def read_sample(name: str, samples: Samples, index: int, classes: int) -> tuple[
 class Items:
     """Samples of two map-style data sets, split over the workers.
 
-    What they draw from torch's global random stream, such as augmentation, is seeded by (seed, rank, step)."""
+    Torch's global random stream, from which they draw augmentation, is seeded by (seed, rank, step)."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Items:
         self._labels = classes
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs [b, *input_shape] and labels [b] of worker `rank` at its own step `step`. Raises DataLost."""
+        """Return inputs [b, *input_shape] and labels [b] of worker `rank` at its own step `step`. Raises DataLost."""
         indices = self.partition.indices(rank, step).tolist()
         with _seeded("augmentation", self.partition.seed, rank, step):
             return self._read(self._train, indices)
@@ -76,18 +76,16 @@ class Items:
     def evaluation(
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of the test or training set in batches. limit: so many samples only, the same ones in every
-        run, from all places of the set. shard: (i, k), the i-th of k parts; together they are the whole."""
+        """Yield inputs and labels of the test or training set in batches. limit, shard: see `evaluation_order`."""
         samples = self._test if test else self._train
-        part, parts = shard
-        order = stream("evaluation order", int(test)).permutation(len(samples))[:limit][part::parts].tolist()
+        order = evaluation_order(len(samples), test, limit, shard).tolist()
         for begin in range(0, len(order), EVALUATION_BATCH):
-            with _seeded("evaluation", int(test), begin, *(shard if parts > 1 else ())):
+            with _seeded("evaluation", int(test), begin, *(shard if shard[1] > 1 else ())):
                 found = self._read(samples, order[begin : begin + EVALUATION_BATCH])
             yield found
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
+        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
     def _read(self, samples: Samples, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -104,7 +102,7 @@ class Items:
 
 @contextmanager
 def _seeded(*key: str | int) -> Iterator[None]:
-    """Torch's global random stream begins anew in here, and goes on afterwards as if nothing had been drawn."""
+    """Seed torch's global random stream inside of the block, and restore it afterwards."""
     name, *numbers = key
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(str(name), *map(int, numbers)).integers(2**63)))

@@ -1,4 +1,4 @@
-"""Which samples a worker sees at which step: one permutation per epoch, split over the workers."""
+"""Assign samples to workers and steps: one permutation per epoch, split over the workers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def check_share(samples: int, nodes: int, batch_size: int) -> None:
 
 @dataclass(frozen=True)
 class Partition:
-    """Mini-batches as a pure function of (rank, step), so that going on after a break needs only the step number.
+    """Mini-batches as a pure function of (rank, step), so that a resumed run needs only the step number.
 
-    Every epoch has a permutation of its own, split into one share of floor(samples / nodes) per worker; what does not
-    fill a share or a batch is left out of that epoch. Within an epoch no sample is seen twice, by whatever worker.
+    Every epoch has a permutation of its own, split into one share of floor(samples / nodes) per worker; samples
+    that do not fill a share or a batch are left out of that epoch. Within an epoch no sample is seen twice.
     """
 
     samples: int
@@ -44,11 +44,11 @@ class Partition:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of one worker in one epoch."""
+        """Number of steps of one worker in one epoch."""
         return self.samples // self.nodes // self.batch_size
 
     def indices(self, rank: int, step: int) -> np.ndarray:
-        """Samples of worker `rank` at its step `step`: [batch_size], int64, each in [0, samples).
+        """Return the samples of worker `rank` at its step `step`: [batch_size], int64, each in [0, samples).
 
         Raises ValueError if rank is not in [0, nodes) or step is negative.
         """
@@ -61,7 +61,7 @@ class Partition:
         return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size].copy()
 
     def several(self, ranks: Sequence[int], steps: Sequence[int]) -> np.ndarray:
-        """`indices` of several workers, each at its own step: [len(ranks), batch_size]."""
+        """Return the samples of several workers, each at its own step: [len(ranks), batch_size]."""
         epochs, batches = np.divmod(np.asarray(steps), self.steps_per_epoch)
         starts = np.asarray(ranks) * (self.samples // self.nodes) + batches * self.batch_size
         found = starts[:, None] + np.arange(self.batch_size)
@@ -72,6 +72,13 @@ class Partition:
             rows = epochs == epoch
             found[rows] = _permutation(self.samples, self.seed, epoch)[found[rows]]
         return found
+
+
+def evaluation_order(samples: int, test: bool, limit: int | None, shard: tuple[int, int]) -> np.ndarray:
+    """Return the samples of an evaluation: `limit` of them (None: all), the same ones in every run, from all over the
+    set. shard: (i, k), of these the i-th and every k-th after it."""
+    part, parts = shard
+    return stream("evaluation order", int(test)).permutation(samples)[:limit][part::parts]
 
 
 @lru_cache(maxsize=8)  # free-running workers are a few epochs apart

@@ -65,11 +65,11 @@ class Quadratic:
             raise ValueError(f"batch_size must be 1 with data=quadratic, got {batch_size}")
 
     def curvature(self) -> np.ndarray:
-        """h, [dim], float64, from 1 down to 1 / condition."""
+        """Return h, [dim], float64, from 1 down to 1 / condition."""
         return self.condition ** (-np.arange(self.dim) / max(self.dim - 1, 1))
 
     def targets(self, nodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """The common target c [dim] and the workers' minima c_i [nodes, dim], float64."""
+        """Return the common target c [dim] and the workers' minima c_i [nodes, dim], float64."""
         rng = np.random.default_rng(seed)
         c = rng.standard_normal(self.dim)
         z = rng.standard_normal((nodes, self.dim))
@@ -77,7 +77,7 @@ class Quadratic:
         return c, c + self.spread * z
 
     def gradient_noise(self, seed: int, rank: int, step: int) -> np.ndarray:
-        """What worker `rank` adds to its gradient at its own step `step`: [dim], float64."""
+        """Return the noise in the gradient of worker `rank` at its own step `step`: [dim], float64."""
         return self.noise * stream("quadratic noise", seed, rank, step).standard_normal(self.dim)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:

@@ -1,4 +1,4 @@
-"""The loaded form of `dsgd.data.quadratic`: targets, noise and loss as tensors."""
+"""Compute the quadratics of dsgd.data.quadratic with torch: the loaded form of the data set."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ class QuadraticData:
         self.test_set = _without_noise(torch.from_numpy(common).to(dtype).unsqueeze(0))
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs [1, dim] and targets [1, 2, dim] of worker `rank` at its own step `step`."""
+        """Return inputs [1, dim] and targets [1, 2, dim] of worker `rank` at its own step `step`."""
         inputs, targets = self.train_set
         targets = targets[rank : rank + 1].clone()
         targets[0, 1] = torch.from_numpy(self._gradient_noise(rank, step))
         return inputs[rank : rank + 1], targets
 
     def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """As `batch`, row i of inputs [n, 1, dim] and targets [n, 1, 2, dim] for ranks[i] at steps[i]."""
+        """Return inputs [n, 1, dim] and targets [n, 1, 2, dim]; row i is `batch(ranks[i], steps[i])`."""
         inputs, targets = (whole[list(ranks)].unsqueeze(1) for whole in self.train_set)
         noise = [self._gradient_noise(rank, step) for rank, step in zip(ranks, steps, strict=True)]
         targets[:, 0, 1] = torch.from_numpy(np.stack(noise))
         return inputs, targets
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean over b of 0.5 sum_j h_j (x_j - c_j)^2 + sum_j n_j x_j, a scalar.
+        """Return the mean over b of 0.5 sum_j h_j (x_j - c_j)^2 + sum_j n_j x_j, a scalar.
 
         outputs: x, [b, dim]. targets: c and n, [b, 2, dim].
         """
         return self._each(outputs, targets).mean()
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the `loss` of n batches: outputs [n, b, dim], targets [n, b, 2, dim]."""
+        """Return the sum of the `loss` of n batches: outputs [n, b, dim], targets [n, b, 2, dim]."""
         return self._each(outputs, targets).mean(dim=-1).sum()
 
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Procedural images: one of up to twelve shapes on noise and clutter, of any size; no files, no download.
+"""Draw images: one of up to twelve shapes on noise and clutter, of any size; no files, no download.
 
 Position, size, rotation, colours and polarity (dark on light or light on dark) are random, so that no single pixel
-tells anything of the class: a linear model fails where a small convolutional network succeeds.
+tells the class: a linear model fails where a small convolutional network succeeds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Shapes:
         return Classification(train, test, self.classes, Partition(self.train_size, nodes, batch_size, seed), dtype)
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """`count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""
+        """Return `count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""
         labels = rng.permutation(np.arange(count) % self.classes)
         images = np.empty((count, *self.input_shape), np.uint8)
         size = max(1, CHUNK_PIXELS // self.resolution**2)
@@ -94,7 +94,7 @@ class Shapes:
         return (255 * image.clip(0, 1)).round().astype(np.uint8)
 
     def _frame(self, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pixel coordinates (u, v) [n, resolution, resolution] as the shape sees them: around its centre, in radii."""
+        """Return pixel coordinates (u, v) [n, resolution, resolution] relative to the shape's centre, in its radius."""
         line = ((2 * np.arange(self.resolution) + 1) / self.resolution - 1).astype(np.float32)
         (x0, y0), scale = centre.astype(np.float32)[..., None, None], (1 / radius).astype(np.float32)[:, None, None]
         x, y = (line[None, None, :] - x0) * scale, (line[None, :, None] - y0) * scale
@@ -102,7 +102,7 @@ class Shapes:
         return cos * x + sin * y, cos * y - sin * x
 
     def _cover(self, distance: np.ndarray, radius: np.ndarray) -> np.ndarray:
-        """Share of each pixel that lies inside, [n, 1, resolution, resolution], from its distance in radii."""
+        """Return the share of each pixel inside a shape, [n, 1, resolution, resolution]. distance: to it, in radii."""
         pixels = distance * (radius * self.resolution / 2).astype(np.float32)[:, None, None]
         return (0.5 - pixels).clip(0, 1)[:, None]
 
@@ -112,7 +112,7 @@ CLUTTER = 2  # specks in every image
 
 
 def _away(background: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """Add `contrast` to dark backgrounds, take it from light ones."""
+    """Return the contrast: positive on dark backgrounds, negative on light ones."""
     return np.where(background < 0.5, contrast, -contrast)
 
 
@@ -137,7 +137,7 @@ def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _stripes(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Three bars side by side."""
+    """Distance to three bars side by side."""
     return np.minimum(_box(u, v, 0.18, 0.9), _box(abs(u) - 0.75, v, 0.18, 0.9))
 
 

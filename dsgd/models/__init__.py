@@ -1,4 +1,4 @@
-"""What is trained: one frozen dataclass per model family, buildable for any data set it can serve.
+"""Define models: one frozen dataclass for the options of each family, buildable for any data set that it can serve.
 
 Importing this module does not import torch, so that a configuration is checked quickly; `build` does. A model
 initialises itself from torch's default generator: whoever calls `build` seeds it.
@@ -16,7 +16,7 @@ __all__ = ["MLP", "ModelConfig", "ResNet", "Vector"]
 
 
 class ModelConfig(Protocol):
-    """What the rest of the package knows of a model before it exists."""
+    """The options of a model, before it is built."""
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         """Raise ValueError if the model cannot serve samples of `input_shape` (no batch axis) with `classes` labels.
@@ -26,7 +26,7 @@ class ModelConfig(Protocol):
         ...
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        """A freshly initialised float32 module: [b, *input_shape] -> [b, classes]. Raises ValueError as `check`."""
+        """Build and initialise a float32 module: [b, *input_shape] -> [b, classes]. Raises ValueError as `check`."""
         ...
 
 
@@ -81,7 +81,7 @@ class ResNet:
 
 @dataclass(frozen=True)
 class Vector:
-    """The parameter vector itself, [dim], from 0: what data=quadratic is minimised over."""
+    """The parameter vector itself, [dim], from 0: the model for data=quadratic."""
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         if classes is not None or len(input_shape) != 1:
@@ -95,7 +95,7 @@ class Vector:
 
 
 def labelled(model: str, classes: int | None) -> int:
-    """The number of classes. Raises ValueError for data without, which the model cannot serve."""
+    """Return the number of classes. Raises ValueError for data without classes, which `model` cannot serve."""
     if classes is None:
         raise ValueError(f"model={model} needs data with classes; data=quadratic has none and needs model=vector")
     return classes

@@ -1,4 +1,4 @@
-"""Classifiers from outside of dsgd: torchvision's by name, the user's own by import path."""
+"""Build classifiers from outside of dsgd: torchvision's by name, the user's own by import path."""
 
 from __future__ import annotations
 

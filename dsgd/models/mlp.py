@@ -1,4 +1,4 @@
-"""Fully connected network with ReLU."""
+"""Build fully connected networks with ReLU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def multilayer_perceptron(hidden: Sequence[int], input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """[b, *input_shape] -> [b, classes] logits, with one hidden layer per entry of `hidden` (none: a linear model)."""
+    """Build [b, *input_shape] -> [b, classes] logits, with a hidden layer per entry of `hidden` (none: linear)."""
     widths = [math.prod(input_shape), *hidden, classes]
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):

@@ -1,4 +1,4 @@
-"""A parameter vector without a network around it."""
+"""Define a model that is nothing but a parameter vector."""
 
 from __future__ import annotations
 

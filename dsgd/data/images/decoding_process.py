@@ -67,8 +67,8 @@ def _draws(seed: int, rank: int, step: int, rows: int) -> np.ndarray:
 def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str) -> bytes:
     """Decode into a slot; return the slot and [position, reason] of each broken image, as JSON.
 
-    request: `slot`; `images`, each [position in the slot, row of the batch, file, offset, length]; `draws`, which is
-    [seed, rank, step, batch size] for training and null for evaluation."""
+    request: slot; images, each [position in the slot, row of the batch, file, offset, length]; draws: [seed, rank,
+    step, batch size] for training, null for evaluation."""
     draws = None if request["draws"] is None else _draws(*request["draws"])
     broken: list[tuple[int, str]] = []
     for position, row, path, offset, length in request["images"]:

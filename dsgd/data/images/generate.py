@@ -1,4 +1,4 @@
-"""Generated photographs: JPEG files with the sizes of ImageNet's, in the folders that ImageNet has.
+"""Generate JPEG files with the sizes of ImageNet's, in the folders that ImageNet has.
 
 Every class has a texture of its own: two colours, and the direction and width of stripes between them. Around it lie
 blotches of any colour, and grain, so that a file of 500 x 375 takes about 110 kB, as ImageNet's do.
@@ -43,7 +43,7 @@ COVER = [min(max(3 * level - 190, 0), 255) for level in range(256)]  # texture i
 
 @dataclass(frozen=True)
 class Generated:
-    """What decides every byte of a generated folder."""
+    """A folder of generated images: the same numbers give the same bytes."""
 
     classes: int
     samples_per_class: int
@@ -53,7 +53,7 @@ class Generated:
     version: int = VERSION
 
     def make(self, folder: Path, made: Callable[[], object] = lambda: None) -> None:
-        """Make the folder unless it is there already. It appears all at once, so several processes may want it.
+        """Make the folder unless it is there already. It appears all at once, so several processes may call this.
 
         made: called after each file. Raises ValueError if there is something else."""
         if self.check(folder):
@@ -71,7 +71,7 @@ class Generated:
             shutil.rmtree(draft, ignore_errors=True)
 
     def check(self, folder: Path) -> bool:
-        """Whether the folder is there. Raises ValueError if it is there and not what was to be made."""
+        """Return whether the folder is there. Raises ValueError if it holds something else."""
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
         try:
@@ -106,7 +106,7 @@ class Generated:
         (draft / STAMP).write_text(json.dumps(asdict(self)))
 
     def draw(self, test: bool, label: int, number: int) -> np.ndarray:
-        """One image [height, width, 3] uint8."""
+        """Draw one image [height, width, 3] uint8."""
         look = stream("class look", self.seed, label)
         light, dark = (tuple(colour) for colour in look.integers(0, 256, (2, 3)).tolist())
         angle, wave = look.uniform(0, np.pi), look.uniform(0.04, 0.16)
@@ -125,7 +125,7 @@ class Generated:
 
 
 def default_folder(name: str) -> Path:
-    """Where generated images of this name are kept for the user."""
+    """Return the folder in the user's cache for generated images of this name."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "dsgd" / "imagenet-like" / name
 
@@ -135,7 +135,7 @@ def announce(count: int, folder: Path) -> None:
 
 
 def _blotches(rng: np.random.Generator, size: tuple[int, int], cells: int, mode: str) -> Image.Image:
-    """Smooth noise with about `cells` blotches a side. size: width and height."""
+    """Draw smooth noise with about `cells` blotches a side. size: width and height."""
     shape = (cells, cells, 3) if mode == "RGB" else (cells, cells)
     coarse = Image.fromarray(rng.integers(0, 256, shape, np.uint8))
     return coarse.resize(size, Image.Resampling.BICUBIC)

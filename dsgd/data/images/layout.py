@@ -1,4 +1,4 @@
-"""Where the images of a data set lie: a folder for each class, or tar shards. Knows neither torch nor decoders."""
+"""Find the images of a data set: a folder for each class, or tar shards. Knows neither torch nor decoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[str, int, int]  # file, offset and length in bytes; length -1: to 
 
 
 class ImageSource(Protocol):
-    """The samples of one split, in an order that depends on nothing but their names."""
+    """The images of one split, in an order that depends only on their names."""
 
     @property
     def labels(self) -> np.ndarray:
@@ -26,11 +26,11 @@ class ImageSource(Protocol):
         ...
 
     def place(self, sample: int) -> Place:
-        """Where the bytes of a sample lie."""
+        """Return where the bytes of a sample are."""
         ...
 
     def name(self, sample: int) -> str:
-        """How to call it in a message."""
+        """Return the name of a sample in messages."""
         ...
 
 
@@ -62,10 +62,10 @@ class Layout:
 
 
 def find_images(path: str, strict: bool = False) -> Layout:
-    """The images in `path`: train/<class>/ and val/<class>/, or train-*.tar and val-*.tar.
+    """Find the images in `path`: train/<class>/ and val/<class>/, or train-*.tar and val-*.tar.
 
-    strict: also look at every file's size and permissions. Raises ValueError, one line, if that is not what is there,
-    the two splits have other classes, or a class is empty.
+    strict: also check every file's size and permissions. Raises ValueError, one line, if the folders or shards are
+    missing, the two splits have different classes, or a class is empty.
     """
     root = Path(path).expanduser().absolute()
     wanted = f"a folder with {TRAIN}/ and {TEST}/, or with {TRAIN}-*.tar and {TEST}-*.tar"

@@ -17,9 +17,8 @@ from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DEVIATION, MEAN
 from dsgd.data.images.layout import ImageSource, Layout
 from dsgd.data.images.pool import DecodingPool, PendingBatch
-from dsgd.data.partition import Partition
+from dsgd.data.partition import Partition, evaluation_order
 from dsgd.host.resources import cores, keep_freed_memory
-from dsgd.streams import stream
 
 EVALUATION_BATCH = 128  # images: bounds the memory
 IN_A_ROW = 100  # so many broken images, one after the other, end the run: something else is wrong
@@ -86,13 +85,10 @@ class Images:
     def evaluation(
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of the test or training set in batches, not augmented.
-
-        limit: number of samples, the same ones in every run, of all classes; None: all. shard: (i, k), the i-th of k
-        parts of them."""
+        """Yield inputs and labels of the test or training set in batches, not augmented. limit, shard: see
+        `evaluation_order`."""
         source = self._layout.test if test else self._layout.train
-        part, parts = shard
-        order = stream("evaluation order", int(test)).permutation(len(source.labels))[:limit][part::parts]
+        order = evaluation_order(len(source.labels), test, limit, shard)
         pool = self._here()
         batches: deque[PendingBatch] = deque()
         try:
