@@ -77,11 +77,9 @@ class CoordinatorConnection:
         return room
 
     def fileno(self) -> int:
-        """Return the socket's file descriptor, for `select`."""
         return self.socket.fileno()
 
     def close(self) -> None:
-        """End the connection."""
         with contextlib.suppress(OSError):  # already closed by the other side
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()

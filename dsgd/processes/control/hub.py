@@ -21,10 +21,6 @@ READS_PER_POLL = 64  # of one client, before the others are served
 CLOSING_SEND_S = 0.5
 
 
-def _header_room() -> memoryview:
-    return memoryview(bytearray(FRAME.size))
-
-
 @dataclass(eq=False)
 class Client:
     """One connection that has shown the token. heard: when data last came, by time.monotonic(). owner: set by the
@@ -35,7 +31,7 @@ class Client:
     heard: float
     owner: Any = None
     outgoing: deque[memoryview] = field(default_factory=deque)
-    room: memoryview = field(default_factory=_header_room)
+    room: memoryview = field(default_factory=lambda: memoryview(bytearray(FRAME.size)))
     filled: int = 0
     text_bytes: int = 0
 
@@ -148,7 +144,7 @@ class Hub:
         """Decode a complete header or body and make room for what follows. Raises BadFrame."""
         if client.text_bytes:
             self._events.append((client, *decode_body(client.room, client.text_bytes)))
-            client.text_bytes, client.room = 0, _header_room()
+            client.text_bytes, client.room = 0, memoryview(bytearray(FRAME.size))
         else:
             client.text_bytes, vectors_bytes = decode_header(client.room)
             client.room = memoryview(bytearray(client.text_bytes + vectors_bytes))

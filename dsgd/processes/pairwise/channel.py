@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dsgd.processes.pairwise.frame_socket import FrameSocket, PeerSilent, connect, handshake
-from dsgd.processes.pairwise.vector_pool import VectorPool
-from dsgd.processes.pairwise.wire import Frame, Kind, PlaneSettings, ProtocolViolation, Status
+from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, connect, handshake
+from dsgd.processes.pairwise.wire import Frame, Kind, ProtocolViolation, Status
 
 CLOSED = "the plane was closed here"
 ALLOWED_ANSWERS = {  # and whether each has a payload
@@ -59,22 +58,15 @@ class PeerRequest:
 class Channel:
     """Send requests to one peer, in order, from a thread of its own.
 
-    After a failure the peer counts as away: pulls and pushes fail at once, while the thread probes every retry_s until
-    the peer answers. Exchanges and calls have more patience and try to connect themselves.
+    After a failure the peer counts as away: pulls and pushes fail at once, while the thread sends a ping every
+    patience_s until the peer answers. Exchanges and calls have more patience and try to connect themselves.
     """
 
-    def __init__(self, rank: int, own_rank: int, settings: PlaneSettings, pool: VectorPool, slice_s: float,
-                 retry_s: float, sent: Callable[[int], None], log: Callable[[str], None]) -> None:  # fmt: skip
-        """sent: called with the bytes of every vector that was written. slice_s: see FrameSocket."""
+    def __init__(self, rank: int, node: LocalNode) -> None:
+        """rank: of the peer."""
         self._rank = rank
-        self._hello = settings.encode_hello(own_rank, rank)
-        self._settings = settings
-        self._pool = pool
-        self._slice_s = slice_s
-        self._sent = sent
-        self._log = log
-        self._probe = PeerRequest(Frame(Kind.PING), None, retry_s)
-        self._retry_s = retry_s
+        self._node = node
+        self._probe = PeerRequest(Frame(Kind.PING), None, node.patience_s)
         self._changed = threading.Condition()  # guards all that follows
         self._address: tuple[str, int] | None = None
         self._moves = 0  # changes of the address
@@ -144,7 +136,7 @@ class Channel:
                 if moves == self._moves:
                     self._away = reason
                 # Only the connection may have broken: then a first probe, at once, finds the peer again.
-                wait_s = None if self._away is None else self._retry_s if was_away else 0.0
+                wait_s = None if self._away is None else self._node.patience_s if was_away else 0.0
                 self._current = None
             if reason is not None:
                 request.failed(Unreachable(self._rank, reason))
@@ -157,23 +149,23 @@ class Channel:
         """Send a request and receive its answer."""
         asked = request.frame
         link = self._connected(address, moves, request.patience_s)
-        self._sent(link.send(asked, request.vector, request.patience_s))
+        self._node.sent(link.send(asked, request.vector, request.patience_s))
         if asked.kind == Kind.EXCHANGE:
             return asked, None
-        frame = link.receive(self._settings, request.patience_s)
+        frame = link.receive(self._node.settings, request.patience_s)
         if frame.kind != asked.kind or (frame.payload >= 0) not in ALLOWED_ANSWERS.get((frame.kind, frame.status), ()):
             raise ProtocolViolation(
                 f"{frame.kind.name} {frame.status.name} of {frame.payload} bytes to {asked.kind.name}"
             )
         if frame.status == Status.FAILED:
             return frame, link.read(frame.payload, request.patience_s).decode(errors="replace")
-        return frame, None if frame.payload < 0 else link.receive_vector(frame, self._pool, request.patience_s)
+        return frame, None if frame.payload < 0 else link.receive_vector(frame, self._node.pool, request.patience_s)
 
     def _give_up(self, error: Exception) -> str:
         """Close the connection, since nothing more can come over it, and return the reason in words."""
         self._drop()
         if isinstance(error, ProtocolViolation):
-            self._log(f"disconnected from worker {self._rank}, which sent {error}")
+            self._node.log(f"disconnected from worker {self._rank}, which sent {error}")
         return CLOSED if self._closing else (getattr(error, "strerror", None) or str(error)).lower()
 
     def _connected(self, address: tuple[str, int], moves: int, patience_s: float) -> FrameSocket:
@@ -182,12 +174,12 @@ class Channel:
             if self._link is not None and self._linked == moves:
                 return self._link
         self._drop()
-        link = FrameSocket(connect(address, patience_s, self._cancelled), self._slice_s)
+        link = FrameSocket(connect(address, patience_s, self._cancelled), self._node.slice_s)
         with self._changed:
             self._link, self._linked = link, moves  # before the handshake: `close` must be able to wake this thread
             if moves != self._moves or self._cancelled():
                 link.shutdown()
-        handshake(link, self._hello, patience_s)
+        handshake(link, self._node.settings.encode_hello(self._node.rank, self._rank), patience_s)
         return link
 
     def _cancelled(self) -> bool:
@@ -215,7 +207,6 @@ class Channel:
             request.failed(Unreachable(self._rank, CLOSED))
 
     def join(self, limit_s: float) -> None:
-        """Wait for the end of the thread."""
         join_thread(self._thread, limit_s)
 
 

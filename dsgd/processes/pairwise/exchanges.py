@@ -63,17 +63,16 @@ class Exchanges:
         with self._changed:
             exchange = PendingExchange(future, {source: self._begun[source] for source in sources})
             self._begun.update(exchange.sequence.keys())
-            if exchange.sequence and not self._closing:
+            if not sources:
+                future.set_result({})
+            elif self._closing:
+                future.set_exception(Unreachable(sources[0], CLOSED))
+            else:
                 self._waiting.append(exchange)
                 self._changed.notify_all()
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name="dsgd exchanges", daemon=True)
                     self._thread.start()
-                return exchange
-        if exchange.sequence:
-            future.set_exception(Unreachable(next(iter(exchange.sequence)), CLOSED))
-        else:
-            future.set_result({})
         return exchange
 
     def target_lost(self, exchange: PendingExchange, error: Unreachable) -> None:
@@ -175,5 +174,4 @@ class Exchanges:
             self._changed.notify_all()
 
     def join(self, limit_s: float) -> None:
-        """Wait for the end of the thread."""
         join_thread(self._thread, limit_s)

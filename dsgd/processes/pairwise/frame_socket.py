@@ -15,6 +15,7 @@ import struct
 import termios
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -39,6 +40,27 @@ SLICES_PER_WAIT = 8  # a wait ends at most one slice too early or too late
 
 class PeerSilent(Exception):
     """No byte has moved for patience_s."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalNode:
+    """What all connections of this node share.
+
+    timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull or a push. sent: called with
+    the bytes of every vector that was written."""
+
+    rank: int
+    settings: PlaneSettings
+    pool: VectorPool
+    timeout_s: float
+    patience_s: float
+    sent: Callable[[int], None]
+    log: Callable[[str], None]
+
+    @property
+    def slice_s(self) -> float:
+        """Seconds that one read or write may sleep."""
+        return min(self.timeout_s, self.patience_s) / SLICES_PER_WAIT
 
 
 def connect(address: tuple[str, int], patience_s: float, cancelled: Callable[[], bool]) -> socket.socket:
@@ -127,13 +149,11 @@ class FrameSocket:
         return vector
 
     def read(self, count: int, patience_s: float) -> bytes:
-        """Read so many bytes."""
         data = bytearray(count)
         self.read_into(memoryview(data), patience_s)
         return bytes(data)
 
     def read_into(self, view: memoryview, patience_s: float) -> None:
-        """Fill `view`."""
         waited_s = 0.0
         while len(view):
             try:
@@ -194,7 +214,6 @@ class FrameSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         with self._closing:
             self._socket.close()
 

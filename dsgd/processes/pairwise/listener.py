@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from dsgd.processes.admission import Admission, OffenceLog
 from dsgd.processes.pairwise.channel import join_thread
-from dsgd.processes.pairwise.frame_socket import FrameSocket, PeerSilent
-from dsgd.processes.pairwise.wire import HELLO, HelloReply, PlaneSettings, ProtocolViolation
+from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent
+from dsgd.processes.pairwise.wire import HELLO, HelloReply, ProtocolViolation
 
 BACKLOG = 128
 
@@ -23,17 +23,19 @@ class PeerListener:
     A second connection of a rank replaces the first one, and is served when that has ended.
     """
 
-    def __init__(self, rank: int, settings: PlaneSettings, address: str, slice_s: float,
-                 serve: Callable[[int, FrameSocket], None], connected: Callable[[int, bool], None],
-                 log: Callable[[str], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        node: LocalNode,
+        address: str,
+        serve: Callable[[int, FrameSocket], None],
+        connected: Callable[[int, bool], None],
+    ) -> None:
         """connected: called with (rank, True) when a node has connected, with (rank, False) when its last connection
         has ended."""
-        self._rank = rank
-        self._settings = settings
-        self._slice_s = slice_s
+        self._node = node
         self._serve = serve
         self._connected = connected
-        self._offences = OffenceLog(log)
+        self._offences = OffenceLog(node.log)
         self._links: dict[int, FrameSocket] = {}
         self._threads: dict[int, threading.Thread] = {}
         self._lock = threading.Lock()  # guards _links, _threads
@@ -67,7 +69,7 @@ class PeerListener:
 
     def _answer(self, sock: socket.socket, hello: bytes) -> None:
         """Let a connection in, or turn it away."""
-        reply, rank = self._settings.check_hello(hello, self._rank)
+        reply, rank = self._node.settings.check_hello(hello, self._node.rank)
         if reply is None:
             self._report("garbage", "a connection was dropped that began with garbage")
             return sock.close()
@@ -78,7 +80,7 @@ class PeerListener:
             return sock.close()
         if _ended(sock):
             return sock.close()
-        self._let_in(rank, FrameSocket(sock, self._slice_s))
+        self._let_in(rank, FrameSocket(sock, self._node.slice_s))
 
     def _let_in(self, rank: int, link: FrameSocket) -> None:
         with self._lock:

@@ -23,13 +23,11 @@ from torch import Tensor
 
 from dsgd.processes.pairwise.channel import Channel, PeerRequest, Unreachable
 from dsgd.processes.pairwise.exchanges import Exchanges
-from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT
+from dsgd.processes.pairwise.frame_socket import LocalNode
 from dsgd.processes.pairwise.listener import PeerListener
 from dsgd.processes.pairwise.responder import Operation, Responder
 from dsgd.processes.pairwise.vector_pool import VectorPool
 from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
-
-__all__ = ["Plane", "Pulled", "Unreachable"]
 
 POOL_SIZE = 8  # received vectors whose memory is used again
 
@@ -47,9 +45,6 @@ class Pulled:
 class Plane:
     """Exchange vectors with the other nodes of a run. `with` closes it."""
 
-    port: int
-    bytes_sent: int
-
     def __init__(self, rank: int, nodes: int, address: str, token: bytes, dimension: int, dtype: torch.dtype,
                  timeout_s: float, patience_s: float, log: Callable[[str], None]) -> None:  # fmt: skip
         """Listen on a free port of `address`, on no other address, for the other nodes of this run.
@@ -63,26 +58,19 @@ class Plane:
             raise ValueError(f"rank must be in [0, nodes={nodes}), got {rank}")
         if timeout_s <= 0 or patience_s <= 0:
             raise ValueError(f"timeout_s and patience_s must be > 0, got {timeout_s:g} and {patience_s:g}")
-        self._rank, self._settings, self._timeout_s, self._patience_s = rank, settings, timeout_s, patience_s
         self._counting = threading.Lock()
         self.bytes_sent = 0
         self._numbering = threading.Lock()  # guards _sequences, and keeps exchanges in their order
         self._sequences: Counter[int] = Counter()  # exchanges with each target
         self._closing = threading.Lock()
         self._closed = False
-        slice_s = min(timeout_s, patience_s) / SLICES_PER_WAIT
         pool = VectorPool(dtype, POOL_SIZE)
+        self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, self._count, log)
         self._exchanges = Exchanges(timeout_s, lambda source: self._listener.received(source), self._ping, log)
-        self._responder = Responder(rank, settings, pool, self._exchanges, timeout_s, patience_s, self._count, log)
-        self._listener = PeerListener(
-            rank, settings, address, slice_s, self._responder.serve, self._exchanges.set_connected, log
-        )
+        self._responder = Responder(node, self._exchanges)
+        self._listener = PeerListener(node, address, self._responder.serve, self._exchanges.set_connected)
         self.port = self._listener.port
-        self._channels = {
-            peer: Channel(peer, rank, settings, pool, slice_s, patience_s, self._count, log)
-            for peer in range(nodes)
-            if peer != rank
-        }
+        self._channels = {peer: Channel(peer, node) for peer in range(nodes) if peer != rank}
 
     def __enter__(self) -> Plane:
         return self
@@ -94,8 +82,8 @@ class Plane:
 
     def connect(self, addresses: Sequence[tuple[str, int] | None]) -> None:
         """Set the nodes' addresses, by rank; None where unknown as yet. Connections are made when first needed."""
-        if len(addresses) != self._settings.nodes:
-            raise ValueError(f"addresses must name all {self._settings.nodes} nodes, got {len(addresses)}")
+        if len(addresses) != self._node.settings.nodes:
+            raise ValueError(f"addresses must name all {self._node.settings.nodes} nodes, got {len(addresses)}")
         for rank, channel in self._channels.items():
             channel.relocate(addresses[rank])
 
@@ -110,8 +98,8 @@ class Plane:
 
     def publish(self, x: Tensor, steps: int) -> None:
         """Let peers pull a copy of x. Until the first publish a pull waits, for half of patience_s."""
-        self._settings.check_vector(x)
-        self._responder.published.publish(x, steps)
+        self._node.settings.check_vector(x)
+        self._responder.publish(x, steps)
 
     def set_steps(self, steps: int) -> None:
         """Set the steps made so far, for `Pulled.peer_steps`."""
@@ -119,7 +107,7 @@ class Plane:
 
     def inbox(self) -> list[tuple[Tensor, int, int]]:
         """Remove and return the vectors pushed here: (vector, sender, the sender's steps) in order of arrival."""
-        return self._responder.inbox.take()
+        return self._responder.take_inbox()
 
     # Requests to peers
 
@@ -132,13 +120,13 @@ class Plane:
             assert isinstance(content, Tensor)
             return Pulled(content, frame.steps, frame.sequence)
 
-        return self._ask(peer, Frame(Kind.PULL), None, self._patience_s, answer)
+        return self._ask(peer, Frame(Kind.PULL), None, self._node.patience_s, answer)
 
     def push(self, peer: int, vector: Tensor, steps: int) -> Future[bool]:
         """Put the vector into the peer's inbox; the result is False when that is full. Fails with Unreachable."""
-        self._settings.check_vector(vector)
+        self._node.settings.check_vector(vector)
         frame = Frame(Kind.PUSH, steps=steps)
-        return self._ask(peer, frame, vector, self._patience_s, lambda frame, content: frame.status == Status.OK)
+        return self._ask(peer, frame, vector, self._node.patience_s, lambda frame, content: frame.status == Status.OK)
 
     def exchange(
         self, vector: Tensor, steps: int, targets: Sequence[int], sources: Sequence[int]
@@ -148,7 +136,7 @@ class Plane:
         The n-th vector that a source sends here belongs to the n-th exchange that names the source. Fails with
         Unreachable if a target or a missing source is lost; vectors that came before the failure count.
         """
-        self._settings.check_vector(vector)
+        self._node.settings.check_vector(vector)
         channels = {target: self._channel(target) for target in targets}
         for source in sources:
             self._channel(source)
@@ -158,7 +146,7 @@ class Plane:
                 frame = Frame(Kind.EXCHANGE, steps=steps, sequence=self._sequences[target])
                 self._sequences[target] += 1
                 failed = partial(self._exchanges.target_lost, exchange)
-                channel.submit(PeerRequest(frame, vector, self._timeout_s, failed=failed))
+                channel.submit(PeerRequest(frame, vector, self._node.timeout_s, failed=failed))
         return exchange.future
 
     def call(
@@ -166,7 +154,7 @@ class Plane:
     ) -> Future[tuple[Tensor | None, int]]:
         """Run an operation on a server: (answer, staleness). Fails with Unreachable, RuntimeError where it raised."""
         if part is not None:
-            self._settings.check_vector(part)
+            self._node.settings.check_vector(part)
         if not operation.isascii() or len(operation) > MAX_NAME_BYTES:
             raise ValueError(f"operation must be at most {MAX_NAME_BYTES} ASCII characters, got {operation!r}")
         if len(scalars) > MAX_SCALARS:
@@ -177,7 +165,7 @@ class Plane:
                 raise RuntimeError(content)
             return content, frame.steps
 
-        return self._ask(server, Frame(Kind.CALL, name=operation, scalars=scalars), part, self._timeout_s, answer)
+        return self._ask(server, Frame(Kind.CALL, name=operation, scalars=scalars), part, self._node.timeout_s, answer)
 
     def _ask(self, peer: int, frame: Frame, vector: Tensor | None, patience_s: float,
              answer: Callable[[Frame, Tensor | str | None], Any]) -> Future[Any]:  # fmt: skip
@@ -197,13 +185,15 @@ class Plane:
         return future
 
     def _ping(self, peer: int, answered: Callable[[Unreachable | None], None]) -> None:
-        request = PeerRequest(Frame(Kind.PING), None, self._timeout_s, lambda frame, content: answered(None), answered)
+        request = PeerRequest(
+            Frame(Kind.PING), None, self._node.timeout_s, lambda frame, content: answered(None), answered
+        )
         self._channels[peer].submit(request)
 
     def _channel(self, peer: int) -> Channel:
         if peer not in self._channels:
             raise ValueError(
-                f"peer must be another rank in [0, {self._settings.nodes}), got {peer} on rank {self._rank}"
+                f"peer must be another rank in [0, {self._node.settings.nodes}), got {peer} on rank {self._node.rank}"
             )
         return self._channels[peer]
 
@@ -219,15 +209,15 @@ class Plane:
                 return
             self._closed = True
             self._exchanges.close()
-            self._responder.published.close()
+            self._responder.close()
             for channel in self._channels.values():
                 channel.close(abort=False)
-            deadline = time.monotonic() + self._patience_s
+            deadline = time.monotonic() + self._node.patience_s
             for channel in self._channels.values():
                 channel.join(max(0.0, deadline - time.monotonic()))
             for channel in self._channels.values():
                 channel.close(abort=True)
             for channel in self._channels.values():
-                channel.join(self._patience_s)
-            self._listener.close(self._patience_s)
-            self._exchanges.join(self._patience_s)
+                channel.join(self._node.patience_s)
+            self._listener.close(self._node.patience_s)
+            self._exchanges.join(self._node.patience_s)

@@ -1,4 +1,4 @@
-"""Reuse the memory of vectors that nobody reads any more, and publish vectors from such memory.
+"""Reuse the memory of vectors that nobody reads any more.
 
 A vector of 45 MB in fresh memory costs as much time in page faults as in copying. Every tensor made here, and every
 view of it, holds a reference to its array, so an array that only the pool refers to has no reader.
@@ -48,28 +48,3 @@ class VectorPool:
         elif free:
             arrays[free[0]] = array
         return array
-
-
-class PublishedVector:
-    """Hold the vector that peers pull. One thread publishes, many read, and only the first read may wait."""
-
-    def __init__(self, dtype: torch.dtype, readers: int) -> None:
-        self._pool = VectorPool(dtype, readers + 2)  # the latest, the one being written, one for every slow reader
-        self._latest: tuple[Tensor, int] | None = None
-        self._first = threading.Event()
-
-    def publish(self, x: Tensor, steps: int) -> None:
-        """Copy x [d] into memory that no reader holds and make it the latest."""
-        vector = self._pool.take(len(x))
-        vector.copy_(x.detach())
-        self._latest = vector, steps
-        self._first.set()
-
-    def latest(self, patience_s: float) -> tuple[Tensor, int] | None:
-        """Return the latest vector and its steps; None when nothing was published for patience_s."""
-        self._first.wait(patience_s)
-        return self._latest
-
-    def close(self) -> None:
-        """Wake readers that wait for the first vector."""
-        self._first.set()
