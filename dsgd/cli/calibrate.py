@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -101,12 +102,8 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
 
             children.append(parent.start(f"worker {rank}", main, quiet=rank > 0))
         listener.close()
-        status = parent.supervise(children[-1], lambda: _give_up(children[-1].pid))
+        status = parent.supervise(children[-1], lambda: os.kill(children[-1].pid, signal.SIGKILL))
     return EXIT_FAILED if status is None else abs(status)
-
-
-def _give_up(pid: int) -> None:
-    os.kill(pid, 9)
 
 
 def _take_part(
@@ -120,7 +117,7 @@ def _take_part(
     steps: int,
     link_s: float,
 ) -> int:
-    """One worker. host, port: of the store; listening: the descriptor of rank 0's socket there, if it has one."""
+    """Run one worker of the calibration. host, port: of the store. listening: descriptor of rank 0's socket there."""
     from datetime import timedelta
 
     import torch
@@ -128,7 +125,7 @@ def _take_part(
 
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
-    from dsgd.processes.calibration.calibration import WAIT_S, CalibrationFailed, calibrate
+    from dsgd.processes.calibration.calibrate import WORKER_WAIT_S, CalibrationFailed, calibrate
     from dsgd.processes.calibration.measure import as_cluster_yaml
     from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.writer import write_atomically
@@ -143,7 +140,7 @@ def _take_part(
         port,
         is_master=rank == 0 and not where.agent_store,
         wait_for_workers=False,
-        timeout=timedelta(seconds=WAIT_S),
+        timeout=timedelta(seconds=WORKER_WAIT_S),
         master_listen_fd=listening,
     )
 
@@ -170,7 +167,7 @@ def _take_part(
 
 
 def _local_address(host: str, port: int) -> str:
-    """Of the interface that reaches rank 0."""
+    """Return the address of the interface that reaches rank 0."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return probe.getsockname()[0]

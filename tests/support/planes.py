@@ -8,13 +8,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT, FrameSocket, handshake
-from dsgd.processes.pairwise.plane import Plane
+from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.pairwise.wire import HelloReply, PlaneSettings
 
 HOST = "127.0.0.1"
@@ -66,6 +68,12 @@ def by_hand(to: Plane, own_rank: int, asked: int, nodes: int, dimension: int = 8
     link = FrameSocket(sock, LIMIT_S / SLICES_PER_WAIT)
     handshake(link, settings_of(nodes, dimension).encode_hello(own_rank, asked), LIMIT_S)
     return sock, link
+
+
+def failure(future: Future[Any]) -> Unreachable:
+    error = future.exception(LIMIT_S)
+    assert isinstance(error, Unreachable), error
+    return error
 
 
 @contextlib.contextmanager

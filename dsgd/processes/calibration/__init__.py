@@ -1,1 +1,1 @@
-"""Measures a cluster for the simulator."""
+"""Measure a real cluster and describe it for the simulator."""

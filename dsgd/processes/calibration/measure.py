@@ -1,4 +1,4 @@
-"""What the cluster model needs to know of a real cluster: how long gradients take, and what a link carries."""
+"""Measure the parameters of the cluster model: the times of gradients, and the latency and bandwidth of links."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 
-PATIENCE_S = 30.0  # without a byte from the other end
-CHUNK = 2**16  # bytes of a transfer that are handed to the socket at once
-ROUNDS = 3  # of each transfer
-ATTEMPTS = 6  # at a rate, each with twice the time of the one before
-UNLIKE = 0.1  # a node that differs by more than this from the median gets an entry of its own
+LINK_SILENCE_S = 30.0  # without a byte from the other end
+CHUNK_BYTES = 2**16  # handed to the socket at once
+TRANSFER_ROUNDS = 3
+RATE_ATTEMPTS = 6  # each with twice the time of the one before
+OUTLIER = 0.1  # a node that differs by more than this from the median gets an entry of its own
 
 _ASK = struct.Struct("<Bq")  # what to do, bytes; little endian
 _PING, _TO, _FROM, _BOTH, _END = range(5)
@@ -24,7 +24,7 @@ _RESULT = struct.Struct("<ddd")
 
 @dataclass(frozen=True)
 class Jitter:
-    """How gradient times scatter, in the terms of the cluster model."""
+    """The distribution of a worker's gradient times, in the terms of the cluster model."""
 
     mean_s: float  # of all times
     cv: float  # standard deviation over the mean, without the pauses
@@ -34,22 +34,20 @@ class Jitter:
 
 
 @dataclass(frozen=True)
-class Link:
-    """What a TCP stream between two processes gives to a program: payload, headers already paid for."""
+class MeasuredLink:
+    """The latency and the payload rates of a TCP stream between two processes."""
 
     latency_s: float  # of a small message, one way
     bytes_per_s: float  # in one direction while the other is idle; of the two the lower
     duplex_bytes_per_s: float  # in each direction while both are busy; of the two the lower
 
 
-def fit(times: Sequence[float]) -> Jitter:
-    """The jitter behind gradient times [s].
+def fit_jitter(times: Sequence[float]) -> Jitter:
+    """Fit the jitter of gradient times [s]: mean, coefficient of variation, and the likelier distribution.
 
-    The mean is that of all times, because it is what a step costs in the long run. Pauses, longer than anything that
-    the others' scatter explains (on a log scale, more than 6 of its robust standard deviations above the median), are
-    left out of the scatter: one of them would make every step uncertain. But only if they are rare, up to one in 20;
-    what happens more often belongs to the scatter. The distribution is the one of the two, with this mean and this
-    scatter, under which the times are likelier.
+    The mean is that of all times, since it is the cost of a step in the long run. Pauses do not count for the
+    coefficient of variation: times more than 6 robust standard deviations above the median, on a log scale. More than
+    one pause in 20 times is no exception, and then all times count.
 
     Raises ValueError without times or if one is not positive."""
     if not times or not all(math.isfinite(t) and t > 0 for t in times):
@@ -69,38 +67,38 @@ def fit(times: Sequence[float]) -> Jitter:
 
 
 def _gamma(factors: Sequence[float], cv: float) -> float:
-    """Logarithm of the likelihood of numbers with mean 1 under the gamma distribution of this cv."""
+    """Return the log-likelihood of numbers with mean 1 under the gamma distribution of this cv."""
     shape = cv**-2
     constant = shape * math.log(shape) - math.lgamma(shape)
     return sum(constant + (shape - 1) * math.log(x) - shape * x for x in factors)
 
 
 def _lognormal(factors: Sequence[float], cv: float) -> float:
-    """As `_gamma`, under the lognormal distribution."""
+    """Return the log-likelihood of numbers with mean 1 under the lognormal distribution of this cv."""
     variance = math.log1p(cv**2)
     constant = -math.log(2 * math.pi * variance) / 2
     return sum(constant - math.log(x) - (math.log(x) + variance / 2) ** 2 / (2 * variance) for x in factors)
 
 
-def measure_link(sock: socket.socket, initiator: bool, seconds: float = 1.5) -> Link:
-    """Measure a connected TCP socket from both ends at once; one of them is the initiator. Both return the same.
+def measure_link(sock: socket.socket, initiator: bool, seconds: float = 1.5) -> MeasuredLink:
+    """Measure a connected TCP socket. Both ends must call it, one as the initiator; both return the same.
 
-    Latency: half the median round trip of one byte; what either end needs to wake up is in it, as in every message.
+    Latency: half the median round trip of one byte, with the time that either end needs to wake up.
     Bandwidth: the slope of time against size between a large transfer, of about `seconds`, and a quarter of it, medians
-    of three each, so that latency, slow start and what a shaper lets pass unshaped cancel out. It takes some 12 times
-    `seconds`; more where a busy machine makes the smaller transfer the slower one, which is tried again with more time.
+    of three each. So latency, slow start and the burst that a shaper allows cancel out. All takes about 12 * `seconds`;
+    more if a busy machine makes the smaller transfer the slower one, which is tried again with twice the time.
 
-    Raises ConnectionError or TimeoutError if the other end goes away or says nothing for 30 s, RuntimeError in the
-    initiator if no time was enough. Leaves the socket open, with this deadline set."""
+    Raises ConnectionError or TimeoutError if the other end closes or is silent for 30 s, RuntimeError in the initiator
+    if no time was enough. Leaves the socket open, with a timeout of 30 s."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.settimeout(PATIENCE_S)
+    sock.settimeout(LINK_SILENCE_S)
     with ThreadPoolExecutor(1, "measure-link") as sender:  # sends while this thread receives
         return _ask(sock, sender, seconds) if initiator else _answer(sock, sender)
 
 
-def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Link:
+def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> MeasuredLink:
     def timed(kind: int, size: int) -> float:
-        """Seconds until `size` bytes have gone to the other end, come from it, or both, and it has said so."""
+        """Return the seconds until `size` bytes went to the other end, came from it, or both, and it confirmed so."""
         begin = time.perf_counter()
         sock.sendall(_ASK.pack(kind, size))
         sending = sender.submit(_send, sock, size) if kind in (_TO, _BOTH) else None
@@ -110,16 +108,16 @@ def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Lin
             sending.result()
         return took
 
-    def rate(kind: int, seconds: float = seconds, attempts: int = ATTEMPTS) -> float:
+    def rate(kind: int, seconds: float = seconds, attempts: int = RATE_ATTEMPTS) -> float:
         large = _size(lambda size: timed(kind, size), seconds)
         small = large // 4
-        longer, shorter = (statistics.median(timed(kind, n) for _ in range(ROUNDS)) for n in (large, small))
+        longer, shorter = (statistics.median(timed(kind, n) for _ in range(TRANSFER_ROUNDS)) for n in (large, small))
         if longer > shorter:
             return (large - small) / (longer - shorter)
         if attempts > 1:
             return rate(kind, 2 * seconds, attempts - 1)
         raise RuntimeError(
-            f"link: {large} bytes took {longer:.2g} s and {small} {shorter:.2g} s, {ATTEMPTS} times likewise; "
+            f"link: {large} bytes took {longer:.2g} s and {small} {shorter:.2g} s, {RATE_ATTEMPTS} times likewise; "
             "give it more time"
         )
 
@@ -127,24 +125,24 @@ def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Lin
     deadline = time.perf_counter() + max(seconds, 0.1)
     while len(trips) < 10 or (len(trips) < 500 and time.perf_counter() < deadline):
         trips.append(timed(_PING, 0))
-    link = Link(statistics.median(trips) / 2, min(rate(_TO), rate(_FROM)), rate(_BOTH))
+    link = MeasuredLink(statistics.median(trips) / 2, min(rate(_TO), rate(_FROM)), rate(_BOTH))
     sock.sendall(_ASK.pack(_END, 0) + _RESULT.pack(*astuple(link)))
     return link
 
 
 def _size(timed: Callable[[int], float], seconds: float) -> int:
-    """About how many bytes take so long."""
-    size = CHUNK
+    """Return about how many bytes take so many seconds."""
+    size = CHUNK_BYTES
     while (took := timed(size)) < seconds / 10:
         size *= 2
     return max(4, int(size / took * seconds))
 
 
-def _answer(sock: socket.socket, sender: ThreadPoolExecutor) -> Link:
+def _answer(sock: socket.socket, sender: ThreadPoolExecutor) -> MeasuredLink:
     while True:
         kind, size = _ASK.unpack(_receive(sock, _ASK.size))
         if kind == _END:
-            return Link(*_RESULT.unpack(_receive(sock, _RESULT.size)))
+            return MeasuredLink(*_RESULT.unpack(_receive(sock, _RESULT.size)))
         if kind not in (_PING, _TO, _FROM, _BOTH) or size < 0:
             raise ConnectionError(f"link: the other end asks for {kind} of {size} bytes, which is no measurement")
         sending = sender.submit(_send, sock, size) if kind in (_FROM, _BOTH) else None
@@ -155,18 +153,18 @@ def _answer(sock: socket.socket, sender: ThreadPoolExecutor) -> Link:
 
 
 def _send(sock: socket.socket, size: int) -> None:
-    chunk = memoryview(bytes(CHUNK))
-    for begin in range(0, size, CHUNK):
-        sock.sendall(chunk[: min(CHUNK, size - begin)])
+    chunk = memoryview(bytes(CHUNK_BYTES))
+    for begin in range(0, size, CHUNK_BYTES):
+        sock.sendall(chunk[: min(CHUNK_BYTES, size - begin)])
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:
-    """Receive so many bytes; returns the last of them, 64 KiB at most."""
-    buffer = bytearray(CHUNK)
+    """Receive `size` bytes; returns the last 64 KiB or fewer of them."""
+    buffer = bytearray(CHUNK_BYTES)
     filled = 0
     while size:
         filled = 0
-        want = size % CHUNK or CHUNK  # the odd part first, then whole chunks
+        want = size % CHUNK_BYTES or CHUNK_BYTES  # the odd part first, then whole chunks
         while filled < want:
             got = sock.recv_into(memoryview(buffer)[filled:want])
             if not got:
@@ -177,13 +175,16 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 
 def as_cluster_yaml(
-    title: str, jitters: Sequence[Jitter], receive_overhead_s: Sequence[float], links: Mapping[tuple[int, int], Link]
+    title: str,
+    jitters: Sequence[Jitter],
+    overheads_s: Sequence[float],
+    links: Mapping[tuple[int, int], MeasuredLink],
 ) -> str:
-    """A file for the folder `cluster` of the configuration.
+    """Write a cluster as a file for the configuration's folder `cluster`.
 
-    title: one line, what was measured and where. jitters: of each worker, by rank. receive_overhead_s: likewise, what a
-    received vector costs. links: between pairs of them; a link is as fast as the slower of its two ports, so a node's
-    port is as fast as the fastest of its links.
+    title: one line on what was measured. jitters: of each worker, by rank. overheads_s: likewise, for each
+    received vector. links: by pair of ranks. A link is as fast as the slower of its two ports, so a port is as fast as
+    the fastest of its links.
     Raises ValueError without links or for a rank that has no jitter."""
     ranks = range(len(jitters))
     if not links or not all(rank in ranks for pair in links for rank in pair):
@@ -206,7 +207,11 @@ def as_cluster_yaml(
         ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
-        ("receive_overhead_s", _number(overhead_s), "each received vector: median of what steps took longer"),
+        (
+            "receive_overhead_s",
+            _number(statistics.median(overheads_s)),
+            "each received vector: median of what steps took longer",
+        ),
         ("chunks_per_message", "4", "messages share a port, as TCP streams do: not evenly for long"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
@@ -222,9 +227,9 @@ def as_cluster_yaml(
 
 
 def _typical(values: Mapping[int, float]) -> tuple[float, dict[int, float]]:
-    """The median of the nodes' values, and the factors on it of those that are unlike it."""
+    """Return the median of the nodes' values, and for each outlier its factor on the median."""
     median = statistics.median(values.values())
-    return median, {node: value / median for node, value in values.items() if abs(value / median - 1) > UNLIKE}
+    return median, {node: value / median for node, value in values.items() if abs(value / median - 1) > OUTLIER}
 
 
 def _mapping(factors: Mapping[int, float], unit: float) -> str:

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 from dsgd.cluster import Cluster
-from dsgd.processes.calibration.measure import CHUNK, Jitter, Link, as_cluster_yaml, fit, measure_link
+from dsgd.processes.calibration.measure import (
+    CHUNK_BYTES,
+    Jitter,
+    MeasuredLink,
+    as_cluster_yaml,
+    fit_jitter,
+    measure_link,
+)
 from dsgd.sim.compute import Processor
 from tests.support.command import shell, summary
 
@@ -43,7 +50,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def test_what_the_simulator_draws_is_found_again(cv: float, distribution: str) -> None:
     """20,000 draws give the mean to cv / 141 and the cv of even the heavier tail to 3 %; four times that is allowed."""
     times = drawn(cv, distribution)
-    found = fit(times)
+    found = fit_jitter(times)
     assert found.mean_s == pytest.approx(0.5, rel=4 * cv / math.sqrt(DRAWS))
     assert found.cv == pytest.approx(cv, rel=0.12)
     assert found.distribution == distribution
@@ -52,22 +59,22 @@ def test_what_the_simulator_draws_is_found_again(cv: float, distribution: str) -
 
 
 def test_equal_times_have_no_jitter() -> None:
-    assert fit([0.25] * 10) == Jitter(0.25, 0.0, "gamma", 10, 0)
-    assert fit([0.25]) == Jitter(0.25, 0.0, "gamma", 1, 0)
+    assert fit_jitter([0.25] * 10) == Jitter(0.25, 0.0, "gamma", 10, 0)
+    assert fit_jitter([0.25]) == Jitter(0.25, 0.0, "gamma", 1, 0)
 
 
 def test_a_rare_pause_counts_for_the_mean_but_not_for_the_scatter() -> None:
     times = drawn(0.05, "gamma", 200)
     paused = [*times, 20.0]
-    found = fit(paused)
+    found = fit_jitter(paused)
     assert found.mean_s == pytest.approx(np.mean(paused), rel=1e-12)
     assert found.pauses == 1
-    assert (found.cv, found.distribution) == (fit(times).cv, fit(times).distribution)
+    assert (found.cv, found.distribution) == (fit_jitter(times).cv, fit_jitter(times).distribution)
 
 
 def test_what_is_not_rare_belongs_to_the_scatter() -> None:
     times = [*drawn(0.05, "gamma", 90), *[5.0] * 10]
-    found = fit(times)
+    found = fit_jitter(times)
     assert found.pauses == 0
     assert found.cv == pytest.approx(np.std(times, ddof=1) / np.mean(times), rel=1e-12)
 
@@ -75,7 +82,7 @@ def test_what_is_not_rare_belongs_to_the_scatter() -> None:
 @pytest.mark.parametrize("times", [[], [0.1, 0.0], [0.1, -1.0], [0.1, math.nan], [math.inf]])
 def test_times_that_are_none_are_refused(times: Sequence[float]) -> None:
     with pytest.raises(ValueError, match=r"^gradient times must be positive numbers and at least one, got "):
-        fit(times)
+        fit_jitter(times)
 
 
 def test_both_ends_of_a_link_get_the_same_numbers() -> None:
@@ -113,7 +120,7 @@ class Busy(socket.socket):
 
     def sendall(self, data: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if data == b".":
-            first = self.received == HEADER_BYTES + CHUNK
+            first = self.received == HEADER_BYTES + CHUNK_BYTES
             if first:
                 self.attempts -= 1
                 self.longest_s = 0.0
@@ -124,7 +131,7 @@ class Busy(socket.socket):
         super().sendall(data)
 
 
-def measured(seconds: float, busy_attempts: float) -> tuple[Link | None, Exception | None]:
+def measured(seconds: float, busy_attempts: float) -> tuple[MeasuredLink | None, Exception | None]:
     near, far = pair()
     with near, Busy(far.detach()) as busy, ThreadPoolExecutor(1) as pool:
         busy.attempts = busy_attempts
@@ -170,7 +177,7 @@ def test_what_is_no_measurement_is_refused(asked: bytes) -> None:
             measure_link(near, False)
 
 
-def yaml(jitters: Sequence[Jitter], links: dict[tuple[int, int], Link], folder: Path) -> Path:
+def yaml(jitters: Sequence[Jitter], links: dict[tuple[int, int], MeasuredLink], folder: Path) -> Path:
     path = folder / "conf" / "cluster" / "mine.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(as_cluster_yaml("two nodes, mlp\nbatch 16", jitters, [0.002] * len(jitters), links))
@@ -180,7 +187,9 @@ def yaml(jitters: Sequence[Jitter], links: dict[tuple[int, int], Link], folder: 
 def test_the_file_is_a_cluster_that_runs(tmp_path: Path) -> None:
     """As a user types it. Of 4 workers one computes half as fast, of 4 ports another one is slow."""
     jitters = [Jitter(0.02 if rank == 1 else 0.01, 0.1, "lognormal", 50, rank) for rank in range(4)]
-    links = {(i, j): Link(1e-4, 1.2e8, 1.15e7 if 3 in (i, j) else 1.15e8) for i in range(4) for j in range(i + 1, 4)}
+    links = {
+        (i, j): MeasuredLink(1e-4, 1.2e8, 1.15e7 if 3 in (i, j) else 1.15e8) for i in range(4) for j in range(i + 1, 4)
+    }
     path = yaml(jitters, links, tmp_path)
     assert path.read_text().startswith("# Measured: two nodes, mlp batch 16\n")
     run = "dsgd-run --config-dir conf cluster=mine nodes=4 budget.epochs=null budget.steps=3 hydra.run.dir=run"
@@ -203,14 +212,14 @@ def test_the_file_is_a_cluster_that_runs(tmp_path: Path) -> None:
 
 
 def test_every_key_of_the_cluster_is_in_the_file_and_has_a_comment(tmp_path: Path) -> None:
-    written = yaml([Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, {(0, 1): Link(1e-4, 1e8, 1e8)}, tmp_path).read_text()
+    written = yaml([Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, {(0, 1): MeasuredLink(1e-4, 1e8, 1e8)}, tmp_path).read_text()
     keys = [line.split(":")[0] for line in written.splitlines() if not line.startswith(("#", "_"))]
     assert keys == list(Cluster.__dataclass_fields__)
     assert all(" # " in line for line in written.splitlines()[2:])
     assert max(map(len, written.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("links", [{}, {(0, 2): Link(1e-4, 1e8, 1e8)}])
-def test_links_must_be_between_ranks(links: dict[tuple[int, int], Link]) -> None:
+@pytest.mark.parametrize("links", [{}, {(0, 2): MeasuredLink(1e-4, 1e8, 1e8)}])
+def test_links_must_be_between_ranks(links: dict[tuple[int, int], MeasuredLink]) -> None:
     with pytest.raises(ValueError, match=r"^links must be between ranks in 0\.\.1 and at least one, got "):
         as_cluster_yaml("", [Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, [0.0] * 2, links)

@@ -1,15 +1,17 @@
-"""Measures a cluster from within: every worker's own steps, all at once, then the links between pairs of workers."""
+"""Measure a cluster with its own workers: the steps of all at once, then the links between pairs of workers."""
 
 from __future__ import annotations
 
 import json
 import socket
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -19,7 +21,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem
-from dsgd.processes.calibration.measure import Jitter, Link, fit, measure_link
+from dsgd.processes.calibration.measure import Jitter, MeasuredLink, fit_jitter, measure_link
 from dsgd.processes.launch.rendezvous import new_token
 from dsgd.processes.pairwise.channel import Unreachable
 from dsgd.processes.pairwise.plane import Plane
@@ -27,25 +29,25 @@ from dsgd.processes.worker.collectives import Groups
 from dsgd.processes.worker.compute import Compute
 
 WARM_UP = 3  # steps before the first that counts: memory is taken and kernels are chosen in them
-WAIT_S = 600.0  # for the slowest worker
-NEAR_S = 60.0  # for one that is known to have come as far as this one
-FAILED = "failed"  # in the store: what went wrong first
-POLL_S = 0.02
-LOST = (ConnectionError, Unreachable)  # how another worker's failure is met
+WORKER_WAIT_S = 600.0  # for the slowest worker
+LINK_WAIT_S = 60.0  # for the other end of a link, which has reached the same stage
+FIRST_FAILURE_WAIT_S = 6.0  # for the worker that failed first to report it
+STORE_POLL_S = 0.02
+FAILED = "failed"  # key of the first failure in the store
 
 
 class CalibrationFailed(Exception):
-    """One line: what went wrong first, in which worker."""
+    """The calibration failed; the message names the first failure and its worker."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """jitters: of each worker, by rank; receive_overhead_s: likewise, how much longer a step takes for each received
-    vector; links: by pair of ranks."""
+    """The measurements of a cluster. jitters: of each worker, by rank. receive_overhead_s: likewise, the seconds
+    that a received vector adds to a step. links: by pair of ranks."""
 
     jitters: list[Jitter]
     receive_overhead_s: list[float]
-    links: dict[tuple[int, int], Link]
+    links: dict[tuple[int, int], MeasuredLink]
 
 
 def step_times(
@@ -56,13 +58,14 @@ def step_times(
     repeats: int,
     exchange: Callable[[Tensor, int], Callable[[], Tensor]] | None = None,
 ) -> list[float]:
-    """Seconds of `repeats` local steps as the engine makes them, a copy of x and the update included: what a step costs
-    without communication. With exchange(vector, step), which returns how to wait for the answer, a vector is sent, one
-    received meanwhile, and added; the wait does not count."""
+    """Return the seconds of `repeats` local steps as the engine makes them, with a copy of x and the update.
+
+    exchange(vector, step): starts an exchange and returns a function that waits for the received vector. With it every
+    step sends a vector, receives one and adds it; waiting does not count."""
     x, buffers = problem.start.to(devices[0], copy=True), problem.start_buffers.to(devices[0], copy=True)
     for device in devices:
         prepare(experiment.precision, device)
-    compute = Compute(problem, devices, Groups(rank, 1, None, None, WAIT_S))
+    compute = Compute(problem, devices, Groups(rank, 1, None, None, WORKER_WAIT_S))
     velocity = None
     times: list[float] = []
     for step in range(WARM_UP + repeats):
@@ -91,113 +94,99 @@ def calibrate(
     link_s: float,
     say: Callable[[str], None],
 ) -> Calibration | None:
-    """Take part in the measurement of a cluster; all `nodes` workers must. address: of this worker's interface. say: is
-    called in rank 0 with a line on what goes on. Returns what rank 0 has collected from all, None in the others.
+    """Measure a cluster together with all other workers. Returns the calibration in rank 0, None in the others.
 
-    Raises CalibrationFailed in all of them if one cannot go on or does not come."""
-    store.set_timeout(timedelta(seconds=WAIT_S))
-    with _failure_told(store, rank):
+    address: of this worker's interface. link_s: seconds of a large transfer. say: called with lines on the progress.
+    Raises CalibrationFailed in all workers if one fails or does not come."""
+    store.set_timeout(timedelta(seconds=WORKER_WAIT_S))
+    with _failures_reported(store, rank):
         p = experiment.nodes
         _meet(store, "ready", rank, p)
         say(f"{p} workers make {repeats} steps at once")
-        jitter = fit(step_times(experiment, problem, devices, rank, repeats))
+        jitter = fit_jitter(step_times(experiment, problem, devices, rank, repeats))
         store.set(f"jitter/{rank}", json.dumps(asdict(jitter)))
         _meet(store, "stepped", rank, p)
         if p > 1:
             say(f"{p} workers make {repeats} steps and send a vector in each")
-            before = (rank - 1) % p
+            source = (rank - 1) % p
             with _plane(problem, store, rank, p, address) as plane:
 
                 def exchange(vector: Tensor, step: int) -> Callable[[], Tensor]:
-                    arriving = plane.exchange(vector, step, [(rank + 1) % p], [before])
-                    return lambda: arriving.result()[before]
+                    arriving = plane.exchange(vector, step, [(rank + 1) % p], [source])
+                    return lambda: arriving.result()[source]
 
-                longer = fit(step_times(experiment, problem, devices, rank, repeats, exchange)).mean_s - jitter.mean_s
+                with_exchange_s = statistics.fmean(step_times(experiment, problem, devices, rank, repeats, exchange))
                 _meet(store, "exchanged", rank, p)
-            store.set(f"vector/{rank}", repr(max(0.0, longer)))
+            store.set(f"overhead/{rank}", repr(max(0.0, with_exchange_s - jitter.mean_s)))
         for first, second in pairs(p):
             _meet(store, f"link/{first}/{second}", rank, p)
             if rank == first:
                 say(f"link between {first} and {second}")
                 with socket.create_server((address, 0)) as server:
-                    server.settimeout(NEAR_S)
+                    server.settimeout(LINK_WAIT_S)
                     store.set(f"port/{first}/{second}", json.dumps(server.getsockname()[:2]))
                     stream, _ = server.accept()
                 with stream:
                     measure_link(stream, False, link_s)
             elif rank == second:
                 host, port = json.loads(store.get(f"port/{first}/{second}"))
-                with socket.create_connection((host, port), NEAR_S) as stream:
+                with socket.create_connection((host, port), LINK_WAIT_S) as stream:
                     store.set(f"measured/{first}/{second}", json.dumps(asdict(measure_link(stream, True, link_s))))
         _meet(store, "done", rank, p)
         if rank > 0:
             return None
         jitters = [Jitter(**json.loads(store.get(f"jitter/{other}"))) for other in range(p)]
-        receive_overhead_s = [float(store.get(f"vector/{other}")) for other in range(p)] if p > 1 else [0.0]
-        links = {pair: Link(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
-        _leave(store, p)
-        return Calibration(jitters, receive_overhead_s, links)
+        overheads_s = [float(store.get(f"overhead/{other}")) for other in range(p)] if p > 1 else [0.0]
+        links = {pair: MeasuredLink(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
+        store.wait([f"done/passed/{other}" for other in range(p)])  # the store ends with this process
+        return Calibration(jitters, overheads_s, links)
 
 
 def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> Plane:
-    """This worker's end of a plane of the workers."""
+    """Connect this worker to the pairwise plane of all workers."""
     if rank == 0:
         store.set("token", new_token())
     token = bytes.fromhex(store.get("token").decode())
-    plane = Plane(rank, p, address, token, problem.dimension, problem.dtype, WAIT_S, WAIT_S / 10, _complain)
+    log = partial(print, file=sys.stderr, flush=True)
+    plane = Plane(rank, p, address, token, problem.dimension, problem.dtype, WORKER_WAIT_S, WORKER_WAIT_S / 10, log)
     store.set(f"plane/{rank}", json.dumps((address, plane.port)))
     plane.connect([tuple(json.loads(store.get(f"plane/{other}"))) for other in range(p)])
     return plane
 
 
-def _complain(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def pairs(p: int) -> Iterator[tuple[int, int]]:
-    """The links that are measured: all of up to 4 workers; beyond that each with its two neighbours in a ring."""
+    """Return the pairs of ranks to measure: all of up to 4 workers, else each with its two neighbours in a ring."""
     if p <= 4:
         return combinations(range(p), 2)
     return iter([(rank, rank + 1) for rank in range(p - 1)] + [(0, p - 1)])
 
 
 def _meet(store: Store, name: str, rank: int, p: int) -> None:
-    """Wait for everybody; no longer than until one has failed."""
+    """Wait for all workers. Raises ConnectionAbortedError as soon as one has failed, TimeoutError if one is late."""
     store.set(f"{name}/at/{rank}", "")
     keys = [f"{name}/at/{other}" for other in range(p)]
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + WORKER_WAIT_S
     while not store.check(keys):
         if store.check([FAILED]):
             raise ConnectionAbortedError("another worker has failed")
         if time.monotonic() > deadline:
             late = ", ".join(str(other) for other, key in enumerate(keys) if not store.check([key]))
-            raise TimeoutError(f"nothing from worker {late} for {WAIT_S:g} s")
-        time.sleep(POLL_S)
+            raise TimeoutError(f"nothing from worker {late} for {WORKER_WAIT_S:g} s")
+        time.sleep(STORE_POLL_S)
     store.set(f"{name}/passed/{rank}", "")
 
 
 @contextmanager
-def _failure_told(store: Store, rank: int) -> Iterator[None]:
-    """The others wait for this worker: whatever ends it they must hear of."""
+def _failures_reported(store: Store, rank: int) -> Iterator[None]:
+    """Report a failure of this worker to the others, which wait for it. Raises CalibrationFailed with the first one."""
     try:
         yield
     except Exception as error:
-        raise CalibrationFailed(_first_failure(store, rank, error)) from error
-
-
-def _first_failure(store: Store, rank: int, error: Exception) -> str:
-    """What has gone wrong first, of all workers; this one's error, if nobody has said anything before."""
-    own = f"worker {rank}: {type(error).__name__}: {' '.join(str(error).split())}"
-    deadline = time.monotonic() + NEAR_S / 10
-    try:
-        # who has lost another worker lets that one speak first
-        while isinstance(error, LOST) and not store.check([FAILED]) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        return store.compare_set(FAILED, "", own).decode()
-    except RuntimeError:  # the store is gone, and its owner with it
-        return own
-
-
-def _leave(store: Store, p: int) -> None:
-    """The store ends with its owner: let everybody pass first."""
-    store.wait([f"done/passed/{other}" for other in range(p)])
+        failure = f"worker {rank}: {type(error).__name__}: {' '.join(str(error).split())}"
+        deadline = time.monotonic() + FIRST_FAILURE_WAIT_S
+        with suppress(RuntimeError):  # the store is gone, and its owner with it
+            if isinstance(error, (ConnectionError, Unreachable)):  # a consequence: the worker that failed reports first
+                while not store.check([FAILED]) and time.monotonic() < deadline:
+                    time.sleep(STORE_POLL_S)
+            failure = store.compare_set(FAILED, "", failure).decode()
+        raise CalibrationFailed(failure) from error

@@ -1,0 +1,154 @@
+"""What an exchange promises: one vector from each source, or an error that names the lost node."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+from torch import Tensor
+
+from dsgd.processes.pairwise.exchanges import Exchanges
+from tests.support.planes import (
+    HOST,
+    LIMIT_S,
+    constant,
+    failure,
+    plane,
+    planes,
+    until,
+    value,
+)
+
+GRAPHS: dict[str, Callable[[int, int], tuple[list[int], list[int]]]] = {  # (rank, round) -> targets, sources; of 4
+    "ring": lambda i, k: ([(i + 1) % 4, (i - 1) % 4], [(i - 1) % 4, (i + 1) % 4]),
+    "complete": lambda i, k: ([j for j in range(4) if j != i], [j for j in range(4) if j != i]),
+    "directed ring": lambda i, k: ([(i + 1) % 4], [(i - 1) % 4]),
+    "star": lambda i, k: ([1, 2, 3], [1, 2, 3]) if i == 0 else ([0], [0]),
+    "one peer, another each round": lambda i, k: ([i ^ (1 + k % 3)], [i ^ (1 + k % 3)]),
+    "one peer, directed": lambda i, k: ([(i + 1 + k % 3) % 4], [(i - 1 - k % 3) % 4]),
+    "some only send": lambda i, k: ([2, 3], []) if i < 2 else ([], [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("at_once", [False, True], ids=["one after the other", "all at once"])
+def test_an_exchange_brings_each_source_s_vector_of_that_round(name: str, at_once: bool) -> None:
+    rounds = 25
+    with planes(4) as all_planes:
+
+        def work(rank: int) -> None:
+            delays = random.Random(rank)
+            pending: list[Future[dict[int, Tensor]]] = []
+            for k in range(rounds):
+                targets, sources = GRAPHS[name](rank, k)
+                pending.append(all_planes[rank].exchange(constant(100 * rank + k), k, targets, sources))
+                if not at_once:
+                    pending[-1].exception(LIMIT_S)
+                    time.sleep(delays.random() * 0.002)
+            for k, future in enumerate(pending):
+                received = {source: value(vector) for source, vector in future.result(LIMIT_S).items()}
+                assert received == {source: 100 * source + k for source in GRAPHS[name](rank, k)[1]}
+            finished.append(rank)
+
+        finished: list[int] = []
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert sorted(finished) == [0, 1, 2, 3]
+
+
+def test_two_large_vectors_pass_each_other() -> None:
+    """64 MB each way: far more than both kernels keep, so each must receive while it sends."""
+    length = 8 << 20
+    with planes(2, length) as (a, b):
+        futures = [a.exchange(constant(1, length), 0, [1], [1]), b.exchange(constant(2, length), 0, [0], [0])]
+        assert value(futures[0].result(LIMIT_S)[1]) == 2
+        assert value(futures[1].result(LIMIT_S)[0]) == 1
+
+
+def test_an_exchange_without_sources_is_answered_at_once() -> None:
+    with planes(2) as (a, _):
+        assert a.exchange(constant(1), 0, [1], []).result(0) == {}
+        assert a.exchange(constant(1), 0, [], []).result(0) == {}
+
+
+def test_a_neighbour_that_ends_after_its_last_exchange_has_sent_its_vector() -> None:
+    length = 1 << 20
+    with plane(0, 2, length) as a:
+        b = plane(1, 2, length)
+        a.connect([None, (HOST, b.port)])
+        b.connect([(HOST, a.port), None])
+        for k in range(3):
+            b.exchange(constant(k, length), k, [0], [])
+        b.close()
+        futures = [a.exchange(constant(9, length), k, [], [1]) for k in range(4)]
+        assert [value(future.result(LIMIT_S)[1]) for future in futures[:3]] == [0, 1, 2]
+        assert failure(futures[3]).rank == 1
+
+
+def test_a_source_that_dies_fails_the_exchange_at_once_and_what_came_before_counts() -> None:
+    with planes(3) as (a, b, c):
+        b.exchange(constant(1), 0, [0], [])
+        c.exchange(constant(2), 0, [0], [])
+        assert set(a.exchange(constant(0), 0, [], [1, 2]).result(LIMIT_S)) == {1, 2}
+        waiting = a.exchange(constant(0), 1, [], [1, 2])
+        c.exchange(constant(2), 1, [0], [])
+        b.close()
+        assert failure(waiting).rank == 1
+        c.exchange(constant(3), 2, [0], [])
+        # the vector of the failed exchange meets no later one
+        assert value(a.exchange(constant(0), 2, [], [2]).result(LIMIT_S)[2]) == 3
+
+
+def test_a_source_that_was_never_there_fails_the_exchange_when_it_is_a_target_too() -> None:
+    with planes(2) as (a, b):
+        b.close()
+        assert failure(a.exchange(constant(1), 0, [1], [1])).rank == 1
+
+
+def test_a_source_that_was_never_there_fails_the_exchange_even_when_nothing_is_sent_to_it() -> None:
+    with planes(2) as (a, b):
+        b.close()
+        error = failure(a.exchange(constant(1), 0, [], [1]))
+        assert (error.rank, error.reason) == (1, "connection refused")
+
+
+def test_a_source_that_dies_before_it_ever_connected_fails_the_exchange() -> None:
+    with planes(2) as (a, b):
+        waiting = a.exchange(constant(1), 0, [1], [1])
+        a.pull(1).result(LIMIT_S)  # now b is known to live
+        b.close()
+        assert failure(waiting).rank == 1
+
+
+def test_a_vector_that_comes_after_its_exchange_has_failed_is_forgotten() -> None:
+    exchanges = Exchanges(0.05, lambda source: 0, lambda source, answered: answered(None), print)
+    assert failure(exchanges.begin([1]).future).rank == 1
+    late = constant(1)
+    seen = weakref.ref(late)
+    exchanges.arrived(1, 0, late)
+    del late
+    assert seen() is None
+    exchanges.close()
+    exchanges.join(LIMIT_S)
+
+
+def test_a_dead_target_fails_the_exchange_that_waits_for_others() -> None:
+    with planes(3) as (a, b, _):
+        b.close()
+        assert failure(a.exchange(constant(1), 0, [1], [2])).rank == 1
+
+
+def test_a_silent_source_is_named_after_the_time_limit() -> None:
+    with planes(3, timeout_s=2.0) as (a, b, _):
+        b.exchange(constant(1), 0, [0], [])
+        until(lambda: b.bytes_sent == 64)
+        error = failure(a.exchange(constant(0), 0, [1, 2], [1, 2]))
+        assert (error.rank, error.reason) == (2, "no byte of its vector for 2 s")
