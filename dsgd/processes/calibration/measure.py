@@ -175,10 +175,7 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 
 def as_cluster_yaml(
-    title: str,
-    jitters: Sequence[Jitter],
-    overheads_s: Sequence[float],
-    links: Mapping[tuple[int, int], MeasuredLink],
+    title: str, jitters: Sequence[Jitter], overheads_s: Sequence[float], links: Mapping[tuple[int, int], MeasuredLink]
 ) -> str:
     """Write a cluster as a file for the configuration's folder `cluster`.
 
@@ -194,7 +191,7 @@ def as_cluster_yaml(
     gradient_s, slow_nodes = _typical({rank: jitter.mean_s for rank, jitter in enumerate(jitters)})
     one_way = 8 * statistics.median(link.bytes_per_s for link in links.values())
     latency_s = statistics.median(link.latency_s for link in links.values())
-    overhead_s = statistics.median(receive_overhead_s)
+    overhead_s = statistics.median(overheads_s)
     cv = statistics.median(jitter.cv for jitter in jitters)
     kinds = [jitter.distribution for jitter in jitters]
     kind = max(kinds, key=kinds.count)
@@ -207,11 +204,7 @@ def as_cluster_yaml(
         ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
-        (
-            "receive_overhead_s",
-            _number(statistics.median(overheads_s)),
-            "each received vector: median of what steps took longer",
-        ),
+        ("receive_overhead_s", _number(overhead_s), "each received vector: median of what steps took longer"),
         ("chunks_per_message", "4", "messages share a port, as TCP streams do: not evenly for long"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),

@@ -19,7 +19,7 @@ CONTROL_MAGIC = b"dsgC"
 FRAME = struct.Struct("<IQ")
 TEXT_LIMIT = 1 << 20
 VECTORS_LIMIT = 1 << 36
-ALIGNMENT = 64  # bytes; the JSON is padded to it, since vectors are used where they were received
+TEXT_ALIGNMENT = 64  # bytes; the JSON is padded to it, since vectors are used where they were received
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 Message = dict[str, Any]
@@ -33,7 +33,7 @@ def encode(message: Mapping[str, Any], vectors: Mapping[str, Tensor]) -> list[me
     """Return the parts of a frame. The vectors must be contiguous and on the CPU; they are not copied."""
     listed = [[name, str(v.dtype).removeprefix("torch."), v.numel()] for name, v in vectors.items()]
     text = json.dumps({**message, "vectors": listed} if listed else message).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-len(text) % TEXT_ALIGNMENT)
     parts = [v.numpy().data.cast("B") for v in vectors.values() if v.numel()]
     return [memoryview(FRAME.pack(len(text), sum(map(len, parts))) + text), *parts]
 
