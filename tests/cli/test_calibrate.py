@@ -31,7 +31,7 @@ def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> None:
     """And not what others notice of it, who wait for it; they do not wait long."""
-    data = "data._target_=tests.support.slow_gradients.Unreadable"
+    data = "data._target_=tests.support.slow_gradients.FailingReads"
     line = f"dsgd-calibrate --out mine.yaml nodes=3 experiment=quadratic {data}"
     ended = shell(line, tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
     assert ended.returncode == 1

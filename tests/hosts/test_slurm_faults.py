@@ -11,34 +11,36 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.checkpoint import NAME, read_header
-from tests.support.aftermath import BUDGET, LONG, SILENT, STEPS, results
 from tests.support.batch_jobs import REQUEUE, RUN, SLOW, Record, submit
-from tests.support.prefork import Stage
+from tests.support.prefork import Prefork
 from tests.support.slurm import Slurm
+from tests.support.watched_run import BUDGET, LONG, SILENT, STEPS, results
 
 MOMENTUM = "optimizer.momentum=0.9 optimizer.lr=0.01"
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    with closing(Stage()) as stage:
-        yield stage
+def prefork() -> Iterator[Prefork]:
+    with closing(Prefork()) as prefork:
+        yield prefork
 
 
-def undisturbed(stage: Stage, folder: Path, line: str) -> Record:
+def undisturbed(prefork: Prefork, folder: Path, line: str) -> Record:
     """The same run on this machine, without pauses. line: of the command."""
     fast = [text for text in line.split() if not text.startswith(("data._target_", "+data."))]
-    run = stage.run(folder, *fast, "engine=dist", "resume=null")
+    run = prefork.run(folder, *fast, "engine=dist", "resume=null")
     assert run.wait() == 0, run.err
     return Record(folder)
 
 
-def test_a_preempted_job_goes_on_by_itself_as_if_nothing_had_been(slurm: Slurm, stage: Stage, tmp_path: Path) -> None:
+def test_a_preempted_job_goes_on_by_itself_as_if_nothing_had_been(
+    slurm: Slurm, prefork: Prefork, tmp_path: Path
+) -> None:
     """A job with two steps has to give its hosts to one of higher priority, and is started again by SLURM. It has
     SIGUSR1 first and SIGTERM at once after it."""
-    hurry = tmp_path / "hurry"
+    skip_file = tmp_path / "skip_pauses"
     lines = {
-        algo: f"{SLOW} algo={algo} {MOMENTUM} nodes=2 {BUDGET} +data.step_s=0.04 +data.hurry={hurry}"
+        algo: f"{SLOW} algo={algo} {MOMENTUM} nodes=2 {BUDGET} +data.step_s=0.04 +data.skip_file={skip_file}"
         for algo in ("sync", "dpsgd")
     }
     steps = [f"srun --overlap {RUN} {line} hydra.run.dir={tmp_path}/{algo} &" for algo, line in lines.items()]
@@ -49,19 +51,19 @@ def test_a_preempted_job_goes_on_by_itself_as_if_nothing_had_been(slurm: Slurm, 
     high = slurm.submit("hostname", "--partition=high", "--nodes=4", "--exclusive", "--output=/dev/null")
     assert slurm.wait(high) == "COMPLETED"
     kept = {algo: read_header(record.folder / NAME)["lines"] for algo, record in records.items()}
-    hurry.touch()
+    skip_file.touch()
     batch.ends("COMPLETED")
     assert batch.restarts == 1
     for algo, record in records.items():
         record.is_one_curve()
         assert 3 <= kept[algo] < len(record.marks)
         assert record.summary["status"] == "completed"
-        expected = undisturbed(stage, tmp_path / f"{algo} undisturbed", lines[algo])
+        expected = undisturbed(prefork, tmp_path / f"{algo} undisturbed", lines[algo])
         assert results(record.marks) == results(expected.marks)
         assert not (record.folder / NAME).exists()
 
 
-def test_before_its_time_limit_a_job_has_itself_started_again(slurm: Slurm, stage: Stage, tmp_path: Path) -> None:
+def test_before_its_time_limit_a_job_has_itself_started_again(slurm: Slurm, prefork: Prefork, tmp_path: Path) -> None:
     """The warning comes a minute before the end, which here is soon after the start, maybe before the run has begun;
     SLURM looks twice a minute. The run's folder is the default one."""
     line = f"{SLOW} algo=sync {MOMENTUM} nodes=2 {LONG}"
@@ -77,7 +79,7 @@ def test_before_its_time_limit_a_job_has_itself_started_again(slurm: Slurm, stag
     batch.leaves_nothing()
     record.is_one_curve()
     line = line.replace(LONG, f"budget.steps={record.marks[-1]['samples'] // 2}")
-    expected = undisturbed(stage, tmp_path / "undisturbed", line)
+    expected = undisturbed(prefork, tmp_path / "undisturbed", line)
     assert results(record.marks) == results(expected.marks)
     assert "the run to go on with" in batch.said
 
@@ -110,14 +112,14 @@ def test_a_killed_task_ends_a_run_in_lock_step_with_a_line_that_names_it(slurm: 
 
 
 def test_a_killed_task_leaves_the_others_of_gossip_to_go_on(slurm: Slurm, tmp_path: Path) -> None:
-    hurry = tmp_path / "hurry"
-    script = f"srun {RUN} {SLOW} +data.hurry={hurry} algo=gossip nodes=3 {BUDGET} hydra.run.dir={tmp_path}/run"
+    skip_file = tmp_path / "skip_pauses"
+    script = f"srun {RUN} {SLOW} +data.skip_file={skip_file} algo=gossip nodes=3 {BUDGET} hydra.run.dir={tmp_path}/run"
     batch = submit(slurm, tmp_path, script, "--nodelist=h[1-3]")
     record = Record(tmp_path / "run")
     batch.until(lambda: len(record.marks) >= 3)
     os.kill(task(slurm, 3), signal.SIGKILL)
     batch.until(lambda: "worker 2 has died after" in batch.said)
-    hurry.touch()
+    skip_file.touch()
     batch.ends("FAILED")
     batch.leaves_nothing()
     assert slurm.job(batch.job)["ExitCode"] == "137:0", "that of the killed task; the others have ended well"
@@ -129,16 +131,16 @@ def test_a_killed_task_leaves_the_others_of_gossip_to_go_on(slurm: Slurm, tmp_pa
 def test_a_node_that_goes_down_ends_the_run_and_the_job_goes_on_without_it(slurm: Slurm, tmp_path: Path) -> None:
     """Its power fails: the others hear nothing of it any more, and then SLURM does not, either. The job is started
     again on hosts that are left."""
-    hurry = tmp_path / "hurry"
+    skip_file = tmp_path / "skip_pauses"
     often = "engine.checkpoint_every_s=0.5"
-    script = f"srun {RUN} {SLOW} +data.hurry={hurry} {SILENT} algo=dpsgd nodes=2 {BUDGET} {often}"
+    script = f"srun {RUN} {SLOW} +data.skip_file={skip_file} {SILENT} algo=dpsgd nodes=2 {BUDGET} {often}"
     batch = submit(slurm, tmp_path, f"{script} hydra.run.dir={tmp_path}/run; {REQUEUE}", "--nodes=2")
     record = Record(tmp_path / "run")
     batch.until(lambda: len(record.marks) >= 6)
     slurm.crash(2)
     batch.until(lambda: "dpsgd cannot go on without it" in batch.said)
     assert "worker 1 has been silent for" in batch.said
-    hurry.touch()
+    skip_file.touch()
     slurm.report(2)
     batch.ends("COMPLETED")
     assert batch.restarts == 1
@@ -154,8 +156,8 @@ def test_a_full_disk_ends_the_run_with_the_checkpoint_before(slurm: Slurm, tmp_p
     disk = tmp_path / "disk"
     disk.mkdir()
     slurm.on(1, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
-    hurry = tmp_path / "hurry"
-    large = f"data.dim=40000 engine.checkpoint_every_s=0.3 +data.hurry={hurry}"
+    skip_file = tmp_path / "skip_pauses"
+    large = f"data.dim=40000 engine.checkpoint_every_s=0.3 +data.skip_file={skip_file}"
     command = f"srun {RUN} {SLOW} algo=sync nodes=2 {BUDGET} {large} hydra.run.dir={disk}/run resume=auto"
     batch = submit(slurm, tmp_path, f"{command}; {REQUEUE}", "--nodelist=h1", "--ntasks=2")
     batch.ends("FAILED")
@@ -163,7 +165,7 @@ def test_a_full_disk_ends_the_run_with_the_checkpoint_before(slurm: Slurm, tmp_p
     assert line in batch.said.splitlines()
     assert "Traceback" not in batch.said
     slurm.on(1, "mount", "-o", "remount,size=10m", str(disk))
-    hurry.touch()
+    skip_file.touch()
     again = submit(slurm, tmp_path, command, "--nodelist=h1", "--ntasks=2")
     again.ends("COMPLETED")
     assert "as the run to go on with" in again.said

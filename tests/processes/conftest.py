@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.prefork import Stage
+from tests.support.prefork import Prefork
 
 
 @pytest.fixture(scope="session")
-def theatre() -> Iterator[Stage]:
-    """One process that has imported everything, and forks."""
-    stage = Stage()
-    yield stage
-    stage.close()
+def prefork_server() -> Iterator[Prefork]:
+    """A server that has imported everything and forks a process for every run."""
+    prefork = Prefork()
+    yield prefork
+    prefork.close()
 
 
 @pytest.fixture
-def stage(theatre: Stage) -> Iterator[Stage]:
-    """On which nothing is left of a test."""
-    yield theatre
-    theatre.end()
+def prefork(prefork_server: Prefork) -> Iterator[Prefork]:
+    """The server; the runs that a test leaves are killed."""
+    yield prefork_server
+    prefork_server.end()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.cases import ALGORITHMS, prepared
-from tests.support.prefork import Run, Stage
+from tests.support.prefork import Prefork, Run
 from tests.support.simulate import simulate
 
 NODES = 3
@@ -26,8 +26,8 @@ ONLY_DIST = {"workers_lost", "messages_lost", "marks_left_out"}  # of a summary:
 each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
 
 
-def completed(stage: Stage, folder: Path, *arguments: str) -> Run:
-    run = stage.start(folder, *arguments)
+def completed(prefork: Prefork, folder: Path, *arguments: str) -> Run:
+    run = prefork.start(folder, *arguments)
     assert run.wait() == 0, run.err
     assert run.summary["status"] == "completed", run.err
     return run
@@ -56,14 +56,14 @@ def assert_sound(marks: list[dict[str, Any]], summary: dict[str, Any]) -> None:
 
 
 @each_algorithm
-def test_a_record_has_what_a_simulation_s_has(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """The same fields at every mark, and in the summary but for three; the configuration; the environment. A budget of
     samples is used up exactly in lock-step.
 
     Free workers overshoot it: they count their own steps at once and hear of the others' some 20 ms later, so for that
     long all go on, and longer where a process gets no processor. But nobody makes more steps than the whole budget has,
     whatever it hears: that much is certain, and asserted."""
-    run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", "eval.every_steps=4", "data.dim=2000")
+    run = completed(prefork, tmp_path / "run", *DIST, f"algo={algo}", "eval.every_steps=4", "data.dim=2000")
     simulated = simulate(*QUADRATIC, f"algo={algo}", "eval.every_steps=20")
     marks, summary = run.marks, run.summary
     assert all(mark.keys() == simulated.marks[0].keys() | BY_HOST for mark in marks)
@@ -87,12 +87,14 @@ def test_a_record_has_what_a_simulation_s_has(stage: Stage, tmp_path: Path, algo
 
 
 @each_algorithm
-def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(
+    prefork: Prefork, tmp_path: Path, algo: str
+) -> None:
     """The last mark is at the limit, the others at multiples of the interval, as far as there was time to ask: on a
     busy machine there may not be any in so short a run."""
     for limit_s in (0.7, 5.1, 30.1):
         options = ("budget.steps=null", f"budget.time_s={limit_s}", "eval.every_steps=null", "eval.every_time_s=0.2")
-        run = completed(stage, tmp_path / f"run of {limit_s}", *DIST, f"algo={algo}", *options)
+        run = completed(prefork, tmp_path / f"run of {limit_s}", *DIST, f"algo={algo}", *options)
         assert run.summary["time_s"] == run.marks[-1]["time_s"] == limit_s
         times = [mark["time_s"] for mark in run.marks]
         assert set(times) <= {0.0, *(i * 0.2 for i in range(1, 151)), limit_s}
@@ -104,20 +106,20 @@ def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(stage: St
 
 
 @pytest.mark.parametrize("algo", [algo for algo in ALGORITHMS if is_lockstep(algo)])
-def test_time_may_run_out_at_any_step_of_lock_step(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_time_may_run_out_at_any_step_of_lock_step(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Also while some have handed in a mark by steps that others will not reach."""
     for number in range(3):
         options = ("budget.steps=null", f"budget.time_s=0.{number + 2}", "eval.every_steps=1")
-        run = completed(stage, tmp_path / f"run {number}", *DIST, f"algo={algo}", *options)
+        run = completed(prefork, tmp_path / f"run {number}", *DIST, f"algo={algo}", *options)
         assert run.summary["time_s"] == pytest.approx((number + 2) / 10)
 
 
 @each_algorithm
-def test_the_target_stops_a_run(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_the_target_stops_a_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Before its budget, at the mark that reached it."""
     options = ("budget.epochs=null", "budget.steps=100000", "eval.every_epochs=null", "eval.every_steps=5")
     target = ("target.accuracy=0.3", "target.stop=true", "eval.train_samples=100", "optimizer.lr=0.1")
-    run = completed(stage, tmp_path / "run", "engine=dist", "nodes=2", f"algo={algo}", *options, *target)
+    run = completed(prefork, tmp_path / "run", "engine=dist", "nodes=2", f"algo={algo}", *options, *target)
     last = run.marks[-1]
     assert last["test_accuracy"] >= 0.3
     assert all(mark["test_accuracy"] < 0.3 for mark in run.marks[:-1])
@@ -126,11 +128,11 @@ def test_the_target_stops_a_run(stage: Stage, tmp_path: Path, algo: str) -> None
 
 
 @each_algorithm
-def test_a_run_that_diverges_is_a_result(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_run_that_diverges_is_a_result(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Exit status 0, status `diverged`, the last mark is the first beyond the limit; every number that is none is
     null."""
     options = ("optimizer.lr=50", "budget.steps=100000", "eval.every_steps=2")
-    run = stage.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
+    run = prefork.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
     assert run.wait() == 0, run.err
     assert run.summary["status"] == "diverged"
     losses = [mark["train_loss"] for mark in run.marks]
@@ -141,19 +143,19 @@ def test_a_run_that_diverges_is_a_result(stage: Stage, tmp_path: Path, algo: str
 
 
 @each_algorithm
-def test_a_run_that_has_diverged_by_its_last_mark_says_so(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_run_that_has_diverged_by_its_last_mark_says_so(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """The verdict may come only when everybody has ended."""
     options = ("optimizer.lr=50", "budget.steps=20", "eval.every_steps=null")
-    run = stage.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
+    run = prefork.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
     assert run.wait() == 0, run.err
     assert run.summary["status"] == "diverged"
 
 
 @each_algorithm
-def test_a_trace_has_a_row_per_node_of_disjoint_spans(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_trace_has_a_row_per_node_of_disjoint_spans(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Workers and servers; from the start to the end. The gradients of the budget's steps are spans; whose they are is
     free, but in lock-step."""
-    run = completed(stage, tmp_path / "run", *DIST, f"algo={algo}", "trace=true", "eval.every_steps=20")
+    run = completed(prefork, tmp_path / "run", *DIST, f"algo={algo}", "trace=true", "eval.every_steps=20")
     servers = prepared(*QUADRATIC, f"algo={algo}").algo.servers
     names: dict[int, str] = {}
     rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -182,10 +184,10 @@ def test_a_trace_has_a_row_per_node_of_disjoint_spans(stage: Stage, tmp_path: Pa
 
 
 @pytest.mark.parametrize("algo", ["sync", "gossip"])
-def test_statistics_of_batch_norm_can_be_recalibrated(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_statistics_of_batch_norm_can_be_recalibrated(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     options = ("model=resnet8", "nodes=2", "batch_size=4", "budget.epochs=null", "budget.steps=3")
     options += ("eval.every_epochs=null", "eval.batch_norm=recalibrate", "eval.train_samples=32")
-    run = completed(stage, tmp_path / "run", "engine=dist", f"algo={algo}", *options)
+    run = completed(prefork, tmp_path / "run", "engine=dist", f"algo={algo}", *options)
     simulated = simulate(f"algo={algo}", *options)
     assert run.marks[0]["test_loss"] == pytest.approx(simulated.marks[0]["test_loss"], rel=1e-5)
     if algo == "sync":
@@ -193,10 +195,10 @@ def test_statistics_of_batch_norm_can_be_recalibrated(stage: Stage, tmp_path: Pa
     assert math.isfinite(run.marks[-1]["test_loss"])
 
 
-def test_a_sweep_runs_its_jobs_one_after_the_other(stage: Stage, tmp_path: Path) -> None:
+def test_a_sweep_runs_its_jobs_one_after_the_other(prefork: Prefork, tmp_path: Path) -> None:
     """The parent of one run becomes the parent of the next."""
     folder = tmp_path / "swept"
-    run = stage.start(tmp_path / "unused", "-m", *DIST, "algo=sync,gossip", f"hydra.sweep.dir={folder}")
+    run = prefork.start(tmp_path / "unused", "-m", *DIST, "algo=sync,gossip", f"hydra.sweep.dir={folder}")
     assert run.wait() == 0, run.err
     assert run.out.count("record: ") == 2
     for name in (f"0_sync_{NODES}", f"1_gossip_{NODES}"):

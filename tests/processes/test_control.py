@@ -17,8 +17,8 @@ from dsgd.processes.admission import MAX_STRANGERS
 from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.control.frames import CONTROL_MAGIC, FRAME, TEXT_LIMIT, VECTORS_LIMIT
 from dsgd.processes.control.hub import Event, Hub
-from tests.support.aftermath import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
-from tests.support.prefork import Stage
+from tests.support.prefork import Prefork
+from tests.support.watched_run import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
 
 TOKEN = bytes(range(32))
 DEADLINE_S = 60.0
@@ -144,35 +144,35 @@ def test_a_client_hears_when_the_coordinator_is_gone(served: Served) -> None:
 
 
 @pytest.mark.parametrize("algo", ["sync", "dpsgd", "easgd"])
-def test_a_run_on_one_machine_cannot_be_reached_from_another(stage: Stage, tmp_path: Path, algo: str) -> None:
-    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", LONG)
-    watched.trains(2)
+def test_a_run_on_one_machine_cannot_be_reached_from_another(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", LONG)
+    watched.wait_for_marks(2)
     hosts = [host for found, (host, _) in listening().items() if found in watched.sockets]
     assert hosts
     assert set(hosts) == {LOOPBACK}
     os.kill(watched.run.pid, signal.SIGINT)
-    watched.ends("interrupted", 130)
+    watched.assert_ends("interrupted", 130)
 
 
 @pytest.mark.parametrize("algo", ["sync", "easgd"])
-def test_a_run_does_not_notice_strangers(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_run_does_not_notice_strangers(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     options = (*ALGORITHMS[algo], "nodes=2")
-    watched = start(stage, tmp_path / "run", *options, LONG)
-    files = open_files(watched.trains(2)["coordinator"])
+    watched = start(prefork, tmp_path / "run", *options, LONG)
+    files = open_files(watched.wait_for_marks(2)["coordinator"])
     ports = [port for found, (_, port) in listening().items() if found in files]
     with ExitStack() as stack:
         for port in ports:
             strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
             for stranger in strangers[-MAX_STRANGERS // 2 :]:
                 stranger.sendall(os.urandom(100))
-        watched.says("a wrong token")
-        watched.says("too many connections")
-        watched.goes_on()
+        watched.wait_for_output("a wrong token")
+        watched.wait_for_output("too many connections")
+        watched.wait_for_more_marks()
         os.kill(watched.run.pid, signal.SIGINT)
-        watched.ends("interrupted", 130)
+        watched.assert_ends("interrupted", 130)
     told = [line for line in watched.run.err.splitlines() if line.startswith("control:")]
     assert len(told) == len(set(told)) <= 3  # on a slow machine some have shown no token in time
     if algo == "sync":
         budget = f"budget.steps={watched.run.marks[-1]['samples'] // 2}"
-        expected = undisturbed(stage, tmp_path / "undisturbed", *options, budget)
+        expected = undisturbed(prefork, tmp_path / "undisturbed", *options, budget)
         assert results(watched.run.marks) == results(expected.run.marks)

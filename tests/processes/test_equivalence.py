@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dsgd.sim.simulation import Simulation
-from tests.support.prefork import Run, Stage
+from tests.support.prefork import Prefork, Run
 from tests.support.simulate import Outcome, simulate
 from tests.support.watched_algorithms import observed, seen
 
@@ -47,9 +47,9 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
 }
 
 
-def run_both(stage: Stage, folder: Path, algo: str, *overrides: str) -> tuple[Outcome, Run]:
+def run_both(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> tuple[Outcome, Run]:
     """The same command line in the simulator, here, and in real processes. Files of observation in folder/files."""
-    run = stage.run(folder / "run", *observed(algo, folder / "files"), *overrides, *PATIENT)
+    run = prefork.run(folder / "run", *observed(algo, folder / "files"), *overrides, *PATIENT)
     assert run.summary["status"] == "completed", run.err
     return simulate(f"algo={algo}", *overrides), run
 
@@ -68,8 +68,8 @@ def assert_same_marks(found: list[dict[str, Any]], expected: list[dict[str, Any]
             assert mine[field] == expected_value, field
 
 
-def assert_same(stage: Stage, folder: Path, algo: str, *overrides: str) -> Outcome:
-    simulated, run = run_both(stage, folder, algo, *overrides)
+def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> Outcome:
+    simulated, run = run_both(prefork, folder, algo, *overrides)
     assert_close(seen(folder / "files", "worker", len(simulated.x))[:, 0], simulated.x.numpy())
     assert_same_marks(run.marks, simulated.marks)
     return simulated
@@ -77,20 +77,20 @@ def assert_same(stage: Stage, folder: Path, algo: str, *overrides: str) -> Outco
 
 @pytest.mark.parametrize("case", LOCKSTEP.values(), ids=LOCKSTEP)
 def test_lock_step_ends_with_the_same_parameters_on_quadratics(
-    stage: Stage, tmp_path: Path, case: tuple[str, ...]
+    prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
 ) -> None:
     """Three workers with momentum and weight decay, a mark at every step."""
     options = ("nodes=3", "budget.steps=21", "optimizer.momentum=0.8", "optimizer.weight_decay=0.03")
-    simulated = assert_same(stage, tmp_path, *case, *QUADRATIC, *options)
+    simulated = assert_same(prefork, tmp_path, *case, *QUADRATIC, *options)
     assert len(simulated.marks) == 22
 
 
 @pytest.mark.parametrize("case", LOCKSTEP.values(), ids=LOCKSTEP)
 def test_lock_step_ends_with_the_same_parameters_in_a_network(
-    stage: Stage, tmp_path: Path, case: tuple[str, ...]
+    prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
 ) -> None:
     """A ResNet with batch norm on images; the averaged model's statistics are part of the losses at the marks."""
-    simulated = assert_same(stage, tmp_path, *case, *DIGITS)
+    simulated = assert_same(prefork, tmp_path, *case, *DIGITS)
     assert simulated.x.shape[1] > 1_000
     assert simulated.marks[0]["train_loss"] != simulated.marks[-1]["train_loss"]
 
@@ -110,7 +110,7 @@ def test_lock_step_ends_with_the_same_parameters_in_a_network(
     ],
 )
 def test_every_graph_mixes_the_same_vectors(
-    stage: Stage, tmp_path: Path, topology: str, nodes: int, gradient: str
+    prefork: Prefork, tmp_path: Path, topology: str, nodes: int, gradient: str
 ) -> None:
     """Directed and time-varying ones included; the ring is tried above."""
     graph = [f"topology={topology}"]
@@ -118,7 +118,7 @@ def test_every_graph_mixes_the_same_vectors(
         (tmp_path / "graph.txt").write_text("0 1\n1 2\n")
         graph.append(f"topology.path='{tmp_path / 'graph.txt'}'")
     options = (*graph, f"nodes={nodes}", "budget.steps=8", f"algo.gradient={gradient}")
-    simulated = assert_same(stage, tmp_path, "dpsgd", *QUADRATIC, *options)
+    simulated = assert_same(prefork, tmp_path, "dpsgd", *QUADRATIC, *options)
     assert simulated.marks[-1]["consensus_distance"] > 0
 
 
@@ -166,7 +166,7 @@ def turns_of(*overrides: str) -> tuple[list[int], Outcome]:
 
 @pytest.mark.parametrize("case", FREE.values(), ids=FREE)
 def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
-    stage: Stage, tmp_path: Path, case: tuple[str, ...]
+    prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
 ) -> None:
     """Their vectors, the centre and the losses at the last mark, for turns that interleave."""
     algo, *options = case
@@ -175,7 +175,7 @@ def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
     assert sorted(set(turns)) == [0, 1, 2]
     assert sum(a != b for a, b in pairwise(turns)) > len(turns) // 2
     order = f"+algo.turns='{turns}'"
-    run = stage.run(tmp_path / "run", *observed(algo, tmp_path / "files"), *overrides, order, *PATIENT)
+    run = prefork.run(tmp_path / "run", *observed(algo, tmp_path / "files"), *overrides, order, *PATIENT)
     assert run.summary["status"] == "completed", run.err
     assert_close(seen(tmp_path / "files", "worker", 3)[:, 0], simulated.x.numpy())
     centre = simulated.simulation.machine.centre()
@@ -190,38 +190,38 @@ def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
 RACING = (*QUADRATIC, *PATIENT, "nodes=4", "data.dim=6", "budget.steps=25", "eval.every_steps=null")
 
 
-def race(stage: Stage, folder: Path, algo: str, *overrides: str) -> np.ndarray:
+def race(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> np.ndarray:
     """[4, 3, d]: every worker's x, what its steps have added, what it handed to servers; each after 25 steps."""
-    run = stage.run(folder / "run", *observed(algo, folder), *RACING, "+algo.own=25", *overrides)
+    run = prefork.run(folder / "run", *observed(algo, folder), *RACING, "+algo.own=25", *overrides)
     assert run.summary["status"] == "completed", run.err
     assert run.summary["samples"] == 100
     return seen(folder, "worker", 4)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_easgd_keeps_the_sum_of_workers_and_centre(stage: Stage, tmp_path: Path, servers: int) -> None:
+def test_easgd_keeps_the_sum_of_workers_and_centre(prefork: Prefork, tmp_path: Path, servers: int) -> None:
     """What an exchange takes from a worker it gives to the centre: without steps, c + sum x_i stays what it was."""
     options = ("optimizer.lr=0", "algo.tau=2", "algo.alpha=0.3", "+algo.apart=true", f"algo.servers={servers}")
-    x = race(stage, tmp_path, "easgd", *options)[:, 0]
+    x = race(prefork, tmp_path, "easgd", *options)[:, 0]
     centre = seen(tmp_path, "server", servers)
     np.testing.assert_allclose(centre + x.sum(axis=0), [1, 1, 1, 1, 0, 0], rtol=0, atol=1e-13)
     assert (centre[:4] > 0.1).all()
 
 
 @pytest.mark.parametrize("options", [(), ("algo.servers=2", "algo.n_push=5", "algo.n_fetch=3")])
-def test_downpour_s_server_applies_every_push_once(stage: Stage, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_downpour_s_server_applies_every_push_once(prefork: Prefork, tmp_path: Path, options: tuple[str, ...]) -> None:
     """c = c_0 - lr times the sum of all that was pushed, in whatever order."""
-    files = race(stage, tmp_path, "downpour", *options)
+    files = race(prefork, tmp_path, "downpour", *options)
     centre = seen(tmp_path, "server", 2 if options else 1)
     assert np.abs(centre).max() > 0.1
     np.testing.assert_allclose(centre, -0.05 * files[:, 2].sum(axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])
-def test_gossip_without_steps_makes_averages_of_the_start(stage: Stage, tmp_path: Path, mode: str) -> None:
+def test_gossip_without_steps_makes_averages_of_the_start(prefork: Prefork, tmp_path: Path, mode: str) -> None:
     """From unit vectors x_i holds the weights of the four starts: none is negative, their sum is 1, everybody has been
     averaged, and all are binary fractions, so not even the last bit may differ."""
-    x = race(stage, tmp_path, "gossip", "optimizer.lr=0", f"algo.mode={mode}", "+algo.apart=true", "algo.tau=2")[:, 0]
+    x = race(prefork, tmp_path, "gossip", "optimizer.lr=0", f"algo.mode={mode}", "+algo.apart=true", "algo.tau=2")[:, 0]
     assert (x >= 0).all()
     assert (x[:, 4:] == 0).all()
     assert (x.sum(axis=1) == 1).all()
@@ -231,17 +231,17 @@ def test_gossip_without_steps_makes_averages_of_the_start(stage: Stage, tmp_path
 @pytest.mark.parametrize(
     "case", [("dpsgd",), ("dpsgd", "topology=exponential", "algo.gradient=after"), ("delayfree", "algo.tau=6")]
 )
-def test_averaging_leaves_the_mean_to_the_steps(stage: Stage, tmp_path: Path, case: tuple[str, ...]) -> None:
+def test_averaging_leaves_the_mean_to_the_steps(prefork: Prefork, tmp_path: Path, case: tuple[str, ...]) -> None:
     """The mean of the x_i moves by the mean of what the local steps add, and by nothing else."""
     algo, *options = case
-    x, moved, _ = race(stage, tmp_path, algo, "+algo.apart=true", *options).swapaxes(0, 1)
+    x, moved, _ = race(prefork, tmp_path, algo, "+algo.apart=true", *options).swapaxes(0, 1)
     start = np.eye(4, 6).mean(axis=0)
     assert np.abs(moved.mean(axis=0)).max() > 0.01
     np.testing.assert_allclose(x.mean(axis=0), start + moved.mean(axis=0), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("overlap", ["true", "false"])
-def test_sync_keeps_all_workers_equal_bit_for_bit(stage: Stage, tmp_path: Path, overlap: str) -> None:
-    x = race(stage, tmp_path, "sync", f"algo.overlap={overlap}", "optimizer.momentum=0.9")[:, 0]
+def test_sync_keeps_all_workers_equal_bit_for_bit(prefork: Prefork, tmp_path: Path, overlap: str) -> None:
+    x = race(prefork, tmp_path, "sync", f"algo.overlap={overlap}", "optimizer.momentum=0.9")[:, 0]
     assert (x == x[0]).all()
     assert np.abs(x).max() > 0.1

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.aftermath import BUDGET, LOCKSTEP, SILENT, STEADY, STEPS, start
-from tests.support.prefork import Stage
+from tests.support.prefork import Prefork
+from tests.support.watched_run import BUDGET, FREE_RUNNING, LOCKSTEP, SILENT, STEPS, start
 
 SEEDS = range(6)
-VARIANTS = {**{name: [options] for name, options in STEADY.items()}, **{n: [o] for n, o in LOCKSTEP.items()}}
+VARIANTS = {**{name: [options] for name, options in FREE_RUNNING.items()}, **{n: [o] for n, o in LOCKSTEP.items()}}
 VARIANTS["gossip"] += VARIANTS.pop("gossip push")
-VARIANTS["easgd"] += [(*STEADY["easgd"], "algo.servers=2")]
-VARIANTS["downpour"] += [(*STEADY["downpour"], "algo.servers=2")]
+VARIANTS["easgd"] += [(*FREE_RUNNING["easgd"], "algo.servers=2")]
+VARIANTS["downpour"] += [(*FREE_RUNNING["downpour"], "algo.servers=2")]
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,14 @@ def schedule(algo: str, seed: int) -> Schedule:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("algo", VARIANTS)
-def test_a_run_ends_as_its_algorithm_says_whatever_happens(stage: Stage, tmp_path: Path, algo: str, seed: int) -> None:
+def test_a_run_ends_as_its_algorithm_says_whatever_happens(
+    prefork: Prefork, tmp_path: Path, algo: str, seed: int
+) -> None:
     plan = schedule(algo, seed)
     print(plan)
-    watched = start(stage, tmp_path / "run", *plan.options, f"nodes={plan.nodes}", BUDGET, SILENT)
+    watched = start(prefork, tmp_path / "run", *plan.options, f"nodes={plan.nodes}", BUDGET, SILENT)
     watched.run.until(lambda: len(watched.run.marks) >= plan.marks)
-    found = watched.look()
+    found = watched.observe()
     wakes: list[tuple[float, int]] = []
     for fault in plan.faults:
         time.sleep(fault.after_s)
@@ -85,18 +87,18 @@ def test_a_run_ends_as_its_algorithm_says_whatever_happens(stage: Stage, tmp_pat
             break  # it ends within moments, and the others with it
     for wake_s, pid in sorted(wakes):
         time.sleep(max(0.0, wake_s - time.monotonic()))
-        if pid in watched.look().values():
+        if pid in watched.observe().values():
             os.kill(pid, signal.SIGCONT)
-    watched.hurry()
+    watched.skip_pauses()
     if plan.fatal:
-        watched.ends("failed", 1)
+        watched.assert_ends("failed", 1)
         error = watched.run.summary["error"]
         assert watched.run.err.splitlines().count(error) == 1
         assert any(name in error for name in plan.fatal)
         assert (watched.run.folder / "checkpoint.pt").exists()
     else:
-        watched.ends("completed", 0)
+        watched.assert_ends("completed", 0)
         assert watched.run.summary["workers_lost"] == len(plan.lost)
         assert watched.run.summary["samples"] >= STEPS * plan.nodes
         for name in plan.lost:
-            assert any(line.endswith("the others go on") for line in watched.lines(name))
+            assert any(line.endswith("the others go on") for line in watched.lines_about(name))

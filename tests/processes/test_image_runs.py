@@ -12,7 +12,7 @@ import pytest
 from dsgd.host.resources import cores
 from tests.cli.test_image_runs import ALGORITHMS
 from tests.support.cases import prepared
-from tests.support.prefork import Stage
+from tests.support.prefork import Prefork
 
 LINE = ["engine=dist", "model=import", "model.target=tests.cli.test_image_runs.small_net", "nodes=2", "batch_size=6"]
 LINE += ["data=imagenet-like", "data.classes=3", "data.samples_per_class=16", "data.test_per_class=4", "data.side=64"]
@@ -25,20 +25,20 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_training_on_files_lowers_the_loss(algo: str, images: str, stage: Stage, tmp_path: Path) -> None:
+def test_training_on_files_lowers_the_loss(algo: str, images: str, prefork: Prefork, tmp_path: Path) -> None:
     """In lock-step for certain; free workers may each have made any part of the steps."""
-    run = stage.run(tmp_path / "run", f"algo={algo}", *LINE, images, "data.workers=1")
+    run = prefork.run(tmp_path / "run", f"algo={algo}", *LINE, images, "data.workers=1")
     assert run.summary["status"] == "completed", run.err
     first, last = run.marks[0]["train_loss"], run.marks[-1]["train_loss"]
     assert math.isfinite(last)
     assert last < first if prepared(f"algo={algo}").algo.lockstep else last != first
 
 
-def test_the_workers_of_a_machine_share_its_cores_for_decoding(images: str, stage: Stage, tmp_path: Path) -> None:
+def test_the_workers_of_a_machine_share_its_cores_for_decoding(images: str, prefork: Prefork, tmp_path: Path) -> None:
     """Together they start no more decoding processes than there are cores, but one each; the coordinator as many as a
     worker."""
     share = max(1, cores() // 2)
-    run = stage.start(tmp_path / "run", *LINE, images, "budget.epochs=1000", "eval.every_epochs=1000")
+    run = prefork.start(tmp_path / "run", *LINE, images, "budget.epochs=1000", "eval.every_epochs=1000")
     run.until(
         lambda: (
             {"worker 0", "worker 1"} <= run.processes().keys()

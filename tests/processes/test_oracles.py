@@ -10,7 +10,7 @@ import pytest
 
 from dsgd.data.quadratic import Quadratic
 from tests.support import reference
-from tests.support.prefork import Stage
+from tests.support.prefork import Prefork
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close
 from tests.support.watched_algorithms import observed, seen
@@ -27,7 +27,7 @@ def setting(nodes: int, momentum: float = 0.8) -> Setting:
     )
 
 
-def run(stage: Stage, folder: Path, s: Setting, algo: str, *options: str) -> Array:
+def run(prefork: Prefork, folder: Path, s: Setting, algo: str, *options: str) -> Array:
     """The workers' vectors at the end, [nodes, dim]."""
     overrides = (
         "experiment=quadratic",
@@ -41,7 +41,7 @@ def run(stage: Stage, folder: Path, s: Setting, algo: str, *options: str) -> Arr
         f"optimizer.momentum={s.momentum}",
         f"optimizer.weight_decay={s.weight_decay}",
     )
-    ended = stage.run(folder / "run", *observed(algo, folder), *overrides, *options)
+    ended = prefork.run(folder / "run", *observed(algo, folder), *overrides, *options)
     assert ended.summary["status"] == "completed", ended.err
     return seen(folder, "worker", s.nodes)[:, 0]
 
@@ -66,27 +66,27 @@ def ring(nodes: int) -> Array:
 
 @each_number
 @pytest.mark.parametrize("overlap", ["true", "false"])
-def test_sync_is_sgd_with_the_batch_of_all(stage: Stage, tmp_path: Path, nodes: int, overlap: str) -> None:
+def test_sync_is_sgd_with_the_batch_of_all(prefork: Prefork, tmp_path: Path, nodes: int, overlap: str) -> None:
     s = setting(nodes)
-    x = run(stage, tmp_path, s, "sync", f"algo.overlap={overlap}")
+    x = run(prefork, tmp_path, s, "sync", f"algo.overlap={overlap}")
     assert_close(x, np.tile(large_batch(s), (nodes, 1)), 1e-12)
 
 
 @each_number
-def test_dpsgd_is_a_product_with_w_and_a_step(stage: Stage, tmp_path: Path, nodes: int) -> None:
+def test_dpsgd_is_a_product_with_w_and_a_step(prefork: Prefork, tmp_path: Path, nodes: int) -> None:
     """X = W X - lr G(X), without momentum, on the ring."""
     s = setting(nodes, momentum=0)
     W, X = ring(nodes), np.zeros((nodes, s.data.dim))
     for step in range(s.steps):
         X = W @ X - s.lr * s.gradients(step, X)
-    assert_close(run(stage, tmp_path, s, "dpsgd"), X, 1e-12)
+    assert_close(run(prefork, tmp_path, s, "dpsgd"), X, 1e-12)
 
 
 @each_number
-def test_delayfree_is_its_recursion(stage: Stage, tmp_path: Path, nodes: int) -> None:
+def test_delayfree_is_its_recursion(prefork: Prefork, tmp_path: Path, nodes: int) -> None:
     """X = mean of the cycle's start + what the cycle has added, with a last cycle that is shorter."""
     s = setting(nodes)
-    assert_close(run(stage, tmp_path, s, "delayfree", "algo.tau=8"), reference.delayfree(s, 8)[-1], 1e-12)
+    assert_close(run(prefork, tmp_path, s, "delayfree", "algo.tau=8"), reference.delayfree(s, 8)[-1], 1e-12)
 
 
 ALONE: dict[str, tuple[str, ...]] = {
@@ -101,10 +101,10 @@ ALONE: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("case", ALONE.values(), ids=ALONE)
-def test_one_worker_is_sgd(stage: Stage, tmp_path: Path, case: tuple[str, ...]) -> None:
+def test_one_worker_is_sgd(prefork: Prefork, tmp_path: Path, case: tuple[str, ...]) -> None:
     algo, *options = case
     s = setting(1)
-    assert_close(run(stage, tmp_path, s, algo, *options), large_batch(s)[None], 1e-12)
+    assert_close(run(prefork, tmp_path, s, algo, *options), large_batch(s)[None], 1e-12)
 
 
 RULES: dict[str, Callable[[Setting], Array]] = {
@@ -114,9 +114,9 @@ RULES: dict[str, Callable[[Setting], Array]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_worker_of_downpour_is_its_server_s_optimiser(stage: Stage, tmp_path: Path, rule: str) -> None:
+def test_one_worker_of_downpour_is_its_server_s_optimiser(prefork: Prefork, tmp_path: Path, rule: str) -> None:
     """The centre after every gradient has been taken at it and pushed to it."""
     s = setting(1)
     options = (f"algo.server_optimizer={rule}", "algo.server_momentum=0.8", "optimizer.momentum=0", "+algo.own=15")
-    run(stage, tmp_path, s, "downpour", *options)
+    run(prefork, tmp_path, s, "downpour", *options)
     assert_close(seen(tmp_path, "server", 1), RULES[rule](s), 1e-12)

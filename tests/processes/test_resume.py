@@ -10,60 +10,60 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.checkpoint import NAME, read_header
-from tests.support.aftermath import (
+from tests.support.prefork import Prefork
+from tests.support.watched_run import (
     ALGORITHMS,
     BUDGET,
     CYCLE,
+    FREE_RUNNING,
     LOCKSTEP,
     LONG,
-    STEADY,
     STEPS,
-    Watched,
+    WatchedRun,
     results,
     start,
     undisturbed,
 )  # fmt: skip
-from tests.support.prefork import Stage
 
 VARIANTS = {
-    **STEADY,
+    **FREE_RUNNING,
     "downpour adagrad": ("algo=downpour", "algo.server_optimizer=adagrad", "algo.servers=2", "algo.n_push=2"),
     "easgd momentum": ("algo=easgd", "algo.momentum=0.9", "algo.servers=2", "optimizer.momentum=0"),
 }
 LARGE = "data.dim=20000"  # a checkpoint of half a megabyte
 
 
-def resume(stage: Stage, watched: Watched) -> Watched:
-    watched.hurry()
-    return Watched(stage.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
+def resume(prefork: Prefork, watched: WatchedRun) -> WatchedRun:
+    watched.skip_pauses()
+    return WatchedRun(prefork.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
 
 
 @pytest.mark.parametrize(("algo", "number"), [*((algo, signal.SIGINT) for algo in LOCKSTEP), ("sync", signal.SIGTERM)])
-def test_a_run_in_lock_step_goes_on_exactly(stage: Stage, tmp_path: Path, algo: str, number: int) -> None:
+def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str, number: int) -> None:
     options = (*LOCKSTEP[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
-    expected = undisturbed(stage, tmp_path / "undisturbed", *options)
-    watched = start(stage, tmp_path / "run", *options)
-    watched.trains()
+    expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
+    watched = start(prefork, tmp_path / "run", *options)
+    watched.wait_for_marks()
     os.kill(watched.run.pid, number)
-    watched.ends("interrupted", 130)
+    watched.assert_ends("interrupted", 130)
     assert watched.run.marks[-1]["samples"] < 3 * STEPS
     assert f"interrupted; go on with: dsgd-run resume={watched.run.folder}" in watched.run.out
-    resumed = resume(stage, watched)
-    resumed.ends("completed", 0)
+    resumed = resume(prefork, watched)
+    resumed.assert_ends("completed", 0)
     assert results(resumed.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])
     assert not (resumed.run.folder / NAME).exists()
 
 
 @pytest.mark.parametrize("algo", VARIANTS)
-def test_a_free_running_run_goes_on_and_keeps_its_budget(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """A worker counts its own steps at once, so nobody makes more steps than the whole budget has; how many more all
     make together depends on how late they hear of each other."""
-    watched = start(stage, tmp_path / "run", *VARIANTS[algo], "nodes=3", BUDGET)
-    watched.trains()
+    watched = start(prefork, tmp_path / "run", *VARIANTS[algo], "nodes=3", BUDGET)
+    watched.wait_for_marks()
     os.kill(watched.run.pid, signal.SIGINT)
-    watched.ends("interrupted", 130)
-    resumed = resume(stage, watched)
-    resumed.ends("completed", 0)
+    watched.assert_ends("interrupted", 130)
+    resumed = resume(prefork, watched)
+    resumed.assert_ends("completed", 0)
     samples = [mark["samples"] for mark in resumed.run.marks]
     assert samples == sorted(samples)
     assert 3 * STEPS <= samples[-1] <= 3 * 3 * STEPS
@@ -71,62 +71,62 @@ def test_a_free_running_run_goes_on_and_keeps_its_budget(stage: Stage, tmp_path:
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("algo", STEADY)
-def test_a_run_goes_on_with_all_workers_after_one_was_lost(stage: Stage, tmp_path: Path, algo: str) -> None:
-    watched = start(stage, tmp_path / "run", *STEADY[algo], "nodes=3", BUDGET)
-    os.kill(watched.trains()["worker 1"], signal.SIGKILL)
-    watched.says("worker 1 has died")
+@pytest.mark.parametrize("algo", FREE_RUNNING)
+def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET)
+    os.kill(watched.wait_for_marks()["worker 1"], signal.SIGKILL)
+    watched.wait_for_output("worker 1 has died")
     os.kill(watched.run.pid, signal.SIGINT)
-    watched.ends("interrupted", 130)
+    watched.assert_ends("interrupted", 130)
     assert watched.run.summary["workers_lost"] == 1
-    resumed = resume(stage, watched)
-    resumed.ends("completed", 0)
+    resumed = resume(prefork, watched)
+    resumed.assert_ends("completed", 0)
     assert resumed.run.summary["workers_lost"] == 0
 
 
 @pytest.mark.parametrize("algo", ["gossip", "easgd", "sync"])
-def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(stage: Stage, tmp_path: Path, algo: str) -> None:
-    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET)
-    watched.run.until(lambda: "worker 2" in watched.look())
+def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET)
+    watched.run.until(lambda: "worker 2" in watched.observe())
     os.kill(watched.run.pid, signal.SIGINT)
-    watched.ends("interrupted", 130)
-    resume(stage, watched).ends("completed", 0)
+    watched.assert_ends("interrupted", 130)
+    resume(prefork, watched).assert_ends("completed", 0)
 
 
 @pytest.mark.parametrize("algo", ["gossip", "sync"])
-def test_a_second_interrupt_ends_the_run_at_once(stage: Stage, tmp_path: Path, algo: str) -> None:
+def test_a_second_interrupt_ends_the_run_at_once(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     waiting = "engine.checkpoint_every_s=0.2"
-    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG, waiting)
-    os.kill(watched.trains(5)["worker 1"], signal.SIGSTOP)
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG, waiting)
+    os.kill(watched.wait_for_marks(5)["worker 1"], signal.SIGSTOP)
     os.kill(watched.run.pid, signal.SIGINT)  # waits for everybody
     signal.sigtimedwait([], 0.5)
     os.kill(watched.run.pid, signal.SIGINT)
-    watched.ends("interrupted", 130)
+    watched.assert_ends("interrupted", 130)
     read_header(watched.run.folder / NAME)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(stage: Stage, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(prefork: Prefork, tmp_path: Path) -> None:
     options = ("algo=sync", "nodes=3", BUDGET, "engine.checkpoint_every_s=0.1", LARGE)
-    watched = start(stage, tmp_path / "run", *options)
-    coordinator = watched.trains(5)["coordinator"]
+    watched = start(prefork, tmp_path / "run", *options)
+    coordinator = watched.wait_for_marks(5)["coordinator"]
     resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (100_000, 100_000))  # as on a full disk
-    watched.ends("failed", 1)
+    watched.assert_ends("failed", 1)
     (line,) = [line for line in watched.run.err.splitlines() if "File too large" in line]
     assert watched.run.summary["error"] == line
     assert read_header(watched.run.folder / NAME)["lines"] > 0
-    resume(stage, watched).ends("completed", 0)
+    resume(prefork, watched).assert_ends("completed", 0)
 
 
 @pytest.mark.parametrize("algo", ["easgd", "dpsgd"])
 def test_a_coordinator_killed_while_it_writes_leaves_a_whole_checkpoint(
-    stage: Stage, tmp_path: Path, algo: str
+    prefork: Prefork, tmp_path: Path, algo: str
 ) -> None:
     options = ("nodes=3", BUDGET, "engine.checkpoint_every_s=0.01", LARGE)
-    watched = start(stage, tmp_path / "run", *ALGORITHMS[algo], *options)
-    coordinator = watched.trains()["coordinator"]
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], *options)
+    coordinator = watched.wait_for_marks()["coordinator"]
     partial = watched.run.folder / f"{NAME}.partial"
     watched.run.until(partial.exists)
     os.kill(coordinator, signal.SIGKILL)
     assert watched.run.wait() == 1
-    watched.leaves_nothing()
-    resume(stage, watched).ends("completed", 0)
+    watched.assert_nothing_left()
+    resume(prefork, watched).assert_ends("completed", 0)

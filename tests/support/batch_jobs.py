@@ -17,7 +17,7 @@ PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 RUN = f"{SCRIPTS / 'dsgd-run'}"
 QUADRATIC = "experiment=quadratic eval.every_steps=10"
 # with steps that take a while, so that something can happen to a run
-SLOW = f"{QUADRATIC} data._target_=tests.support.slow_gradients.Slow engine.patience_s=0.5"
+SLOW = f"{QUADRATIC} data._target_=tests.support.slow_gradients.SlowGradients engine.patience_s=0.5"
 # what a batch script that can be preempted ends with: the job is to go on if its run was ended early
 REQUEUE = 'status=$?; if [ $status = 130 ]; then scontrol requeue "$SLURM_JOB_ID"; fi; exit $status'
 

@@ -1,7 +1,7 @@
 """Runs of dsgd-run in real processes, without waiting for torch to be imported each time.
 
 `python -m tests.support.prefork` imports everything once and then forks a process for every command line that it is
-asked to run: what that process does is what a freshly typed `dsgd-run` does. `Stage` is the other end, for tests.
+asked to run, which does what a freshly typed `dsgd-run` does. `Prefork` is the client's end, for tests.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
 class Run:
     """A run that goes on, or has ended. folder: of its record."""
 
-    stage: Stage
+    prefork: Prefork
     pid: int
     folder: Path
 
     def poll(self) -> int | None:
         """The exit status, once there is one; minus the signal that ended it."""
-        return self.stage.ask({"poll": self.pid})["status"]
+        return self.prefork.ask({"poll": self.pid})["status"]
 
     def wait(self) -> int:
         """The exit status. Kills the run and fails if it does not end."""
@@ -83,8 +83,8 @@ class Run:
         return found
 
 
-class Stage:
-    """The process that forks."""
+class Prefork:
+    """Starts the forking process and sends it command lines."""
 
     def __init__(self) -> None:
         root = Path(__file__).parents[2]

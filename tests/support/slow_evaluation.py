@@ -1,6 +1,6 @@
-"""Data whose evaluation takes a while, so that a fault can hit it.
+"""Data whose evaluation is slow, so that a fault can hit it.
 
-dsgd-run data._target_=tests.support.slow_evaluation.Unhurried
+dsgd-run data._target_=tests.support.slow_evaluation.SlowEvaluation
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from dsgd.data.digits import Digits
 
 
 @dataclass(frozen=True)
-class Unhurried(Digits):
+class SlowEvaluation(Digits):
     """The digits, with a pause in every forward pass of an evaluation."""
 
     pause_s: float = 0.15
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         data = super().load(nodes, batch_size, seed, dtype)
-        data.loss = Paused(self.pause_s, data.loss)  # pyright: ignore[reportAttributeAccessIssue]
+        data.loss = SlowLoss(self.pause_s, data.loss)  # pyright: ignore[reportAttributeAccessIssue]
         return data
 
 
 @dataclass(frozen=True)
-class Unmeasurable(Digits):
-    """Those of which an evaluation fails."""
+class FailingEvaluation(Digits):
+    """The digits, with a loss that raises in an evaluation."""
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         data = super().load(nodes, batch_size, seed, dtype)
-        data.loss = Failing(data.loss)  # pyright: ignore[reportAttributeAccessIssue]
+        data.loss = FailingLoss(data.loss)  # pyright: ignore[reportAttributeAccessIssue]
         return data
 
 
-class Paused:
+class SlowLoss:
     def __init__(self, pause_s: float, loss: object) -> None:
         self._pause_s = pause_s
         self._loss = loss
@@ -48,7 +48,7 @@ class Paused:
         return self._loss(outputs, targets)  # pyright: ignore[reportCallIssue]
 
 
-class Failing(Paused):
+class FailingLoss(SlowLoss):
     def __init__(self, loss: object) -> None:
         super().__init__(0.0, loss)
 

@@ -1,6 +1,6 @@
-"""Data whose gradients take a while, so that a fault can hit a run.
+"""Data whose gradients are slow, so that a fault can hit a run.
 
-dsgd-run data._target_=tests.support.slow_gradients.Slow
+dsgd-run data._target_=tests.support.slow_gradients.SlowGradients
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dsgd.data.quadratic_loss import QuadraticData
 
 
 @dataclass(frozen=True)
-class Slow(Quadratic):
-    """The quadratics, with a pause in every gradient, until there is a file `hurry`. A worker that begins with its
-    first gradient makes a file `hurry.RANK`."""
+class SlowGradients(Quadratic):
+    """The quadratics, with a pause in every gradient until `skip_file` exists. Worker i creates `skip_file`.i when it
+    begins its first gradient."""
 
     step_s: float = 0.03
-    hurry: str = ""
+    skip_file: str = ""
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
         self.check(nodes, batch_size)
@@ -32,43 +32,43 @@ class Slow(Quadratic):
 
 
 @dataclass(frozen=True)
-class Unmeasurable(Slow):
-    """Those whose loss over more than one sample, an evaluation's, cannot be had."""
+class FailingEvaluation(SlowGradients):
+    """The quadratics, with a loss that raises for more than one sample, as in an evaluation."""
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
-        return UnmeasurableData(self, nodes, seed, dtype)
+        return FailingEvaluationData(self, nodes, seed, dtype)
 
 
 @dataclass(frozen=True)
-class Unreadable(Slow):
-    """Those that worker 1 loses in the midst of a run."""
+class FailingReads(SlowGradients):
+    """The quadratics, of which worker 1 fails to read a batch in the middle of a run."""
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
-        return UnreadableData(self, nodes, seed, dtype)
+        return FailingReadsData(self, nodes, seed, dtype)
 
 
 class SlowData(QuadraticData):
-    def __init__(self, config: Slow, nodes: int, seed: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: SlowGradients, nodes: int, seed: int, dtype: torch.dtype) -> None:
         noise = partial(config.gradient_noise, seed)
         super().__init__(config.curvature(), *config.targets(nodes, seed), noise, dtype)
-        self._step_s, self._hurry = config.step_s, config.hurry
+        self._step_s, self._skip_file = config.step_s, config.skip_file
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        if step == 0 and self._hurry:
-            Path(f"{self._hurry}.{rank}").touch()
-        if not os.path.exists(self._hurry):
+        if step == 0 and self._skip_file:
+            Path(f"{self._skip_file}.{rank}").touch()
+        if not os.path.exists(self._skip_file):
             time.sleep(self._step_s)
         return super().batch(rank, step)
 
 
-class UnmeasurableData(SlowData):
+class FailingEvaluationData(SlowData):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if len(outputs) > 1:
             raise RuntimeError("no such loss")
         return super().loss(outputs, targets)
 
 
-class UnreadableData(SlowData):
+class FailingReadsData(SlowData):
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         if (rank, step) == (1, 4):
             raise OSError("the disk is gone")

@@ -1,7 +1,7 @@
 """The algorithms as they are, under observation: `algo._target_=tests.support.watched_algorithms.Sync`.
 
-What the algorithm sees is a `Watched` around its worker. It writes down what the worker ends with, and can make free
-workers take turns in a given order, so that a race becomes a schedule.
+An algorithm gets a `WatchedWorker`, which writes down what the worker ends with, or a `TurnTakingWorker`, which
+makes free-running workers take turns in a given order, so that a race becomes a schedule.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def save(path: Path, array: np.ndarray) -> None:
     os.replace(partial, path)
 
 
-class Watched:
+class WatchedWorker:
     """A worker as its algorithm sees it, and after its every step a file `worker <rank>.npy` of [3, d]: x, the sum of
     what the steps have added to it, the sum of what was handed to servers.
 
@@ -70,15 +70,15 @@ class Watched:
         return await self._worker.call(operation, v, *scalars)
 
 
-class Sent:
-    """Something that has been sent already by whoever comes to wait for it."""
+class AlreadySent:
+    """What `start` returns: the vector is sent before anybody waits for it."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         return
         yield
 
 
-class InTurns(Watched):
+class TurnTakingWorker(WatchedWorker):
     """A worker that goes on from a gradient only when it is its turn, up to its next one; what it has pushed in between
     has arrived before the next turn begins. The workers take `turns` in this order, after a first one of each by rank,
     which begins when all wait for their first gradient.
@@ -98,9 +98,9 @@ class InTurns(Watched):
     def done(self) -> bool:
         return self._next == len(self._order) - 1 and self._worker.steps > 0
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Sent:
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> AlreadySent:
         self._to_send.append(coroutine)
-        return Sent()
+        return AlreadySent()
 
     async def gradient(self, at: Tensor | None = None) -> Tensor:
         at = self._worker.x.clone() if at is None else at
@@ -147,7 +147,7 @@ def _until(path: Path, size: int) -> None:
         time.sleep(POLL_S)
 
 
-class Shown:
+class WatchedServer:
     """A shard of a server that leaves what it holds, after its every operation, in a file with its process's name."""
 
     def __init__(self, server: Any, folder: Path) -> None:
@@ -184,7 +184,9 @@ class Observed:
             worker.x[worker.rank] = 1.0
         folder = Path(self.folder)
         turns = None if self.turns is None else json.loads(self.turns)
-        watched: Any = Watched(worker, folder, self.own) if turns is None else InTurns(worker, folder, turns)
+        watched: Any = (
+            WatchedWorker(worker, folder, self.own) if turns is None else TurnTakingWorker(worker, folder, turns)
+        )
         if self.apart:  # nobody may see where another one would have started
             watched.publish()
             _append(folder / "apart")
@@ -193,7 +195,7 @@ class Observed:
         watched.save()
 
     def server(self, x: Tensor) -> Any:
-        return Shown(super().server(x), Path(self.folder))  # pyright: ignore[reportAttributeAccessIssue]
+        return WatchedServer(super().server(x), Path(self.folder))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)

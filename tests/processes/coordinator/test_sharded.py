@@ -22,9 +22,9 @@ from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.coordinator.sharded import EvaluationPart
 from dsgd.processes.job import Limits, ProcessJob
 from tests.processes.launch.test_torchrun import free_port, static
-from tests.support.aftermath import Watched
 from tests.support.cases import prepared
-from tests.support.prefork import Run, Stage
+from tests.support.prefork import Prefork, Run
+from tests.support.watched_run import WatchedRun
 
 TOKEN = bytes(32)
 DEADLINE_S = 60.0
@@ -38,8 +38,13 @@ DIGITS = (
     "budget.epochs=null",
     "eval.every_epochs=null",
 )
-UNHURRIED = (*DIGITS, "model=mlp", "data._target_=tests.support.slow_evaluation.Unhurried", "eval.sharded=true")
-FAULTS = (*UNHURRIED, "nodes=3", "engine.patience_s=0.5")
+SLOW_EVALUATION = (
+    *DIGITS,
+    "model=mlp",
+    "data._target_=tests.support.slow_evaluation.SlowEvaluation",
+    "eval.sharded=true",
+)
+FAULTS = (*SLOW_EVALUATION, "nodes=3", "engine.patience_s=0.5")
 FEW = ("algo=sync", "budget.steps=6", "eval.every_steps=2")
 
 
@@ -61,21 +66,21 @@ def parts(run: Run) -> dict[str, list[tuple[str, int, int]]]:
     return found
 
 
-def started(stage: Stage, folder: Path, *options: str) -> Watched:
-    return Watched(stage.start(folder, *options), set(os.listdir("/dev/shm")))
+def started(prefork: Prefork, folder: Path, *options: str) -> WatchedRun:
+    return WatchedRun(prefork.start(folder, *options), set(os.listdir("/dev/shm")))
 
 
-def halfway(watched: Watched, marks: int = 0) -> dict[str, int]:
+def halfway(watched: WatchedRun, marks: int = 0) -> dict[str, int]:
     """Wait until so many marks are there, and parts of a further one; the processes then."""
     run = watched.run
 
     def begun() -> bool:
-        watched.look()
+        watched.observe()
         of = {mark for found in parts(run).values() for mark, _, _ in found}
         return len(of) > len(run.marks) >= marks
 
     run.until(begun)
-    return watched.look()
+    return watched.observe()
 
 
 # What is found
@@ -90,9 +95,9 @@ def halfway(watched: Watched, marks: int = 0) -> dict[str, int]:
     ],
     ids=lambda options: options[0],
 )
-def test_parts_come_to_the_same_as_the_whole(stage: Stage, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_parts_come_to_the_same_as_the_whole(prefork: Prefork, tmp_path: Path, options: tuple[str, ...]) -> None:
     runs = {
-        sharded: stage.run(
+        sharded: prefork.run(
             tmp_path / sharded, *DIGITS, *options, "budget.steps=8", "eval.every_steps=4", f"eval.sharded={sharded}"
         )
         for sharded in ("true", "false")
@@ -107,7 +112,7 @@ def test_parts_come_to_the_same_as_the_whole(stage: Stage, tmp_path: Path, optio
     assert len({mark for mark, _, _ in evaluated}) == 3
 
 
-def test_image_files_are_evaluated_in_parts_by_default(stage: Stage, tmp_path: Path) -> None:
+def test_image_files_are_evaluated_in_parts_by_default(prefork: Prefork, tmp_path: Path) -> None:
     options = ("engine=dist", "algo=sync", "nodes=2", "batch_size=6", "precision=fp64", "model=import")
     options += ("model.target=tests.cli.test_image_runs.small_net", "data=imagenet-like", "data.classes=7")
     options += ("data.samples_per_class=3", "data.test_per_class=3", "data.side=64", "data.workers=1")
@@ -116,7 +121,9 @@ def test_image_files_are_evaluated_in_parts_by_default(stage: Stage, tmp_path: P
         "budget.epochs=1",
         "model.target=tests.processes.coordinator.test_sharded.seven",
     )
-    runs = [stage.run(tmp_path / f"run{sharded}", *options, f"eval.sharded={sharded}") for sharded in ("null", "false")]
+    runs = [
+        prefork.run(tmp_path / f"run{sharded}", *options, f"eval.sharded={sharded}") for sharded in ("null", "false")
+    ]
     by_default, whole = (run.marks for run in runs)
     assert exact(by_default) == exact(whole), runs[0].err
     assert losses(by_default) == pytest.approx(losses(whole), rel=1e-12)
@@ -131,8 +138,10 @@ def seven() -> torch.nn.Module:
     return layers.Sequential(layers.AvgPool2d(32), layers.Flatten(), layers.Linear(147, 7))
 
 
-def test_every_evaluator_has_its_share_of_a_mark(stage: Stage, tmp_path: Path) -> None:
-    run = stage.run(tmp_path / "run", *UNHURRIED, "algo=sync", "nodes=4", "budget.steps=3", "eval.every_steps=1")
+def test_every_evaluator_has_its_share_of_a_mark(prefork: Prefork, tmp_path: Path) -> None:
+    run = prefork.run(
+        tmp_path / "run", *SLOW_EVALUATION, "algo=sync", "nodes=4", "budget.steps=3", "eval.every_steps=1"
+    )
     assert run.summary["status"] == "completed", run.err
     found = parts(run)
     assert len(found) == min(4, cores())
@@ -143,9 +152,9 @@ def test_every_evaluator_has_its_share_of_a_mark(stage: Stage, tmp_path: Path) -
     assert marks(every) == {"checkpoint:0", *(f"step:{step}" for step in range(1, 4))}
 
 
-def test_own_models_that_differ_are_evaluated_as_a_whole(stage: Stage, tmp_path: Path) -> None:
+def test_own_models_that_differ_are_evaluated_as_a_whole(prefork: Prefork, tmp_path: Path) -> None:
     # in lock-step, so that they do differ: a free-running worker that gets no processor is where it began
-    run = stage.run(tmp_path / "run", *UNHURRIED, "algo=dpsgd", "nodes=3", "budget.steps=4")
+    run = prefork.run(tmp_path / "run", *SLOW_EVALUATION, "algo=dpsgd", "nodes=3", "budget.steps=4")
     every = [part for theirs in parts(run).values() for part in theirs]
     of_last = sorted((i, k) for mark, i, k in every if mark == "last")
     assert of_last == [*[(1, 1)] * 3, (1, 3), (2, 3), (3, 3)], run.err
@@ -155,11 +164,11 @@ def marks(of: list[tuple[str, int, int]]) -> set[str]:
     return {mark for mark, _, _ in of}
 
 
-def test_every_command_of_a_launcher_evaluates(stage: Stage, tmp_path: Path) -> None:
+def test_every_command_of_a_launcher_evaluates(prefork: Prefork, tmp_path: Path) -> None:
     """Two commands, as torchrun starts them; the record and the logs are where rank 0 was told to put them."""
     port = free_port()
-    options = (*UNHURRIED, "algo=sync", "nodes=2", "budget.steps=4", "eval.every_steps=1")
-    runs = [stage.start(tmp_path / f"rank{rank}", *options, **static(rank, port)) for rank in (0, 1)]
+    options = (*SLOW_EVALUATION, "algo=sync", "nodes=2", "budget.steps=4", "eval.every_steps=1")
+    runs = [prefork.start(tmp_path / f"rank{rank}", *options, **static(rank, port)) for rank in (0, 1)]
     assert [run.wait() for run in runs] == [0, 0], [run.err for run in runs]
     assert len(runs[0].marks) == 5
     found = parts(runs[0])
@@ -171,42 +180,42 @@ def test_every_command_of_a_launcher_evaluates(stage: Stage, tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(theatre: Stage, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def undisturbed(prefork_server: Prefork, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The marks of the run of `FAULTS` and `FEW` to which nothing happens."""
-    run = theatre.run(tmp_path_factory.mktemp("undisturbed") / "run", *FAULTS, *FEW, "+data.pause_s=0")
+    run = prefork_server.run(tmp_path_factory.mktemp("undisturbed") / "run", *FAULTS, *FEW, "+data.pause_s=0")
     assert run.summary["status"] == "completed", run.err
     return run.marks
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_mark_is_the_same_without_one_of_the_evaluators(
-    stage: Stage, tmp_path: Path, undisturbed: list[dict[str, Any]], number: signal.Signals
+    prefork: Prefork, tmp_path: Path, undisturbed: list[dict[str, Any]], number: signal.Signals
 ) -> None:
-    watched = started(stage, tmp_path / "run", *FAULTS, *FEW, "engine.timeout_s=4")
+    watched = started(prefork, tmp_path / "run", *FAULTS, *FEW, "engine.timeout_s=4")
     os.kill(halfway(watched)["evaluator 0"], number)
-    watched.ends("completed", 0)
+    watched.assert_ends("completed", 0)
     how = "has died; its part is given to others" if number == signal.SIGKILL else "has been silent for 4 s"
-    assert sum(how in line for line in watched.lines("evaluator 0")) == 1
+    assert sum(how in line for line in watched.lines_about("evaluator 0")) == 1
     assert (exact(watched.run.marks), losses(watched.run.marks)) == (exact(undisturbed), losses(undisturbed))
 
 
 def test_the_coordinator_evaluates_where_no_evaluator_is_left(
-    stage: Stage, tmp_path: Path, undisturbed: list[dict[str, Any]]
+    prefork: Prefork, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:
-    watched = started(stage, tmp_path / "run", *FAULTS, *FEW)
+    watched = started(prefork, tmp_path / "run", *FAULTS, *FEW)
     for name, pid in halfway(watched).items():
         if name.startswith("evaluator"):
             os.kill(pid, signal.SIGKILL)
-    watched.ends("completed", 0)
+    watched.assert_ends("completed", 0)
     assert (exact(watched.run.marks), losses(watched.run.marks)) == (exact(undisturbed), losses(undisturbed))
 
 
 def test_a_worker_of_gossip_that_dies_during_an_evaluation_leaves_the_others_to_go_on(
-    stage: Stage, tmp_path: Path
+    prefork: Prefork, tmp_path: Path
 ) -> None:
-    watched = started(stage, tmp_path / "run", *FAULTS, "algo=gossip", "budget.time_s=4", "eval.every_time_s=1")
+    watched = started(prefork, tmp_path / "run", *FAULTS, "algo=gossip", "budget.time_s=4", "eval.every_time_s=1")
     os.kill(halfway(watched, 1)["worker 1"], signal.SIGKILL)
-    watched.ends("completed", 0)
+    watched.assert_ends("completed", 0)
     assert watched.run.summary["workers_lost"] == 1
     times = [mark["time_s"] for mark in watched.run.marks]
     assert times == sorted(times)
@@ -214,25 +223,25 @@ def test_a_worker_of_gossip_that_dies_during_an_evaluation_leaves_the_others_to_
     assert None not in [mark["worker_accuracy_mean"] for mark in watched.run.marks]
 
 
-def test_a_worker_in_lock_step_that_dies_during_an_evaluation_ends_the_run(stage: Stage, tmp_path: Path) -> None:
-    watched = started(stage, tmp_path / "run", *FAULTS, "algo=sync", "budget.steps=1000000", "eval.every_time_s=1")
+def test_a_worker_in_lock_step_that_dies_during_an_evaluation_ends_the_run(prefork: Prefork, tmp_path: Path) -> None:
+    watched = started(prefork, tmp_path / "run", *FAULTS, "algo=sync", "budget.steps=1000000", "eval.every_time_s=1")
     os.kill(halfway(watched, 2)["worker 1"], signal.SIGKILL)
-    watched.ends("failed", 1)
+    watched.assert_ends("failed", 1)
     assert "sync cannot go on without it" in watched.run.summary["error"]
 
 
-def test_an_interrupt_during_an_evaluation_ends_the_run_with_a_checkpoint(stage: Stage, tmp_path: Path) -> None:
-    watched = started(stage, tmp_path / "run", *FAULTS, "algo=gossip", "budget.steps=1000000", "+data.pause_s=0.5")
+def test_an_interrupt_during_an_evaluation_ends_the_run_with_a_checkpoint(prefork: Prefork, tmp_path: Path) -> None:
+    watched = started(prefork, tmp_path / "run", *FAULTS, "algo=gossip", "budget.steps=1000000", "+data.pause_s=0.5")
     halfway(watched)
     os.kill(watched.run.pid, signal.SIGINT)
-    watched.ends("interrupted", 130)
+    watched.assert_ends("interrupted", 130)
     assert list(watched.run.folder.glob("*.pt"))
 
 
-def test_an_evaluation_that_nobody_can_do_ends_the_run_and_is_reported(stage: Stage, tmp_path: Path) -> None:
-    options = ("algo=sync", "budget.steps=1000000", "data._target_=tests.support.slow_evaluation.Unmeasurable")
-    watched = started(stage, tmp_path / "run", *FAULTS, *options)
-    watched.ends("failed", 1)
+def test_an_evaluation_that_nobody_can_do_ends_the_run_and_is_reported(prefork: Prefork, tmp_path: Path) -> None:
+    options = ("algo=sync", "budget.steps=1000000", "data._target_=tests.support.slow_evaluation.FailingEvaluation")
+    watched = started(prefork, tmp_path / "run", *FAULTS, *options)
+    watched.assert_ends("failed", 1)
     assert watched.run.summary["error"] == "the evaluation failed: RuntimeError: no such loss"
     assert "evaluator 0 cannot evaluate: RuntimeError: no such loss; its part is given to others" in watched.run.err
 
@@ -289,13 +298,14 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
                 monitor._receive(*event)
                 heard.append(event)
         evaluators = monitor.evaluators
-        part = EvaluationPart("mark", problem.start, problem.start_buffers, ((True, None),), (0, 1))
-        numbers = evaluators.submit([part, part])
+        model = (problem.start, problem.start_buffers)
+        parts = [EvaluationPart("mark", *model, ((True, None),), (0, 1)) for _ in range(2)]
+        evaluators.submit(parts)
         evaluators.assign(time.monotonic())
-        sums = part.evaluate(problem)
-        first.send({"kind": "evaluated", "number": numbers[0], "sums": sums})
+        sums = parts[0].evaluate(problem)
+        first.send({"kind": "evaluated", "sums": sums})
         worker.send({"kind": "failed", "caused_by_peer": False, "error": "it cannot go on", "suspect": None})
-        last.send({"kind": "evaluated", "number": numbers[1], "sums": sums})
+        last.send({"kind": "evaluated", "sums": sums})
         poll = hub.poll  # which socket is looked at first is anybody's guess: let it be the worker's
         monkeypatch.setattr(
             hub, "poll", lambda wait_s: sorted(poll(wait_s), key=lambda event: event[0].owner.name[0] < "w")
@@ -304,7 +314,7 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
         assert (monitor.status, monitor.error) == ("failed", "worker 0: it cannot go on")
         for event in hub.poll(0.1):  # if they have not come together
             monitor._receive(*event)
-        assert evaluators._results == dict.fromkeys(numbers, sums)
+        assert [part.sums for part in parts] == [sums, sums]
         for line in lines:
             line.close()
         hub.close()

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.aftermath import BUDGET, STEPS
 from tests.support.command import SCRIPTS, environment
-from tests.support.prefork import Run, Stage
+from tests.support.prefork import Prefork, Run
+from tests.support.watched_run import BUDGET, STEPS
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 QUADRATIC = ("experiment=quadratic", "nodes=2", "budget.steps=30", "eval.every_steps=10")
@@ -85,8 +85,13 @@ def test_torchrun_makes_one_run_of_its_processes(tmp_path: Path, algo: str) -> N
 
 
 def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(tmp_path: Path) -> None:
-    folder, hurry = tmp_path / "run", tmp_path / "hurry"
-    options = ("algo=gossip", BUDGET, "data._target_=tests.support.slow_gradients.Slow", f"+data.hurry='{hurry}'")
+    folder, skip_file = tmp_path / "run", tmp_path / "skip_pauses"
+    options = (
+        "algo=gossip",
+        BUDGET,
+        "data._target_=tests.support.slow_gradients.SlowGradients",
+        f"+data.skip_file='{skip_file}'",
+    )
     with launched(folder, *QUADRATIC, *options) as (process, mark):
         deadline = time.monotonic() + PATIENCE_S
         while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_text().count("\n") < 4:
@@ -95,7 +100,7 @@ def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(t
             time.sleep(0.02)
         (victim,) = (pid for pid, name in marked(mark).items() if name == "worker 1")
         os.kill(victim, signal.SIGKILL)
-        hurry.touch()
+        skip_file.touch()
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "worker 1 has died after" in err
@@ -104,8 +109,8 @@ def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(t
     assert summary["samples"] >= 2 * STEPS
 
 
-def test_the_wrong_number_of_processes_is_one_line(stage: Stage, tmp_path: Path) -> None:
-    runs = [by_hand(stage, tmp_path, rank, free_port(), "nodes=3") for rank in (0, 1)]
+def test_the_wrong_number_of_processes_is_one_line(prefork: Prefork, tmp_path: Path) -> None:
+    runs = [by_hand(prefork, tmp_path, rank, free_port(), "nodes=3") for rank in (0, 1)]
     for run in runs:
         assert run.wait() == 2
         assert run.err == "nodes must be WORLD_SIZE=2, the processes started, got 3\n"
@@ -128,14 +133,14 @@ def static(rank: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def by_hand(stage: Stage, folder: Path, rank: int, port: int, *arguments: str) -> Run:
-    return stage.start(folder / f"rank {rank} at {port}", *QUADRATIC, *arguments, **static(rank, port))
+def by_hand(prefork: Prefork, folder: Path, rank: int, port: int, *arguments: str) -> Run:
+    return prefork.start(folder / f"rank {rank} at {port}", *QUADRATIC, *arguments, **static(rank, port))
 
 
-def test_a_static_environment_needs_no_torchrun(stage: Stage, tmp_path: Path) -> None:
+def test_a_static_environment_needs_no_torchrun(prefork: Prefork, tmp_path: Path) -> None:
     """The record is where rank 0 was told to put it, and nowhere else."""
     port = free_port()
-    runs = [by_hand(stage, tmp_path, rank, port) for rank in (1, 0)]
+    runs = [by_hand(prefork, tmp_path, rank, port) for rank in (1, 0)]
     assert [run.wait() for run in runs] == [0, 0], [run.err for run in runs]
     other, first = runs
     assert first.summary["status"] == "completed"
@@ -154,11 +159,11 @@ def test_a_static_environment_needs_no_torchrun(stage: Stage, tmp_path: Path) ->
     ],
 )
 def test_different_configurations_are_one_line_that_names_the_key(
-    stage: Stage, tmp_path: Path, arguments: tuple[str, ...], line: str
+    prefork: Prefork, tmp_path: Path, arguments: tuple[str, ...], line: str
 ) -> None:
     """On both sides, before anything is written."""
     port = free_port()
-    runs = [by_hand(stage, tmp_path, 0, port), by_hand(stage, tmp_path, 1, port, *arguments)]
+    runs = [by_hand(prefork, tmp_path, 0, port), by_hand(prefork, tmp_path, 1, port, *arguments)]
     for run in runs:
         assert run.wait() == 2
         assert run.err == line
@@ -166,7 +171,7 @@ def test_different_configurations_are_one_line_that_names_the_key(
         assert not run.folder.exists()
 
 
-def test_different_code_is_one_line_with_both_versions(stage: Stage, tmp_path: Path) -> None:
+def test_different_code_is_one_line_with_both_versions(prefork: Prefork, tmp_path: Path) -> None:
     port, folder = free_port(), tmp_path / "rank 1"
     other = "import sys, dsgd.record.writer as w; w.code_version = lambda: 'dsgd 9.9, torch 8.8'; "
     other += "import dsgd.run.distributed; print('here', flush=True); from dsgd.cli.run import main; sys.exit(main())"
@@ -180,7 +185,7 @@ def test_different_code_is_one_line_with_both_versions(stage: Stage, tmp_path: P
     ) as second:
         assert second.stdout is not None
         assert second.stdout.readline() == "here\n"  # nobody waits while it imports
-        first = by_hand(stage, tmp_path, 0, port)
+        first = by_hand(prefork, tmp_path, 0, port)
         _, err = second.communicate(timeout=PATIENCE_S)
     assert (first.wait(), second.returncode) == (2, 2)
     assert first.err == err
@@ -190,7 +195,7 @@ def test_different_code_is_one_line_with_both_versions(stage: Stage, tmp_path: P
     assert not folder.exists()
 
 
-def test_who_is_not_there_after_25_seconds_is_told_in_one_line(stage: Stage, tmp_path: Path) -> None:
+def test_who_is_not_there_after_25_seconds_is_told_in_one_line(prefork: Prefork, tmp_path: Path) -> None:
     """No master; no rank 1; a port that belongs to something else, which says nothing, for both ranks. All at once:
     each of them waits for others that may come late."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
@@ -201,7 +206,7 @@ def test_who_is_not_there_after_25_seconds_is_told_in_one_line(stage: Stage, tmp
             f"rank 0: port in use: MASTER_ADDR=127.0.0.1 MASTER_PORT={taken}\n": (0, taken),
             f"rank 1: something else listens at MASTER_ADDR=127.0.0.1 MASTER_PORT={taken}\n": (1, taken),
         }
-        started = {line: by_hand(stage, tmp_path, rank, port) for line, (rank, port) in runs.items()}
+        started = {line: by_hand(prefork, tmp_path, rank, port) for line, (rank, port) in runs.items()}
         for line, run in started.items():
             assert run.wait() == 2
             assert run.err == line

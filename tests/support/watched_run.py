@@ -1,4 +1,4 @@
-"""What is left of a run in real processes once it has ended, however it ended: a whole record, and nothing else."""
+"""Runs in real processes under observation: however one ends, it must leave a whole record and nothing else."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.prefork import Run, Stage
+from tests.support.prefork import Prefork, Run
 
 GONE_S = 60.0  # for the kernel to clear away what was killed; a guard
 LISTENING, LOOPBACK = "0A", "0100007F"  # in /proc/net/tcp
 SMALL = (
     "experiment=quadratic",
     "engine=dist",
-    "data._target_=tests.support.slow_gradients.Slow",
+    "data._target_=tests.support.slow_gradients.SlowGradients",
     "eval.every_steps=10",
 )
 LIMITS = ("engine.timeout_s=60", "engine.patience_s=0.5")
 SILENCE_S = 4.0  # where a test waits until a process is taken for lost; what has to live must not be silent for so long
 SILENT = f"engine.timeout_s={SILENCE_S:g}"
-STEPS = 300  # of a run that is to come to its end after what happens to it: 9 s, unless told to hurry
+STEPS = 300  # of a run that is to come to its end after what happens to it: 9 s, unless its pauses are skipped
 BUDGET = f"budget.steps={STEPS}"
 LONG = "budget.steps=100000"  # ended by what happens to it
 
-STEADY = {
+FREE_RUNNING = {
     "gossip": ("algo=gossip",),
     "gossip push": ("algo=gossip", "algo.mode=push"),
     "easgd": ("algo=easgd", "algo.tau=2"),
@@ -38,20 +38,20 @@ LOCKSTEP = {
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
 }
 CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 6}  # samples of three workers, for `results`
-ALGORITHMS = {**STEADY, **LOCKSTEP}
+ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}
 
 
 @dataclass
-class Watched:
-    """A run, and every process and listening socket of it that was ever seen. shared: what was in /dev/shm before."""
+class WatchedRun:
+    """A run, and all its processes and listening sockets observed so far. shared: contents of /dev/shm before it."""
 
     run: Run
     shared: set[str]
     pids: set[int] = field(default_factory=set)
     sockets: set[str] = field(default_factory=set)
 
-    def look(self) -> dict[str, int]:
-        """The processes by name, as they are now; remembers them and where they listen."""
+    def observe(self) -> dict[str, int]:
+        """Return the current processes by name; remembers them and their listening sockets."""
         found = self.run.processes()
         self.pids |= set(found.values())
         bound = listening()
@@ -59,22 +59,22 @@ class Watched:
             self.sockets |= open_files(pid) & bound.keys()
         return found
 
-    def trains(self, marks: int = 3) -> dict[str, int]:
-        """Wait until this many marks have been evaluated; the processes then."""
+    def wait_for_marks(self, marks: int = 3) -> dict[str, int]:
+        """Wait until this many marks have been evaluated; returns the processes then."""
         self.run.until(lambda: len(self.run.marks) >= marks)
-        return self.look()
+        return self.observe()
 
-    def ends(self, status: str, code: int) -> None:
+    def assert_ends(self, status: str, code: int) -> None:
         """Wait for the end. The record must be whole and say `status`, and nothing else may be left."""
         assert self.run.wait() == code, self.run.err
         assert self.run.summary["status"] == status, self.run.err
-        self.leaves_nothing()
+        self.assert_nothing_left()
 
-    def hurry(self) -> None:
-        """Make the steps that are left without pauses: what was to happen has happened."""
-        self.run.folder.with_suffix(".hurry").touch()
+    def skip_pauses(self) -> None:
+        """Let the remaining steps go without pauses, once the fault has happened."""
+        self.run.folder.with_suffix(".skip").touch()
 
-    def leaves_nothing(self) -> None:
+    def assert_nothing_left(self) -> None:
         lines = (self.run.folder / "metrics.jsonl").read_text().split("\n")
         assert lines.pop() == ""
         for line in lines:
@@ -84,17 +84,17 @@ class Watched:
             assert time.monotonic() < deadline, f"{left} left: {self.run.err}"
             time.sleep(0.02)
 
-    def says(self, text: str) -> None:
-        """Wait until it has told the user so."""
+    def wait_for_output(self, text: str) -> None:
+        """Wait until this text is on the terminal."""
         self.run.until(lambda: text in self.run.err)
 
-    def goes_on(self, marks: int = 3) -> None:
+    def wait_for_more_marks(self, marks: int = 3) -> None:
         """Wait for that many further marks."""
         wanted = len(self.run.marks) + marks
         self.run.until(lambda: len(self.run.marks) >= wanted)
 
-    def lines(self, name: str) -> list[str]:
-        """What the user was told about this process."""
+    def lines_about(self, name: str) -> list[str]:
+        """Return the lines on the terminal that name this process."""
         return [line for line in self.run.err.splitlines() if name in line]
 
     def _left(self) -> list[str]:
@@ -106,18 +106,18 @@ class Watched:
         return alive + writing + ports + shared
 
 
-def start(stage: Stage, folder: Path, *overrides: str) -> Watched:
+def start(prefork: Prefork, folder: Path, *overrides: str) -> WatchedRun:
     """Start a run whose steps take 30 ms or more."""
     shared = set(os.listdir("/dev/shm"))
-    hurry = f"+data.hurry='{folder.with_suffix('.hurry')}'"
-    return Watched(stage.start(folder, *SMALL, *LIMITS, hurry, *overrides), shared)
+    skip = f"+data.skip_file='{folder.with_suffix('.skip')}'"
+    return WatchedRun(prefork.start(folder, *SMALL, *LIMITS, skip, *overrides), shared)
 
 
-def undisturbed(stage: Stage, folder: Path, *overrides: str) -> Watched:
+def undisturbed(prefork: Prefork, folder: Path, *overrides: str) -> WatchedRun:
     """The run to which nothing happens, to its end, without pauses."""
-    folder.with_suffix(".hurry").touch()
-    watched = start(stage, folder, *overrides)
-    watched.ends("completed", 0)
+    folder.with_suffix(".skip").touch()
+    watched = start(prefork, folder, *overrides)
+    watched.assert_ends("completed", 0)
     return watched
 
 
