@@ -1,1 +1,1 @@
-"""What this process is given: its launcher, its cores, GPUs and memory."""
+"""The launcher of this process, the resources of its machine, and the signals that end a run."""

@@ -75,16 +75,14 @@ def _torchrun(environment: Mapping[str, str]) -> Launch:
     rank = _below(environment, "RANK", "WORLD_SIZE", nodes)
     local_rank = _below(environment, "LOCAL_RANK", "WORLD_SIZE", nodes)
     address, port = _text(environment, "MASTER_ADDR"), _port(environment)
-    attempt = 0
-    if "TORCHELASTIC_RESTART_COUNT" in environment:
-        attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT", 0)
+    attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT", 0, default=0)
     # the run id alone is "none" in every job that was not given one
     named = [environment.get(name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
     if "TORCHELASTIC_RUN_ID" in environment:
         named.insert(0, _text(environment, "TORCHELASTIC_RUN_ID"))
     job = "-".join(["torchrun", *(part for part in named if part), address, str(port), str(attempt)])
     agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    local_nodes = _number(environment, "LOCAL_WORLD_SIZE", 1) if "LOCAL_WORLD_SIZE" in environment else nodes
+    local_nodes = _number(environment, "LOCAL_WORLD_SIZE", 1, default=nodes)
     return Launch("torchrun", rank, nodes, local_rank, local_nodes, address, port, attempt, job, agent_store)
 
 
@@ -127,12 +125,12 @@ def _tasks_here(environment: Mapping[str, str], nodes: int) -> int:
 def _in_step(environment: Mapping[str, str]) -> bool:
     """Return whether srun started this process. A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no
     step; the shell of salloc may be a special step."""
-    return "SLURM_STEP_ID" in environment and _number(environment, "SLURM_STEP_ID", 0) < SPECIAL_STEPS
+    return _number(environment, "SLURM_STEP_ID", 0, default=SPECIAL_STEPS) < SPECIAL_STEPS
 
 
 def _restarts(environment: Mapping[str, str]) -> int:
     """Return how often SLURM has restarted the job; it sets the variable from the first restart on."""
-    return _number(environment, "SLURM_RESTART_COUNT", 0) if "SLURM_RESTART_COUNT" in environment else 0
+    return _number(environment, "SLURM_RESTART_COUNT", 0, default=0)
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:
@@ -145,7 +143,10 @@ def _text(environment: Mapping[str, str], name: str) -> str:
     return environment[name]
 
 
-def _number(environment: Mapping[str, str], name: str, least: int) -> int:
+def _number(environment: Mapping[str, str], name: str, least: int, default: int | None = None) -> int:
+    """Return a variable's value, an integer >= least. default: where it is not set; None: it must be."""
+    if default is not None and name not in environment:
+        return default
     text = _text(environment, name)
     if not _whole(text) or int(text) < least:
         raise ValueError(f"{name} must be an integer >= {least}, got {text!r}")

@@ -1,1 +1,1 @@
-"""The process that sees the whole run: members, marks, checkpoints, evaluation, how it ends."""
+"""The coordinator: membership, marks, checkpoints, evaluation, and how a run ends."""

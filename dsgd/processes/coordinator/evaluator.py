@@ -23,27 +23,28 @@ from dsgd.processes.worker.coordinator_client import CoordinatorClient
 def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
     """Evaluate parts as they come, until the coordinator ends the process or an evaluation raises."""
     torch.set_num_threads(job.threads)
-    requests: SimpleQueue[tuple[int, EvaluationPart]] = SimpleQueue()
+    parts: SimpleQueue[EvaluationPart] = SimpleQueue()
 
     def enqueue(message: Message, vectors: dict[str, Tensor]) -> None:
         if message["kind"] == "evaluate":
-            requests.put((message["number"], EvaluationPart.received(message, vectors)))
+            x, buffers = vectors["x"], vectors["buffers"]
+            parts.put(EvaluationPart(message["mark"], x, buffers, sets=message["sets"], shard=message["shard"]))
 
     client.send("hello", role="evaluator", name=f"evaluator {rank}")
     client.listen(enqueue)
     client.start_heartbeat(dict)
     lower_thread_priority()
     while True:
-        number, part = requests.get()
+        part = parts.get()
         begin = time.monotonic()
         try:
             sums = part.evaluate(job.problem)
         except Exception as error:  # whatever a model or a data set may raise
             print(traceback.format_exc(), flush=True)
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            client.send("evaluated", number=number, error=text)
+            client.send("evaluated", error=text)
             raise SystemExit(EXIT_FAILED) from error
         i, k = part.shard
         count = sum(of.samples for of in sums)
         print(f"{part.mark}: part {i + 1} of {k}, {count} samples, {time.monotonic() - begin:.2f} s", flush=True)
-        client.send("evaluated", number=number, sums=sums)
+        client.send("evaluated", sums=sums)

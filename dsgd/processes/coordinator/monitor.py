@@ -59,7 +59,7 @@ class RunMonitor:
         self._end_s: float | None = None
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
         self._store: TCPStore | None = None
-        self._agents: list[Client] = []  # parents of processes on other machines
+        self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
         self._closing = threading.Event()
         self._outcome = "failed"
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
@@ -87,7 +87,7 @@ class RunMonitor:
         self.verdict = status
 
     def close(self, outcome: str) -> None:
-        """Send everybody home. outcome: the status in the record."""
+        """Let all processes go. outcome: the status in the record."""
         self._outcome = outcome
         self._closing.set()
         if self._thread.is_alive():
@@ -116,12 +116,12 @@ class RunMonitor:
         self._send(self._member_clients, {"kind": "exit", "status": self.status})
 
     def _listen_to_evaluators(self) -> None:
-        """Go on until the record is written: marks may still wait for their evaluation. Agents, too, are released only
-        then: a launcher may end all processes together with the first."""
+        """Go on until the record is written, since marks may wait for their evaluation. Parents on other machines are
+        released only then: a launcher may end all processes together with the first."""
         while not self._closing.is_set():
             self._receive_events()
             self._heartbeat(time.monotonic())
-        self._send([*self._agents, *self.evaluators.clients], {"kind": "exit", "status": self._outcome})
+        self._send(self._observers, {"kind": "exit", "status": self._outcome})
 
     def _tick(self, now: float) -> None:
         self._heartbeat(now)
@@ -145,7 +145,7 @@ class RunMonitor:
         self.evaluators.assign(now)
         if now - self._heartbeat_sent > COORDINATOR_HEARTBEAT_S:
             self._heartbeat_sent = now
-            self._send([*self._member_clients, *self._agents, *self.evaluators.clients], {"kind": "heartbeat"})
+            self._send([*self._member_clients, *self._observers], {"kind": "heartbeat"})
 
     def _prepare(self, now: float) -> None:
         """Send all addresses when all members have joined, and start training when all are ready."""
@@ -225,10 +225,10 @@ class RunMonitor:
         role = message.get("role") if message is not None else None
         if message is None:
             self._disconnected(client)
-        elif role == "agent":
-            self._agents.append(client)
-        elif role == "evaluator":
-            client.owner = self.evaluators.join(client, message["name"])
+        elif role in ("agent", "evaluator"):
+            self._observers.append(client)
+            if role == "evaluator":
+                client.owner = self.evaluators.join(client, message["name"])
         elif isinstance(client.owner, EvaluatorClient):
             if message["kind"] == "evaluated":  # the others are heartbeats
                 self.evaluators.receive(client.owner, message)

@@ -30,41 +30,31 @@ def is_sharded(experiment: Experiment, problem: Problem) -> bool:
     return experiment.nodes > 1 and isinstance(problem.data, Decoded) if wanted is None else wanted
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class EvaluationPart:
-    """One model, x [d] and buffers [nb], on shard (i, k) of some sets, each (test or training set, limit)."""
+    """One model, x [d] and buffers [nb], on shard (i, k) of some sets, each (test or training set, limit).
+
+    sums: over this shard of each set, once the part is evaluated.
+    """
 
     mark: str
     x: Tensor
     buffers: Tensor
-    sets: tuple[tuple[bool, int | None], ...]
+    sets: Sequence[tuple[bool, int | None]]
     shard: tuple[int, int]
+    sums: list[Sums] | None = None
 
     def evaluate(self, problem: Problem) -> list[Sums]:
-        """Return the sums over this shard of each set."""
         return [problem.sums(self.x, self.buffers, test, limit, self.shard) for test, limit in self.sets]
-
-    def message(self, number: int) -> Message:
-        return {"kind": "evaluate", "number": number, "mark": self.mark, "sets": self.sets, "shard": self.shard}
-
-    @property
-    def vectors(self) -> dict[str, Tensor]:
-        return {"x": self.x, "buffers": self.buffers}
-
-    @classmethod
-    def received(cls, message: Message, vectors: Mapping[str, Tensor]) -> EvaluationPart:
-        i, k = message["shard"]
-        sets = tuple((test, limit) for test, limit in message["sets"])
-        return cls(message["mark"], vectors["x"], vectors["buffers"], sets, (i, k))
 
 
 @dataclass(eq=False)
 class EvaluatorClient:
-    """An evaluator process as the coordinator sees it. busy: number of the part that it evaluates."""
+    """An evaluator process as the coordinator sees it. busy: the part that it evaluates."""
 
     name: str
     client: Client
-    busy: int | None = None
+    busy: EvaluationPart | None = None
     silent: bool = False
 
 
@@ -87,44 +77,33 @@ class EvaluatorPool:
         self._join_deadline = join_deadline
         self._log = log
         self._evaluators: list[EvaluatorClient] = []
-        self._parts: dict[int, EvaluationPart] = {}  # not yet evaluated, by number
-        self._waiting: deque[int] = deque()
-        self._results: dict[int, list[Sums]] = {}
-        self._count = 0
+        self._waiting: deque[EvaluationPart] = deque()
         self._changed = threading.Condition()
 
     # For the thread that waits for results
 
-    def submit(self, parts: Sequence[EvaluationPart]) -> range:
-        """Queue parts for evaluation; returns their numbers."""
+    def submit(self, parts: Sequence[EvaluationPart]) -> None:
+        """Queue parts for evaluation."""
         with self._changed:
-            numbers = range(self._count, self._count + len(parts))
-            self._count = numbers.stop
-            self._parts.update(zip(numbers, parts, strict=True))
-            self._waiting.extend(numbers)
-        return numbers
+            self._waiting.extend(parts)
 
-    def results(self, numbers: range, problem: Problem, check_interrupt: Callable[[], None]) -> list[list[Sums]]:
+    def results(
+        self, parts: Sequence[EvaluationPart], problem: Problem, check_interrupt: Callable[[], None]
+    ) -> list[list[Sums]]:
         """Wait for the sums of these parts. Evaluates them in this thread if there is no live evaluator."""
         while True:
             check_interrupt()
             with self._changed:
-                if all(number in self._results for number in numbers):
-                    return [self._results.pop(number) for number in numbers]
+                sums = [part.sums for part in parts if part.sums is not None]
+                if len(sums) == len(parts):
+                    return sums
                 own = self._take() if self._is_empty() else None
                 if own is None:
                     self._changed.wait(INTERRUPT_POLL_S)
                     continue
-                part = self._parts[own]
-            sums = part.evaluate(problem)
-            with self._changed:
-                self._store(own, sums)
+            own.sums = own.evaluate(problem)
 
     # For the thread that listens to the evaluators
-
-    @property
-    def clients(self) -> list[Client]:
-        return [evaluator.client for evaluator in self._evaluators]
 
     def join(self, client: Client, name: str) -> EvaluatorClient:
         with self._changed:
@@ -138,8 +117,10 @@ class EvaluatorPool:
                 self._log(f"{evaluator.name} cannot evaluate: {message['error']}; its part is given to others")
                 self._remove(evaluator)
                 return
+            assert evaluator.busy is not None
+            evaluator.busy.sums = [Sums(*sums) for sums in message["sums"]]  # a second result is the same
             evaluator.busy = None
-            self._store(message["number"], [Sums(*sums) for sums in message["sums"]])
+            self._changed.notify()
 
     def disconnected(self, evaluator: EvaluatorClient) -> None:
         """Remove an evaluator whose connection has ended."""
@@ -159,10 +140,10 @@ class EvaluatorPool:
                     )
                     self._requeue(evaluator.busy)
                 evaluator.silent = silent
-                if not silent and evaluator.busy is None and (number := self._take()) is not None:
-                    evaluator.busy = number
-                    part = self._parts[number]
-                    self._send(evaluator.client, part.message(number), part.vectors)
+                if not silent and evaluator.busy is None and (part := self._take()) is not None:
+                    evaluator.busy = part
+                    message = {"kind": "evaluate", "mark": part.mark, "sets": part.sets, "shard": part.shard}
+                    self._send(evaluator.client, message, {"x": part.x, "buffers": part.buffers})
             if self._is_empty():
                 self._changed.notify()
 
@@ -179,22 +160,17 @@ class EvaluatorPool:
     def _is_empty(self) -> bool:
         return time.monotonic() > self._join_deadline and all(evaluator.silent for evaluator in self._evaluators)
 
-    def _take(self) -> int | None:
-        """Return the number of the next part that nobody has evaluated."""
+    def _take(self) -> EvaluationPart | None:
+        """Return the next part that nobody has evaluated."""
         while self._waiting:
-            number = self._waiting.popleft()
-            if number in self._parts:
-                return number
+            part = self._waiting.popleft()
+            if part.sums is None:
+                return part
         return None
 
-    def _store(self, number: int, sums: list[Sums]) -> None:
-        if self._parts.pop(number, None) is not None:  # a second result is the same
-            self._results[number] = sums
-            self._changed.notify()
-
-    def _requeue(self, number: int | None) -> None:
-        if number in self._parts:
-            self._waiting.appendleft(number)
+    def _requeue(self, part: EvaluationPart | None) -> None:
+        if part is not None:
+            self._waiting.appendleft(part)
 
     def _remove(self, evaluator: EvaluatorClient) -> None:
         self._evaluators.remove(evaluator)
@@ -220,13 +196,16 @@ def measure_in_parts(
     places, first = distinct(xs, buffers)
     shards = max(1, p // len(first))
     test_set = (True, None)
-    own = [
-        EvaluationPart(mark, xs[rank], buffers[rank], (test_set,), (i, shards)) for rank in first for i in range(shards)
+    of_workers = [
+        EvaluationPart(mark, xs[rank], buffers[rank], (test_set,), (i, shards))
+        for rank in (first if problem.data.classes else [])
+        for i in range(shards)
     ]
-    of_workers = pool.submit(own if problem.data.classes else [])  # the larger parts first
+    pool.submit(of_workers)  # the larger parts first
     output, statistics = output_model(problem, rule, xs, buffers, centre)
     sets = ((False, rule.train_samples), test_set)
-    of_output = pool.submit([EvaluationPart(mark, output, statistics, sets, (i, p)) for i in range(p)])
+    of_output = [EvaluationPart(mark, output, statistics, sets, (i, p)) for i in range(p)]
+    pool.submit(of_output)
     train, test = (
         problem.measured(total(sums)) for sums in zip(*pool.results(of_output, problem, check_interrupt), strict=True)
     )

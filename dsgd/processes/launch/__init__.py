@@ -1,1 +1,1 @@
-"""How processes come to be: forked on one machine, found by rendezvous across machines."""
+"""Starts the processes of a run: by fork on one machine, by rendezvous across machines."""

@@ -8,8 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -98,7 +97,7 @@ def meet(launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meet
     offer: called in rank 0. object_to: returns an objection or None. Raises NoMeeting with the same objection in every
     rank, or after at most 30 seconds."""
     deadline = time.monotonic() + JOIN_TIMEOUT_S
-    with _store_errors(launch):
+    try:
         store = _serve(launch) if _serves(launch) else _connect(launch, deadline)
         key = f"dsgd/{launch.job}"
         if launch.rank == 0:
@@ -108,6 +107,8 @@ def meet(launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meet
         meeting = Meeting(**json.loads(store.get(key)))
         objection = object_to(meeting)
         verdict = _agree(launch, store, key, "" if objection is None else f"rank {launch.rank}: {objection}", deadline)
+    except (DistNetworkError, DistStoreError) as error:
+        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
     if verdict:
         raise NoMeeting(verdict)
     return meeting
@@ -148,15 +149,6 @@ def _master(launch: Launch) -> str:
 
 def _serves(launch: Launch) -> bool:
     return launch.rank == 0 and not launch.agent_store
-
-
-@contextmanager
-def _store_errors(launch: Launch) -> Iterator[None]:
-    """Turn errors of the store into NoMeeting."""
-    try:
-        yield
-    except (DistNetworkError, DistStoreError) as error:
-        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
 
 
 def _serve(launch: Launch) -> TCPStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -39,14 +40,7 @@ class CoordinatorClient:
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
 
-        def send_snapshots() -> None:
-            try:
-                while True:
-                    line.send(*self._snapshots.get())
-            except CoordinatorGone:  # whoever receives on the other connection notices
-                pass
-
-        threading.Thread(target=send_snapshots, name="snapshots", daemon=True).start()
+        _repeat("snapshots", lambda: line.send(*self._snapshots.get()))
 
     def submit(self, message: Message, vectors: dict[str, Tensor]) -> None:
         """Queue a snapshot for sending. The vectors must not change any more."""
@@ -71,15 +65,11 @@ class CoordinatorClient:
     def start_heartbeat(self, fields: Callable[[], Message]) -> None:
         """Send heartbeats with these fields from now on, in a thread of its own."""
 
-        def send_heartbeats() -> None:
-            try:
-                while True:
-                    time.sleep(HEARTBEAT_S)
-                    self.send("heartbeat", **fields())
-            except CoordinatorGone:  # whoever receives notices
-                pass
+        def heartbeat() -> None:
+            time.sleep(HEARTBEAT_S)
+            self.send("heartbeat", **fields())
 
-        threading.Thread(target=send_heartbeats, name="heartbeat", daemon=True).start()
+        _repeat("heartbeat", heartbeat)
 
     def listen(self, handle: Callable[[Message, dict[str, Tensor]], None]) -> None:
         """Pass every message and its vectors to `handle` from now on, in a thread of its own. `exit`, or the loss of
@@ -100,3 +90,14 @@ class CoordinatorClient:
 
         self._listens = True
         threading.Thread(target=receive_messages, name="control", daemon=True).start()
+
+
+def _repeat(name: str, action: Callable[[], None]) -> None:
+    """Repeat an action in a thread, until the coordinator is gone, which the receiving thread handles."""
+
+    def run() -> None:
+        with contextlib.suppress(CoordinatorGone):
+            while True:
+                action()
+
+    threading.Thread(target=run, name=name, daemon=True).start()

@@ -293,17 +293,17 @@ class WorkerEngine:
         self._then(self.plane.pull(request.peer), answer)
 
     def _push(self, task: Task[Any], request: Push) -> None:
-        before = self.worker.steps
+        steps = self.worker.steps
 
         def answer(done: Future[bool]) -> None:
             lost = isinstance(done.exception(), Unreachable)
             if lost or not done.result():
                 self.missed += 1
             else:
-                self._count(self.worker.steps - before)  # acknowledged on arrival
+                self._count(self.worker.steps - steps)  # acknowledged on arrival
             task.resume()
 
-        self._then(self.plane.push(request.peer, to_cpu(request.vector), before), answer)
+        self._then(self.plane.push(request.peer, to_cpu(request.vector), steps), answer)
 
     def _call(self, task: Task[Any], request: Call) -> None:
         p, k = self.experiment.nodes, self.experiment.algo.servers

@@ -13,7 +13,7 @@ from dsgd.host.resources import keep_freed_memory
 from dsgd.processes.control.frames import Message
 from dsgd.processes.job import ProcessJob
 from dsgd.processes.worker.coordinator_client import CoordinatorClient
-from dsgd.processes.worker.joining import READ_CENTRE, connect_peers, open_plane
+from dsgd.processes.worker.process import READ_CENTRE, connect_peers, open_plane
 
 
 def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement: bool) -> None:

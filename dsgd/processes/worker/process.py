@@ -1,4 +1,4 @@
-"""The frame in which a worker, server or evaluator runs: its connection, its errors, its exit status."""
+"""How the process of a worker, server or evaluator runs, and how a worker or server joins the others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dsgd.data import DataLost
 from dsgd.problem.precision import Unsuitable
 from dsgd.processes.control.connection import CoordinatorGone
+from dsgd.processes.control.frames import Message
 from dsgd.processes.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, ProcessJob
-from dsgd.processes.pairwise.plane import Unreachable
+from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import CollectiveFailed
 from dsgd.processes.worker.coordinator_client import CoordinatorClient
 from dsgd.processes.worker.engine import CannotGoOn
 
+READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
 ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
 
 
@@ -51,3 +53,28 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
         except (CoordinatorGone, SystemExit):
             pass  # the process ends in any case
         return EXIT_FAILED
+
+
+def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
+    """Open a node's pairwise plane on the interface that reaches the coordinator, and report its address."""
+    experiment = job.experiment
+    plane = Plane(
+        node,
+        experiment.nodes + experiment.algo.servers,
+        client.local_address,
+        job.token,
+        job.problem.dimension,
+        job.problem.dtype,
+        job.limits.timeout_s,
+        job.limits.patience_s,
+        lambda line: print(line, flush=True),
+    )
+    client.send("hello", role="node", node=node, host=client.local_address, port=plane.port)
+    return plane
+
+
+def connect_peers(plane: Plane, client: CoordinatorClient) -> Message:
+    """Wait for the addresses of all nodes and connect to them; returns the coordinator's message."""
+    message = client.wait_for("addresses")
+    plane.connect([tuple(address) if address else None for address in message["addresses"]])
+    return message

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import Future
+from datetime import timedelta
+
 import torch
 from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare
 from dsgd.processes.control.frames import Message
-from dsgd.processes.job import ProcessJob
-from dsgd.processes.worker.collectives import Averaging
+from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
+from dsgd.processes.pairwise.plane import Plane, Unreachable
+from dsgd.processes.worker.collectives import Averaging, Groups, join_groups
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.coordinator_client import CoordinatorClient
-from dsgd.processes.worker.engine import WorkerEngine
-from dsgd.processes.worker.joining import connect_peers, current_model, open_groups, open_plane
+from dsgd.processes.worker.engine import CannotGoOn, WorkerEngine
+from dsgd.processes.worker.process import READ_CENTRE, connect_peers, open_plane
 
 
 def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
@@ -27,7 +33,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
         prepare(experiment.precision, device)
     plane = open_plane(job, rank, client)
     joined = connect_peers(plane, client)
-    groups = open_groups(job, rank, client.local_address, joined["store"])
+    groups = _open_groups(job, rank, client.local_address, joined["store"])
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
     compute = Compute(problem, devices, groups, trace=experiment.trace)
     engine = WorkerEngine(experiment, rank, x, buffers, plane, compute, Averaging(groups), client)
@@ -35,7 +41,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     if stored is not None:
         engine.restore(stored)
     elif is_replacement or job.state is not None:
-        x.copy_(current_model(plane, rank, experiment.nodes, experiment.algo.servers))
+        x.copy_(_current_model(plane, rank, experiment.nodes, experiment.algo.servers))
         engine.worker.steps = engine.batches = joined["steps"]
     engine.publish(engine.worker)
     plane.set_steps(engine.worker.steps)
@@ -68,3 +74,29 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
         engine.checkpoint_at(message["key"], message["steps"])
     elif message["kind"] == "moved":
         engine.plane.relocate(message["node"], (message["host"], message["port"]))
+
+
+def _open_groups(job: ProcessJob, rank: int, address: str, store_port: int | None) -> Groups:
+    """Join the process groups of a lock-step algorithm. Other algorithms get none: they must not depend on anybody."""
+    if store_port is None:
+        return Groups(rank, 1, None, None, job.limits.timeout_s)
+    store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
+    backend = "nccl" if all(name.startswith("cuda") for name in job.devices[rank]) else "gloo"
+    return join_groups(store, rank, job.experiment.nodes, backend, job.limits.timeout_s, address)
+
+
+def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
+    """Fetch x [d] for a worker that joins late: the centre, or what some peer published last. Raises CannotGoOn."""
+    if servers:
+        parts: list[Future[tuple[Tensor | None, int]]] = [
+            plane.call(nodes + i, READ_CENTRE, None, ()) for i in range(servers)
+        ]
+        return torch.cat([part for part, _ in (future.result() for future in parts) if part is not None])
+    peers = [peer for peer in range(nodes) if peer != rank]
+    random.Random(rank).shuffle(peers)
+    for peer in peers:
+        try:
+            return plane.pull(peer).result().vector
+        except Unreachable:
+            continue
+    raise CannotGoOn("no other worker is there to take the parameters from")
