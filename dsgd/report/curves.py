@@ -139,7 +139,9 @@ def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str)
     axes.set_xlabel(axis.label)
     axes.set_ylabel(Y_LABELS[field])
     if field == "test_accuracy":
-        _draw_targets(axes, [run for one in gathered for run in one.runs], handles)
+        targets = {run.target for one in gathered for run in one.runs}
+        if len(targets) == 1 and (target := targets.pop()) is not None:
+            handles[f"target {target:g}"] = axes.axhline(target, color="#777777", linewidth=1.0, linestyle=(0, (2, 2)))
     return handles
 
 
@@ -151,12 +153,6 @@ def wants_log(values: np.ndarray) -> bool:
 
 def _legend(one: Series) -> str:
     return one.label + status_note(one.runs)
-
-
-def _draw_targets(axes: Axes, runs: Sequence[Run], handles: dict[str, Line2D]) -> None:
-    targets = {run.target for run in runs}
-    if len(targets) == 1 and (target := targets.pop()) is not None:
-        handles[f"target {target:g}"] = axes.axhline(target, color="#777777", linewidth=1.0, linestyle=(0, (2, 2)))
 
 
 def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[float, float]:

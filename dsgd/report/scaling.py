@@ -68,13 +68,13 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     """Draw time to target against nodes, one line per algorithm. Raises NoData."""
     found = scalings(runs)
-    figure, axes, handles = _draw(found, [one.seconds for one in found])
+    figure, axes, handles, notes = _draw(found, [one.seconds for one in found])
     axes.set_ylabel(f"{time_label(runs)}\nto test accuracy {target_text(runs)}")
     if wants_log(np.array([seconds for one in found for each in one.seconds.values() for seconds in each])):
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-    return finish(figure, runs, handles, _notes([one.seconds for one in found]))
+    return finish(figure, runs, handles, notes)
 
 
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
@@ -84,7 +84,7 @@ def speed_up_figure(runs: Sequence[Run]) -> Figure:
     drawn = [one for one, ratio in zip(found, ratios, strict=True) if len(ratio) > 1]
     if not drawn:
         raise NoData("no algorithm reached its target at its smallest node count and at another")
-    figure, axes, handles = _draw(found, [ratio if len(ratio) > 1 else {} for ratio in ratios])
+    figure, axes, handles, notes = _draw(found, [ratio if len(ratio) > 1 else {} for ratio in ratios])
     bases = {one.base for one in drawn}
     if len(bases) == 1:
         base = bases.pop()
@@ -96,10 +96,13 @@ def speed_up_figure(runs: Sequence[Run]) -> Figure:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    return finish(figure, runs, handles, _notes([one.seconds for one in drawn]))
+    return finish(figure, runs, handles, notes)
 
 
-def _draw(found: Sequence[Scaling], values: Sequence[dict[int, list[float]]]) -> tuple[Figure, Axes, dict[str, Line2D]]:
+def _draw(
+    found: Sequence[Scaling], values: Sequence[dict[int, list[float]]]
+) -> tuple[Figure, Axes, dict[str, Line2D], list[str]]:
+    """Draw values by node count, one line each; returns the figure, its panel, legend entries and notes."""
     figure, (axes,) = panels(1, [_legend(one) for one in found])
     handles: dict[str, Line2D] = {}
     for i, (one, value) in enumerate(zip(found, values, strict=True)):
@@ -111,14 +114,10 @@ def _draw(found: Sequence[Scaling], values: Sequence[dict[int, list[float]]]) ->
     axes.set_xticks(counts, [str(nodes) for nodes in counts])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("nodes")
-    return figure, axes, handles
+    several = any(len(each) > 1 for value in values for each in value.values())
+    return figure, axes, handles, ["lines: mean over seeds; bands: smallest to largest"] * several
 
 
 def _legend(one: Scaling) -> str:
     missed = ", ".join(map(str, one.missed))
     return f"{one.label} (target missed at {missed})" if missed else one.label
-
-
-def _notes(values: Sequence[dict[int, list[float]]]) -> list[str]:
-    several = any(len(each) > 1 for value in values for each in value.values())
-    return ["lines: mean over seeds; bands: smallest to largest"] if several else []
