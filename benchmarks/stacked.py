@@ -46,7 +46,7 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
     import torch
 
     from dsgd.cli.compose import composed
-    from dsgd.gradients.pending import Wanted
+    from dsgd.gradients.pending import PendingGradient
     from dsgd.run.configuration import configure
     from dsgd.sim.simulation import Simulation
 
@@ -61,10 +61,10 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
     evaluator = simulation.machine.evaluator
     evaluate, inside_s = evaluator.evaluate, 0.0
 
-    def timed(wanted: Sequence[Wanted]) -> None:
+    def timed(pending: Sequence[PendingGradient]) -> None:
         nonlocal inside_s
         begin = time.perf_counter()
-        evaluate(wanted)
+        evaluate(pending)
         inside_s += time.perf_counter() - begin
 
     evaluator.evaluate = timed

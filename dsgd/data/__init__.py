@@ -44,7 +44,7 @@ class Data(Protocol):
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
         """All training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read only. Not
-        used if there is a method `evaluation`: see `dsgd.data.protocols`."""
+        asked for where there is a method `evaluation`, see `dsgd.data.protocols.StreamedEvaluation`."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What gradients and evaluation need of a data set at once, whether or not it offers that itself."""
+"""Optional abilities of data sets, and functions that fall back on `Data` where a data set lacks them."""
 
 from __future__ import annotations
 
@@ -15,51 +15,52 @@ EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activa
 
 
 @runtime_checkable
-class Streamed(Protocol):
-    """Data that do not fit into memory: there is no `train_set` and no `test_set`."""
+class StreamedEvaluation(Protocol):
+    """Data that do not fit into memory: they stream evaluation batches, and have no `train_set` and `test_set`."""
 
     def evaluation(
         self, test: bool, limit: int | None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test or training set (`limit` samples of it), not augmented, in batches. shard: (i, k), of these samples
-        the i-th and every k-th after it, and no other is read."""
+        """Yield batches of the test or training set (`limit` samples of it), not augmented.
+
+        shard: (i, k), read only the i-th of these samples and every k-th after it."""
         ...
 
 
 @runtime_checkable
-class Decoded(Protocol):
-    """Data that processes of their own read and decode."""
+class SharedDecoding(Protocol):
+    """Data that are read and decoded by processes of their own, which share the cores of a machine."""
 
     def share(self, processes: int) -> None:
-        """So many processes of this machine ask for batches at once: each is to take its part of the cores."""
+        """Use the share of one of `processes` processes on this machine that load batches at once."""
         ...
 
 
 @runtime_checkable
-class Together(Protocol):
-    """Data that serve several batches in one call. The same numbers as `Data.batch` and `Data.loss` give."""
+class StackedBatches(Protocol):
+    """Data that return several batches in one call, with the same numbers as `Data.batch` and `Data.loss`."""
 
     def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Inputs [n, b, *input_shape] and targets [n, b, ...], row i of worker ranks[i] at its own step steps[i]."""
+        """Return inputs [n, b, *input_shape] and targets [n, b, ...], row i of worker ranks[i] at its step steps[i]."""
         ...
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the losses of n batches of outputs [n, b, ...]: a scalar."""
+        """Return the sum of the losses of n batches of outputs [n, b, ...]: a scalar."""
         ...
 
 
-def _serves_together(data: Data) -> TypeGuard[Together]:
-    return _is_together(type(data))
+def _is_stacked(data: Data) -> TypeGuard[StackedBatches]:
+    return _is_stacked_type(type(data))
 
 
-@cache  # asked anew of every flush, it would take a twentieth of a small one's time
-def _is_together(kind: type[Data]) -> bool:
-    return issubclass(kind, Together)
+@cache  # a check of a protocol takes a twentieth of the time of a small stack's gradients
+def _is_stacked_type(kind: type[Data]) -> bool:
+    return issubclass(kind, StackedBatches)
 
 
-def batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """As `Together.batches`, for any data."""
-    if _serves_together(data):
+def stacked_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Call `StackedBatches.batches`, or stack single batches."""
+    if _is_stacked(data):
         return data.batches(ranks, steps)
     found = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
     inputs, targets = (torch.stack(column) for column in zip(*found, strict=True))
@@ -67,17 +68,17 @@ def batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Ten
 
 
 def total_loss(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
-    """As `Together.total_loss`, for any data."""
-    if _serves_together(data):
+    """Call `StackedBatches.total_loss`, or add up single losses."""
+    if _is_stacked(data):
         return data.total_loss(outputs, targets)
     return torch.vmap(data.loss)(outputs, targets).sum()
 
 
-def evaluation(
+def evaluation_batches(
     data: Data, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """As `Streamed.evaluation`, for any data; of its first `limit` samples if they are in memory."""
-    if isinstance(data, Streamed):
+    """Call `StreamedEvaluation.evaluation`, or yield batches of the first `limit` samples in memory."""
+    if isinstance(data, StreamedEvaluation):
         yield from data.evaluation(test, limit, shard)
         return
     part, parts = shard

@@ -1,4 +1,4 @@
-"""What a mark and a summary hold, and what a run concludes from its marks: the same in every engine."""
+"""Fields of evaluation marks and of the summary, and the end of a run by its marks, for every engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mark = dict[str, Any]
 
 @dataclass
 class Progress:
-    """How far the marks have come, and what they have shown. Part of a checkpoint."""
+    """Count the marks, remember what they showed, and end the run by it. Part of a checkpoint."""
 
     marks: int = 0
     last_mark: tuple[float, int] | None = None  # (time_s, samples)
@@ -26,7 +26,7 @@ class Progress:
     last_values: Mark | None = None
 
     def judge(self, experiment: Experiment, values: Mark) -> str | None:
-        """The status with which this mark ends the run: `diverged`, or `completed` at the target; None: it goes on."""
+        """Return the status with which this mark ends the run, `diverged` or `completed` at the target; else None."""
         self.last_values = values
         status = None
         loss = values["train_loss"]
@@ -46,8 +46,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Counters:
-    """What can be told at any time without an evaluation. bytes_sent: of each node; idle: each worker's idle share of
-    the time; staleness in steps of the sender, or updates of a server."""
+    """The fields of a mark that need no evaluation.
+
+    bytes_sent: of each node. idle: each worker's idle share of the time. staleness: in steps of the sender, or updates
+    of a server."""
 
     time_s: float
     clock: str  # virtual | wall
@@ -72,7 +74,7 @@ class Counters:
         }
 
 
-def summarised(
+def summary_of(
     experiment: Experiment,
     progress: Progress,
     status: str,
@@ -82,8 +84,9 @@ def summarised(
     message_bytes: float,
     collective: str,
 ) -> Mark:
-    """The run as a whole: the last measured values, the counters as they are at its end. steps: of the worker with the
-    most; collective: the name of the all-reduce."""
+    """Return the summary of a run: the last measured values, and the counters at its end.
+
+    steps: of the worker with the most. collective: the name of the all-reduce."""
     values = dict.fromkeys(FIELDS) | (progress.last_values or {}) | counters.fields(experiment)
     return {
         "status": status,

@@ -1,4 +1,4 @@
-"""A shard of the parameter server, whatever engine it runs in."""
+"""A shard of the parameter server, for every engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Shard:
-    """The algorithm's passive object for a range of the vector, and who has read which version of it."""
+    """Serve one range of the vector with the algorithm's server object, and count versions to measure staleness."""
 
     def __init__(self, server: Any, nodes: int) -> None:
         self.server = server
@@ -19,7 +19,7 @@ class Shard:
     def serve(
         self, rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
     ) -> tuple[Tensor | None, int]:
-        """One atomic operation. Returns its answer, and how many updates had come since this worker's last read."""
+        """Run one atomic operation. Returns its answer, and the number of updates since this worker's last read."""
         arguments = scalars if part is None else (part, *scalars)
         staleness = self.version - self.read[rank]
         answer = getattr(self.server, operation)(*arguments)

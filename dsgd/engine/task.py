@@ -1,4 +1,4 @@
-"""Coroutines that run side by side: what an engine drives, whatever its notion of time."""
+"""Concurrent coroutines, driven by an engine in virtual or real time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Join(Request):
-    """Wait for a task to end; the answer is its result."""
+    """Wait for a task to end and return its result."""
 
     __slots__ = ("task",)
 
@@ -20,8 +20,7 @@ class Join(Request):
 
 
 class Task(Generic[T]):
-    """A running coroutine. Every request it makes goes to `perform`, which calls `resume` with the answer, now or
-    later."""
+    """Run a coroutine: pass each of its requests to `perform`, which calls `resume` with the answer, now or later."""
 
     __slots__ = ("_coroutine", "_perform", "_waiting", "finished", "owner", "result")
 
@@ -36,7 +35,7 @@ class Task(Generic[T]):
         self.result: Any = None
 
     def resume(self, answer: Any = None) -> None:
-        """Run on to the next request, or to the end, which resumes whoever waits for it."""
+        """Run to the next request or to the end; the end resumes the tasks that wait for this one."""
         try:
             request = self._coroutine.send(answer)
         except StopIteration as end:
@@ -51,10 +50,17 @@ class Task(Generic[T]):
             self._perform(self, request)
 
     def close(self) -> None:
-        """End the coroutine where it stands."""
+        """Close the coroutine."""
         self._coroutine.close()
 
     def __await__(self) -> Generator[Request, Any, T]:
         if not self.finished:
             yield Join(self)
         return self.result
+
+
+def start(coroutine: Coroutine[Any, Any, T], owner: Any, perform: Callable[[Task[Any], Request], None]) -> Task[T]:
+    """Run a coroutine up to its first request, as a new task."""
+    task = Task(coroutine, owner, perform)
+    task.resume()
+    return task

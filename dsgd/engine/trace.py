@@ -1,4 +1,4 @@
-"""A timeline of a run in the Chrome trace format, which Perfetto opens: one row per node."""
+"""Timeline of a run in the Chrome trace format, which Perfetto opens: one row per node."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ COLOURS = {"compute": "thread_state_running", "communication": "rail_load", "wai
 
 
 @dataclass(frozen=True)
-class Row:
-    """One node. computing, communicating: (begin, end) in seconds of the training clock, in any order."""
+class TraceRow:
+    """Timeline of one node. computing, communicating: (begin, end) in seconds of the training clock, in any order."""
 
     name: str
     computing: list[Span]
     communicating: list[Span]
 
 
-def write_trace(rows: Sequence[Row], end_s: float, path: Path) -> None:
-    """A node computes, or else its port is busy (communication), or else it waits. Times in microseconds, as the
-    format has it."""
+def write_trace(rows: Sequence[TraceRow], end_s: float, path: Path) -> None:
+    """Write the trace file. A node computes, or else its port is busy (communication), or else it waits.
+
+    Times are converted to microseconds, the unit of the format."""
     with path.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         separator = ""
@@ -44,12 +45,12 @@ def write_trace(rows: Sequence[Row], end_s: float, path: Path) -> None:
 
 
 def until(end_s: float, spans: Sequence[Span]) -> list[Span]:
-    """Spans, cut off at the end of the run."""
+    """Cut spans off at the end of the run."""
     return [(begin, min(end, end_s)) for begin, end in spans]
 
 
 def merged(spans: list[Span]) -> list[Span]:
-    """The union of spans, as disjoint spans in order."""
+    """Return the union of spans as disjoint spans in order."""
     union: list[Span] = []
     for begin, end in sorted(spans):
         if union and begin <= union[-1][1]:
@@ -60,7 +61,7 @@ def merged(spans: list[Span]) -> list[Span]:
 
 
 def without(spans: list[Span], taken: list[Span]) -> list[Span]:
-    """What is left of disjoint spans in order when others, also disjoint and in order, are taken away."""
+    """Subtract spans from spans; both must be disjoint and in order."""
     left: list[Span] = []
     index = 0
     for begin, end in spans:

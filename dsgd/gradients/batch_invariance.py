@@ -1,4 +1,4 @@
-"""Whether it changes a bit of a gradient what it is evaluated together with: tried on examples, before a run."""
+"""Check that a gradient is bitwise independent of what it is batched with: on examples, before a run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dsgd.gradients.pending import Wanted
+from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.problem import Problem
 
-ENTRIES = 1 << 17  # of gradients that are compared: in a small model few last bits show, so more examples are needed
+ENTRIES = 1 << 17  # of gradients that are compared: small models differ in few last bits, and need more examples
 MOST_ROUNDS = 16
 Point = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
 
 
-def points(problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None) -> list[Point]:
-    """Around the start, each another."""
+def random_points(problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None) -> list[Point]:
+    """Draw different points around the initial vector and buffers."""
     noise = torch.Generator().manual_seed(seed)
     dtype = dtype or problem.dtype
     found: list[Point] = []
@@ -27,27 +27,30 @@ def points(problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | Non
     return found
 
 
-def alike(problem: Problem, most: int, sizes: Sequence[int], fulfil: Callable[[list[Wanted], int], None]) -> list[int]:
-    """Those of the sizes (<= most) at which gradients have the bits that they have among `most`, whatever their place.
+def batch_invariant_sizes(
+    problem: Problem, most: int, sizes: Sequence[int], evaluate: Callable[[list[PendingGradient], int], None]
+) -> list[int]:
+    """Return the batch sizes (<= most) at which gradients are bitwise equal to those at size `most`, at any place.
 
-    fulfil(wanted, size): evaluates up to `size` of them in one call of that size."""
-    left = list(sizes)
+    evaluate(pending, size): evaluates up to `size` gradients in one call of that size."""
+    invariant = list(sizes)
     for seed in range(min(MOST_ROUNDS, max(1, ENTRIES // (most * problem.dimension)))):
-        drawn = points(problem, most, seed)
-        expected = _wanted(drawn)
-        fulfil(expected, most)
-        left = [size for size in left if _same(expected[::-1], _wanted(drawn[::-1][:size]), fulfil)]
-    return left
+        points = random_points(problem, most, seed)
+
+        def gradients(at: Sequence[Point], size: int) -> list[PendingGradient]:
+            pending = [PendingGradient(0, 0, x, buffers.clone()) for x, buffers in at]
+            evaluate(pending, size)
+            return pending
+
+        expected = gradients(points, most)[::-1]
+        points.reverse()  # so that every point has another place than before
+        invariant = [size for size in invariant if _equal(gradients(points[:size], size), expected)]
+    return invariant
 
 
-def _wanted(at: Sequence[Point]) -> list[Wanted]:
-    return [Wanted(0, 0, x, buffers.clone()) for x, buffers in at]
-
-
-def _same(expected: list[Wanted], group: list[Wanted], fulfil: Callable[[list[Wanted], int], None]) -> bool:
-    """Whether the first of those expected, in places other than before, come out the same."""
-    fulfil(group, len(group))
+def _equal(found: list[PendingGradient], expected: list[PendingGradient]) -> bool:
+    """Compare gradients and buffers bit by bit with the first of those expected."""
     return all(
         torch.equal(item.value, right.value) and torch.equal(item.buffers, right.buffers)  # pyright: ignore
-        for item, right in zip(group, expected, strict=False)
+        for item, right in zip(found, expected, strict=False)
     )

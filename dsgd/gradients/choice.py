@@ -1,4 +1,4 @@
-"""Chooses the evaluator of a simulation: what is asked for, or the next best that can serve the module."""
+"""Choice of the evaluator of a simulation."""
 
 from __future__ import annotations
 
@@ -7,68 +7,66 @@ from dataclasses import dataclass
 import torch
 
 from dsgd.experiment import Experiment
-from dsgd.gradients.loop import Loop
-from dsgd.gradients.null import Nothing
-from dsgd.gradients.pending import Evaluator
-from dsgd.gradients.stacked import Stacked, chosen_device
-from dsgd.gradients.stacking import Unstackable
-from dsgd.gradients.vmap import Vmap
+from dsgd.gradients.loop import LoopEvaluator
+from dsgd.gradients.null import NullEvaluator
+from dsgd.gradients.pending import GradientEvaluator
+from dsgd.gradients.stacked import StackedEvaluator, chosen_device
+from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import compiling, prepare
 from dsgd.problem.problem import Problem
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """name: stacked | vmap | loop | none. why: one line on the choice, None if it is what was asked for by name."""
+class ChosenEvaluator:
+    """An evaluator and its name: stacked | vmap | loop | none.
 
-    evaluator: Evaluator
+    why: one line on the choice, None if it is the one asked for and has nothing to tell."""
+
+    evaluator: GradientEvaluator
     name: str
     why: str | None = None
 
 
-def build_evaluator(name: str, problem: Problem) -> Evaluator:
-    """name: stacked | vmap | loop | none. Raises ValueError for a module that cannot be stacked."""
-    return {"loop": Loop, "vmap": Vmap, "stacked": Stacked, "none": Nothing}[name](problem)
-
-
-def choose(experiment: Experiment, problem: Problem) -> Chosen:
-    """What the experiment asks for, or the next best that can serve this module: stacked, vmap, loop."""
+def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluator:
+    """Build the evaluator asked for, or the next of stacked, vmap, loop that can serve the module."""
     name = experiment.gradients
     if name == "none":
-        return Chosen(build_evaluator(name, problem), name)
+        return ChosenEvaluator(NullEvaluator(), name)
     device = chosen_device(experiment.device)
     prepare(experiment.precision, device)
     keep_freed_memory()
     # a loss that is more than the cross entropy of outputs may have tensors of its own, and these are on the CPU
-    of_loop = device if problem.data.classes is not None else torch.device("cpu")
-    alone = _alone(experiment)
-    if name == "loop" or alone is not None:
-        loop = Loop(problem, of_loop)
+    loop_device = device if problem.data.classes is not None else torch.device("cpu")
+    option = _option_of_loop(experiment)
+    if name == "loop" or option is not None:
+        loop = LoopEvaluator(problem, loop_device)
         if experiment.compile:
             with compiling(type(problem.module).__name__):
-                problem.gradient(problem.start.to(of_loop), problem.start_buffers.to(of_loop, copy=True), 0, 0)
-        why = f"gradients: loop, because {alone} is for one model at a time"
-        return Chosen(loop, "loop", why if name != "loop" else None)
+                problem.gradient(problem.start.to(loop_device), problem.start_buffers.to(loop_device, copy=True), 0, 0)
+        why = f"gradients: loop, because {option} is for one model at a time"
+        return ChosenEvaluator(loop, "loop", why if name != "loop" else None)
     why = None
     if name == "stacked":
         try:
-            stacked = Stacked(problem, experiment.stack_size, experiment.nodes, device)
-            torch.set_num_threads(stacked.lanes.share)
+            stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
+            torch.set_num_threads(stacked.threads.threads_each)
             most = stacked.sizes[-1]
-            return Chosen(stacked, name, f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}")
+            why = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
+            return ChosenEvaluator(stacked, name, why)
         except Unstackable as error:
             why = f"stacked does not know {error}"
-    vmap = Vmap(problem)
+    vmap = VmapEvaluator(problem)
     failed = vmap.failure()
     if failed is None:
-        return Chosen(vmap, "vmap", why and f"gradients: vmap, because {why}")
-    why = f"{why}, and " if why else ""
-    return Chosen(Loop(problem, of_loop), "loop", f"gradients: loop, because {why}vmap fails: {failed}")
+        return ChosenEvaluator(vmap, "vmap", why and f"gradients: vmap, because {why}")
+    why = f"gradients: loop, because {f'{why}, and ' if why else ''}vmap fails: {failed}"
+    return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why)
 
 
-def _alone(experiment: Experiment) -> str | None:
-    """The option, if any, with which the module itself must be run."""
+def _option_of_loop(experiment: Experiment) -> str | None:
+    """Return the option, if any, that only the module by itself supports."""
     if experiment.precision in ("bf16", "fp16"):
         return f"precision={experiment.precision}"
     if experiment.channels_last:

@@ -1,4 +1,4 @@
-"""No gradients at all: zeros, for runs that ask for time only, and for finding the way back into an interrupted run."""
+"""Returns zeros as gradients, for timing-only runs and for replaying the events of an interrupted run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from dsgd.gradients.pending import Wanted
-from dsgd.problem.problem import Problem
+from dsgd.gradients.pending import PendingGradient
 
 
-class Nothing:
-    def __init__(self, problem: Problem | None = None) -> None:
-        pass
+class NullEvaluator:
+    """Set every gradient to zeros."""
 
-    def evaluate(self, wanted: Sequence[Wanted]) -> None:
-        for item in wanted:
+    device = torch.device("cpu")
+
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
+        for item in pending:
             assert item.snapshot is not None
-            item.fulfil(torch.zeros_like(item.snapshot), item.buffers)
+            item.set(torch.zeros_like(item.snapshot), item.buffers)

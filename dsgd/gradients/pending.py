@@ -1,7 +1,7 @@
-"""Gradients that were asked for and are evaluated later, together.
+"""Gradients that workers have asked for, and the interface of what evaluates them.
 
-An evaluator gets all gradients that are asked for and not yet known. It may compute them in any grouping; neither order
-nor grouping may change a result.
+An evaluator gets all pending gradients at once and may compute them in any grouping; neither order nor grouping may
+change a result.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
-class Wanted:
-    """A gradient that was asked for. snapshot: [d], where to take it; buffers: [nb], a copy that the forward pass may
-    change; rank, step: whose batch. `value` [d] is None until an evaluator has set it."""
+class PendingGradient:
+    """Hold the arguments of a gradient until it is evaluated, and then its value.
+
+    snapshot: [d], where to take it, None once it is evaluated. buffers: [nb], a copy that the forward pass may change.
+    rank, step: of the batch. value: [d], None until it is evaluated.
+    """
 
     __slots__ = ("buffers", "rank", "snapshot", "step", "value")
 
@@ -26,14 +30,18 @@ class Wanted:
         self.buffers = buffers
         self.value: Tensor | None = None
 
-    def fulfil(self, value: Tensor, buffers: Tensor) -> None:
-        """Set the gradient, and let go of the snapshot: per worker there is one or the other."""
+    def set(self, value: Tensor, buffers: Tensor) -> None:
+        """Set the gradient [d] and the buffers [nb] after the forward pass, and release the snapshot."""
         self.value = value
         self.buffers = buffers
         self.snapshot = None
 
 
-class Evaluator(Protocol):
-    def evaluate(self, wanted: Sequence[Wanted]) -> None:
-        """Fulfil every one of them."""
+class GradientEvaluator(Protocol):
+    """Evaluate pending gradients. device: where that happens."""
+
+    device: torch.device
+
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
+        """Set the value of every pending gradient."""
         ...

@@ -1,4 +1,4 @@
-"""Vectors of several models as rows of a matrix, each of which begins where `products` wants a matrix to begin."""
+"""Vectors of several models as rows of one matrix, aligned as `batched_matmul` needs its matrices."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from dsgd.gradients.unfolded import ALIGNED
 
 
-def copies(vector: Tensor, n: int) -> list[Tensor]:
-    """n copies of a vector [d], which lie in memory as `together` wants them."""
+def repeat_as_rows(vector: Tensor, n: int) -> list[Tensor]:
+    """Return n copies of a vector [d] that `stack_rows` can stack without copying."""
     rows = vector.new_empty(n, len(vector) + -len(vector) % ALIGNED)[:, : len(vector)]
     return list(rows.copy_(vector.expand_as(rows)))
 
 
-def together(vectors: Sequence[Tensor]) -> Tensor:
-    """Vectors [d] as rows [n, d]: not copied if they are rows of one matrix already, side by side."""
+def stack_rows(vectors: Sequence[Tensor]) -> Tensor:
+    """Stack vectors [d] to [n, d] with aligned rows; a view if they are consecutive rows of one matrix already."""
     n, d = len(vectors), len(vectors[0])
     storages = {vector.untyped_storage().data_ptr() for vector in vectors}
     begins = [vector.storage_offset() for vector in vectors]

@@ -1,4 +1,4 @@
-"""Stacks side by side: where there are several, a core does more on one of its own than on a share of each."""
+"""Threads that evaluate several stacks at once: a core is faster on a stack of its own than on a share of each."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import torch
 
 
-class Lanes:
-    """count: calls that go on at once, each in a thread that computes with its share of this thread's cores. A single
-    lane is this thread itself.
+class StackThreadPool:
+    """Run calls in `workers` threads, each of which computes with an equal share of torch's threads.
 
-    share: of the cores. This thread had better keep to it, too, when it adds vectors: to wake the threads that it has
-    not used for a while takes longer than the sum."""
+    One worker is the calling thread itself. threads_each: torch threads of a worker. The calling thread should use no
+    more for its own sums of vectors: waking idle threads takes longer than the sum.
+    """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.share = torch.get_num_threads() // count
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.threads_each = torch.get_num_threads() // workers
         self._pool: ThreadPoolExecutor | None = None
-        if count > 1:
-            self._pool = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (self.share,))
+        if workers > 1:
+            self._pool = ThreadPoolExecutor(workers, "stack", torch.set_num_threads, (self.threads_each,))
 
-    def each(self, function: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
-        """Call the function with the arguments of every row. Raises what it raises."""
+    def starmap(self, function: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Call the function with the arguments in every row, and wait. Raises what it raises."""
         if self._pool is None:
             for row in rows:
                 function(*row)

@@ -1,4 +1,4 @@
-"""N models in one call, as one stacked network (`dsgd.gradients.stacking`): the fast way, for known layers."""
+"""Evaluates gradients of N models in one call of a stacked network: the fast way, for modules of known layers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dsgd.data.protocols import batches, evaluation, total_loss
-from dsgd.gradients.batch_invariance import alike, points
-from dsgd.gradients.pending import Wanted
-from dsgd.gradients.rows import together
-from dsgd.gradients.stack_threads import Lanes
-from dsgd.gradients.stacking import Network, Unstackable
+from dsgd.data.protocols import evaluation_batches, stacked_batches, total_loss
+from dsgd.gradients.batch_invariance import batch_invariant_sizes, random_points
+from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.rows import stack_rows
+from dsgd.gradients.stack_threads import StackThreadPool
+from dsgd.gradients.stacking import StackedNetwork
+from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.unfolded import ALIGNED
 from dsgd.problem.problem import Problem, Slot
 
@@ -26,12 +27,12 @@ EXACT = 1e-9  # of float64, relative to the largest entry
 EVALUATION_NUMBERS = 1 << 20  # in the largest activation of an evaluation
 
 
-class Stacked:
-    """stack_size: most models in one call; None: as many as the cache holds. nodes: most that are ever wanted at once.
-    Stacks go side by side, as many as there are and torch has threads.
+class StackedEvaluator:
+    """Evaluate gradients in stacks, several at once where torch has several threads.
 
-    Every gradient is the same to the bit whatever it is stacked with: only sizes of a stack are used of which that was
-    seen before the run. Raises Unstackable for a module that cannot be stacked.
+    stack_size: most models in one stack; None: as many as the cache holds. nodes: most gradients pending at once.
+    Every gradient is bitwise independent of what it is stacked with: only stack sizes are used that were found to be so
+    before the run. Raises Unstackable for a module that cannot be stacked.
     """
 
     def __init__(
@@ -43,49 +44,49 @@ class Stacked:
     ) -> None:
         self.problem = problem
         self.device = device or torch.device("cpu")
-        self._training = Network(problem, training=True)
-        self._evaluation = Network(problem, training=False)
+        self._training = StackedNetwork(problem, training=True)
+        self._evaluation = StackedNetwork(problem, training=False)
         _verify(problem, self._training, self._evaluation)
         inputs, _ = problem.data.batch(0, 0)
-        self._activation = self._training.largest * problem.start.element_size()
+        activation_bytes = self._training.largest * problem.start.element_size() * len(inputs)
         threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-        most = min(stack_size or automatic_size(self._activation * len(inputs), threads), nodes)
-        self.lanes = Lanes(min(threads, math.ceil(nodes / most)))
-        self._reading = Lock()
-        self.sizes = self._trusted(most)
+        most = min(stack_size or automatic_size(activation_bytes, threads), nodes)
+        self.threads = StackThreadPool(min(threads, math.ceil(nodes / most)))
+        self._reading = Lock()  # data sets serve one thread at a time
+        self.sizes = self._invariant_sizes(most)
 
-    def evaluate(self, wanted: Sequence[Wanted]) -> None:
-        self.lanes.each(self._fulfil, self._stacks(wanted))
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
+        self.threads.starmap(self._evaluate_stack, self._stacks(pending))
 
-    def _stacks(self, wanted: Sequence[Wanted]) -> Iterator[tuple[Sequence[Wanted], int]]:
-        """What goes together, and the size of its stack: no more than a lane's share, so that every lane has work."""
-        share = math.ceil(len(wanted) / self.lanes.count)
+    def _stacks(self, pending: Sequence[PendingGradient]) -> Iterator[tuple[Sequence[PendingGradient], int]]:
+        """Split into stacks, each with its size: no more than a thread's share, so that every thread has work."""
+        share = math.ceil(len(pending) / self.threads.workers)
         most = next((size for size in self.sizes if size >= share), self.sizes[-1])
         begin = 0
-        while begin < len(wanted):
-            size = min(most, self._size(len(wanted) - begin))
-            yield wanted[begin : begin + size], size
+        while begin < len(pending):
+            size = min(most, self._size(len(pending) - begin))
+            yield pending[begin : begin + size], size
             begin += size
 
     def accuracies(self, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
-        """Of every model, its vector [d] and buffers [nb], on the test set. The data must have classes."""
+        """Return the test accuracies of models, from vectors [d] and buffers [nb]. The data must have classes."""
         size = max(1, min(LARGEST, EVALUATION_NUMBERS // max(self._evaluation.largest * 64, 1)))
         parts = [slice(begin, begin + size) for begin in range(0, len(xs), size)]
         correct, total = torch.zeros(len(xs), dtype=torch.int64), 0
-        for inputs, labels in evaluation(self.problem.data, test=True):
+        for inputs, labels in evaluation_batches(self.problem.data, test=True):
 
             def count(part: slice, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
                 correct[part] += self._correct(xs[part], buffers[part], inputs, labels)
 
-            self.lanes.each(count, [(part,) for part in parts])
+            self.threads.starmap(count, [(part,) for part in parts])
             total += len(labels)
         return [int(of_one) / total for of_one in correct]
 
     @torch.no_grad()
     def _correct(self, xs: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        """How many samples each of the models classifies as labelled: [n]."""
-        parameters = _parts(self.problem.parameters, together(xs).to(self.device))
-        statistics = _parts(self.problem.buffers, torch.stack(list(buffers)).to(self.device))
+        """Count the samples that each model classifies as labelled: [n]."""
+        parameters = _slot_tensors(self.problem.parameters, stack_rows(xs).to(self.device))
+        statistics = _slot_tensors(self.problem.buffers, torch.stack(list(buffers)).to(self.device))
         samples = max(64, EVALUATION_NUMBERS // max(len(xs) * self._evaluation.largest, 1))
         correct = torch.zeros(len(xs), dtype=torch.int64)
         for some, their_labels in zip(inputs.split(samples), labels.split(samples), strict=True):
@@ -94,30 +95,30 @@ class Stacked:
         return correct
 
     def _size(self, left: int) -> int:
-        """Of the next stack: the smallest that holds all if it is nearly full, otherwise the largest that will be."""
+        """Choose the size of the next stack: the smallest that holds all if nearly full, else the largest full one."""
         for size in self.sizes:
             if size >= left:
                 fitting = [smaller for smaller in self.sizes if smaller <= left]
                 return size if 4 * size <= 5 * left or not fitting else fitting[-1]
         return self.sizes[-1]
 
-    def _fulfil(self, group: Sequence[Wanted], size: int) -> None:
+    def _evaluate_stack(self, group: Sequence[PendingGradient], size: int) -> None:
         rows = [*group, *[group[-1]] * (size - len(group))]
-        x = together([row.snapshot for row in rows if row.snapshot is not None])
+        x = stack_rows([row.snapshot for row in rows if row.snapshot is not None])
         buffers = torch.stack([row.buffers for row in rows])
         with self._reading:
-            inputs, targets = batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
+            inputs, targets = stacked_batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
         g, changed = self._gradients(x, buffers, inputs, targets)
         self.problem.add_decay(g, x)
-        # gradients as rows, not copies: who wanted them together reads them at about the same time
+        # rows, not copies: their memory is shared until the last is used, which in lock-step is at about the same time
         kept = [part.clone() for part in changed] if changed.numel() else [item.buffers for item in group]
         for item, value, statistics in zip(group, g, kept, strict=False):
-            item.fulfil(value, statistics)
+            item.set(value, statistics)
 
     def _gradients(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients [n, d] at x [n, d] without decay, and the buffers [n, nb] after the forward pass."""
-        parameters = _views(self.problem.parameters, x.to(self.device))
-        statistics = _parts(self.problem.buffers, buffers.to(self.device))
+        """Return the gradients [n, d] at x [n, d] without decay, and the buffers [n, nb] after the forward pass."""
+        parameters = _slot_tensors(self.problem.parameters, x.to(self.device), views=True)
+        statistics = _slot_tensors(self.problem.buffers, buffers.to(self.device))
         for parameter in parameters:
             parameter.requires_grad_()
         outputs = self._training(parameters, statistics, len(x), inputs.to(self.device))
@@ -126,24 +127,24 @@ class Stacked:
         changed = _flat(statistics).to(x.device) if statistics else buffers
         return _flat(gradients).to(x.device), changed
 
-    def _trusted(self, most: int) -> list[int]:
-        """Sizes of a stack, ascending up to `most`, that yield the same bits. Kernels are chosen by size, so that is
-        tried. Raises Unstackable if not even the place in a stack is without influence."""
-        # below 4, kernels for one or a few matrices are others, which an example need not show; in between the powers
-        # of two, so that few that are wanted together need not be filled up, or split, to the next one
+    def _invariant_sizes(self, most: int) -> list[int]:
+        """Return the stack sizes, ascending up to `most`, at which gradients have the same bits; torch chooses kernels
+        by size, so this is tried out. Raises Unstackable if even the place in a stack of one size changes bits."""
+        # not below 4: there are other kernels for one or a few matrices, whose difference an example need not show;
+        # sizes between the powers of two, so that few gradients need less padding
         smaller = sorted(size << k for size in (4, 6) for k in range(most.bit_length()) if size << k < most)
 
-        def fulfil(items: list[Wanted], size: int) -> None:
-            self.lanes.each(self._fulfil, [(items, size)])
+        def evaluate(items: list[PendingGradient], size: int) -> None:
+            self.threads.starmap(self._evaluate_stack, [(items, size)])
 
-        sizes = alike(self.problem, most, [*smaller, most], fulfil)
+        sizes = batch_invariant_sizes(self.problem, most, [*smaller, most], evaluate)
         if most not in sizes:
             raise Unstackable("the whole, because its gradients depend on their place in the stack")
         return sizes
 
 
 def chosen_device(name: str) -> torch.device:
-    """name: auto (CUDA where there is one) | cpu | cuda. Raises ValueError for a device that there is not."""
+    """Return the device for auto (CUDA where there is one) | cpu | cuda. Raises ValueError if there is none."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -153,56 +154,46 @@ def chosen_device(name: str) -> torch.device:
 
 
 def automatic_size(activation_bytes: int, threads: int) -> int:
-    """How many models to stack. activation_bytes: of the largest activation of one model. What one layer leaves for the
-    next should stay in the cache, which threads share: large activations gain nothing from company."""
+    """Return how many models to stack, so that activations stay in the cache, which threads share, from one layer to
+    the next. activation_bytes: of the largest activation of one model."""
     fitting = CACHED_BYTES // max(activation_bytes * threads, 1)
     return min(LARGEST, max(SMALLEST, 1 << max(fitting, 1).bit_length() - 1))
 
 
-def _parts(slots: Sequence[Slot], flat: Tensor) -> list[Tensor]:
-    """The slots' own contiguous tensors [n, *shape], from vectors [n, d]."""
-    n = len(flat)
-    sizes = [slot.shape.numel() for slot in slots]
-    return [
-        part.clone(memory_format=torch.contiguous_format).view(n, *slot.shape)
-        for slot, part in zip(slots, flat.split(sizes, dim=1) if slots else [], strict=True)
-    ]
+def _slot_tensors(slots: Sequence[Slot], rows: Tensor, views: bool = False) -> list[Tensor]:
+    """Return the tensors [n, *shape] of all slots from vectors [n, d]: contiguous copies, or with views=True, where all
+    models' parts are aligned, views."""
+    tensors: list[Tensor] = []
+    for slot in slots:
+        part = rows[:, slot.start : slot.start + slot.shape.numel()]
+        if not views or rows.stride(0) % ALIGNED or slot.start % ALIGNED:
+            part = part.clone(memory_format=torch.contiguous_format)
+        tensors.append(part.view(len(rows), *slot.shape))
+    return tensors
 
 
-def _flat(parts: Sequence[Tensor]) -> Tensor:
-    """Vectors [n, d] of tensors [n, *shape], however these lie in memory."""
-    return torch.cat([part.flatten(1) for part in parts], dim=1)
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Return vectors [n, d] of tensors [n, *shape]."""
+    return torch.cat([tensor.flatten(1) for tensor in tensors], dim=1)
 
 
-def _views(slots: Sequence[Slot], rows: Tensor) -> list[Tensor]:
-    """As `_parts`, but where all models' parts begin well, they are views of the rows: what needs them in one piece
-    copies them."""
-    if rows.stride(0) % ALIGNED:
-        return _parts(slots, rows)
-    parts = zip(slots, rows.split([slot.shape.numel() for slot in slots], dim=1), strict=True)
-    return [
-        (part.clone(memory_format=torch.contiguous_format) if slot.start % ALIGNED else part).view(-1, *slot.shape)
-        for slot, part in parts
-    ]
-
-
-def _verify(problem: Problem, training: Network, evaluation: Network) -> None:
-    """Two models stacked against the module itself, in double precision: whatever a module does besides its layers
-    would show. Raises Unstackable."""
+def _verify(problem: Problem, training: StackedNetwork, evaluation: StackedNetwork) -> None:
+    """Compare two stacked models with the module itself, in double precision, to find whatever it does besides its
+    layers. Raises Unstackable."""
     inputs = problem.data.batch(0, 0)[0][:4].double()
-    x, buffers = map(torch.stack, zip(*points(problem, 2, dtype=torch.float64), strict=True))
+    x, buffers = map(torch.stack, zip(*random_points(problem, 2, dtype=torch.float64), strict=True))
     for network, mode in ((training, True), (evaluation, False)):
-        parameters = [part.requires_grad_() for part in _parts(problem.parameters, x)]
-        statistics = _parts(problem.buffers, buffers)
+        parameters = [part.requires_grad_() for part in _slot_tensors(problem.parameters, x)]
+        statistics = _slot_tensors(problem.buffers, buffers)
         found = network(parameters, statistics, 2, inputs.expand(2, *inputs.shape) if mode else inputs)
         direction = torch.linspace(-1, 1, found[0].numel(), dtype=torch.float64).view(found[0].shape)
-        slopes = torch.autograd.grad((found * direction).sum(), parameters, allow_unused=True, materialize_grads=True)
+        slopes = _slopes(found, direction, parameters)
         for row in range(2):
             own = [part[row].detach().clone().requires_grad_() for part in parameters]
             kept = [slot.view(buffers[row].clone()) for slot in problem.buffers]
-            expected = _plain(problem, own, kept, inputs, mode)
-            steep = torch.autograd.grad((expected * direction).sum(), own, allow_unused=True, materialize_grads=True)
-            pairs = [(found[row], expected), *zip((slope[row] for slope in slopes), steep, strict=True)]
+            expected = _plain_outputs(problem, own, kept, inputs, mode)
+            pairs = [(found[row], expected)]
+            pairs += zip((slope[row] for slope in slopes), _slopes(expected, direction, own), strict=True)
             pairs += zip((part[row] for part in statistics), kept, strict=True)
             scale = max((float(value.detach().abs().max()) for _, value in pairs if value.numel()), default=0.0)
             for value, right in pairs:
@@ -210,14 +201,18 @@ def _verify(problem: Problem, training: Network, evaluation: Network) -> None:
                     raise Unstackable(f"{type(problem.module).__name__}, which does more than its layers")
 
 
-def _plain(
+def _slopes(outputs: Tensor, direction: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+    total = (outputs * direction).sum()
+    return torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
+
+
+def _plain_outputs(
     problem: Problem, parameters: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, training: bool
 ) -> Tensor:
-    """The module's own outputs with these parameters and buffers, which change in training."""
+    """Return the module's own outputs with these parameters and buffers, which change in training."""
     state = {slot.path: value for slot, value in zip(problem.parameters, parameters, strict=True)}
     state |= {slot.path: value for slot, value in zip(problem.buffers, buffers, strict=True)}
     for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
         if path not in state:  # counters, which change; what does not train
             state[path] = value.detach().to(inputs.dtype if value.is_floating_point() else value.dtype, copy=True)
-    module = problem.module.train(training)
-    return functional_call(module, state, (inputs,))
+    return functional_call(problem.module.train(training), state, (inputs,))

@@ -1,7 +1,7 @@
-"""Products of N models' weights with values whose samples lie side by side: [N, ..., b].
+"""Linear layers and small convolutions of N models as one batched matrix product, samples last: [N, ..., b].
 
-A linear layer is one batched product there, with nothing to turn around. So is a convolution of images of a few pixels,
-once its windows are columns (im2col): kernels made for images are mostly busy with the edges of such small ones.
+A linear layer is such a product without any transposition. So is a convolution once its windows are unfolded to columns
+(im2col); for images of a few pixels that is faster than torch's convolutions, which mostly handle edges there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from torch.nn import functional as F
 
 ALIGNED = 16  # numbers, 64 bytes of float32
 Pair = Sequence[int]  # of the two axes of an image
-Axis = tuple[int, int, int, int, int]  # pixels, kernel, stride, padding, dilation of one of them
 
 
-def products(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-    """w [n, out, in] times x [n, in, b], plus bias [n, out]: [n, out, b].
+def batched_matmul(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply w [n, out, in] by x [n, in, b] and add bias [n, out]: [n, out, b].
 
-    Small products come out with other last bits where a matrix does not begin at a multiple of 64 bytes, which would
-    depend on the model's place: there zeros fill up."""
+    Small products have other last bits where a matrix does not begin at a multiple of 64 bytes, which would depend on
+    the model's place in the stack: zeros pad such matrices."""
     # the weights come first: then their gradients lie in memory as they do
     outputs, inputs, samples = w.shape[1], w.shape[2], x.shape[2]
     if not (samples * inputs % ALIGNED or samples * outputs % ALIGNED or inputs * outputs % ALIGNED):
@@ -32,34 +31,24 @@ def products(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     return y.contiguous() if bias is None else y + bias.unsqueeze(2)
 
 
-def convolution(w: Tensor, x: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-    """w [n, out, in, k, l] over x [n, in, height, width, b], plus bias [n, out]: [n, out, height', width', b]."""
+def unfolded_convolution(
+    w: Tensor, x: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair
+) -> Tensor:
+    """Convolve x [n, in, height, width, b] with w [n, out, in, k, l] and add bias [n, out]: [n, out, pixels, b].
+
+    pixels: of the resulting image, row by row."""
     n, _, height, width, b = x.shape
-    axes = tuple(zip((height, width), w.shape[3:], stride, padding, dilation, strict=True))
-    pixels = x.reshape(-1, height * width, b)
-    beyond = x.new_zeros(len(pixels), 1, b)
-    windows = torch.cat((pixels, beyond), dim=1).index_select(1, _met(axes, x.device))
-    y = products(w.flatten(2), windows.view(n, w[0, 0].numel(), -1), bias)
-    return y.view(n, -1, *(pixels_after(*axis) for axis in axes), b)
-
-
-def pixels_after(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """How many pixels a convolution leaves of an axis."""
-    return (pixels + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    images = x.reshape(-1, height * width, b)
+    windows = _window_pixels((height, width), tuple(w.shape[3:]), tuple(stride), tuple(padding), tuple(dilation))
+    padded = torch.cat((images.new_zeros(len(images), 1, b), images), dim=1)
+    columns = padded.index_select(1, windows.flatten().to(x.device))
+    y = batched_matmul(w.flatten(2), columns.view(n, w[0, 0].numel(), -1), bias)
+    return y.view(n, -1, windows.shape[1], b)
 
 
 @cache
-def _met(axes: tuple[Axis, Axis], device: torch.device) -> Tensor:
-    """[k l height' width']: the pixel that each tap of the kernel meets for each pixel of the result, row by row;
-    height * width beyond the edges."""
-    rows, columns = (_met_along(*axis) for axis in axes)
-    height, width = axes[0][0], axes[1][0]
-    rows, columns = rows[:, None, :, None], columns[:, None, :]  # of k, l, height', width'
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    return torch.where(inside, rows * width + columns, height * width).flatten().to(device)
-
-
-def _met_along(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
-    """[k, pixels']: of one axis, negative or >= pixels beyond the edges."""
-    after = torch.arange(pixels_after(pixels, kernel, stride, padding, dilation))
-    return after * stride + torch.arange(kernel)[:, None] * dilation - padding
+def _window_pixels(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """Return the pixel of an image under each tap of the kernel at each place, [k l, places]: 1 + its index in the
+    image, row by row, or 0 outside of the image."""
+    pixels = torch.arange(1.0, 1 + size[0] * size[1], dtype=torch.float64).view(1, 1, *size)
+    return F.unfold(pixels, list(kernel), list(dilation), list(padding), list(stride))[0].long()

@@ -1,4 +1,4 @@
-"""Several models in one call by torch.vmap: for any module that torch.func can transform."""
+"""Evaluates several gradients in one call by torch.vmap, for any module that torch.func can transform."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from dsgd.gradients.batch_invariance import alike
-from dsgd.gradients.pending import Wanted
+from dsgd.data.protocols import stacked_batches
+from dsgd.gradients.batch_invariance import batch_invariant_sizes
+from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.tracing import one_line
 from dsgd.problem.problem import Problem
 
-# Every call has this many rows, the last one filled up with repetitions: kernels are chosen by size, so a result that
-# did not depend on how many were wanted together must always be computed at one size.
+# Every call has this many rows, the last call padded by repetition: torch chooses kernels by size, so results that must
+# not depend on how many gradients are pending must all be computed at one size.
 ROWS = 8
 
 
-class Vmap:
+class VmapEvaluator:
+    """Evaluate gradients by vmap of torch.func.grad, `ROWS` at once."""
+
+    device = torch.device("cpu")
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._gradients = torch.vmap(grad(self._loss, has_aux=True), randomness="error")
@@ -35,27 +41,25 @@ class Vmap:
         return problem.data.loss(outputs, targets), torch.cat(changed) if changed else buffers
 
     def failure(self) -> str | None:
-        """What torch.func says, in one line, if it cannot transform the module, or what else speaks against it; found
-        out on examples."""
+        """Try the module on examples. Returns why it cannot be evaluated this way, in one line; None if it can."""
         try:
-            if not alike(self.problem, ROWS, [ROWS], lambda wanted, _: self.evaluate(wanted)):
+            if not batch_invariant_sizes(self.problem, ROWS, [ROWS], lambda pending, _: self.evaluate(pending)):
                 return "its gradients depend on what is computed with them"
         except Exception as error:  # of the user's module, under a transformation that its author never saw
-            return " ".join(str(error).split())[:120] or type(error).__name__
+            return one_line(error)
         return None
 
-    def evaluate(self, wanted: Sequence[Wanted]) -> None:
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         problem = self.problem
         problem.bind(problem.start, problem.start_buffers.clone())
         problem.module.train()
-        for begin in range(0, len(wanted), ROWS):
-            group = wanted[begin : begin + ROWS]
+        for begin in range(0, len(pending), ROWS):
+            group = pending[begin : begin + ROWS]
             rows = [*group, *[group[-1]] * (ROWS - len(group))]
             x = torch.stack([row.snapshot for row in rows if row.snapshot is not None])
-            batches = [problem.data.batch(row.rank, row.step) for row in rows]
-            inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
+            inputs, targets = stacked_batches(problem.data, [row.rank for row in rows], [row.step for row in rows])
             buffers = torch.stack([row.buffers for row in rows])
             g, changed = self._gradients(x, buffers, inputs, targets)
             problem.add_decay(g, x)
             for row, item in enumerate(group):
-                item.fulfil(g[row].clone(), changed[row].clone())
+                item.set(g[row].clone(), changed[row].clone())

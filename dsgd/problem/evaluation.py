@@ -1,4 +1,4 @@
-"""What is measured at a mark: the output model, the workers' own models, and how far apart they are."""
+"""Measurements of an evaluation mark: the output model, the workers' own models, and their distances."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ def measure(
     centre: Tensor | None,
     accuracies_of: AccuraciesOf | None = None,
 ) -> dict[str, float | None]:
-    """The `FIELDS` of a mark, from every worker's vector [d] and buffers [nb].
+    """Measure the `FIELDS` of a mark from every worker's vector [d] and buffers [nb].
 
     centre: [d], the output model of methods that have one; None: the mean of the workers' vectors. The accuracy of a
-    worker is that of its own vector with its own batch-norm statistics. accuracies_of: a faster way than one after the
-    other.
+    worker is that of its own vector with its own batch-norm statistics. accuracies_of: faster than one by one.
     consensus_distance: sqrt(mean_i |x_i - mean|^2).
     discrepancy: max_ij |x_i - x_j|.
     """
@@ -50,7 +49,7 @@ def measure(
     accuracies: list[float] = []
     if test.accuracy is not None:
         places, first = distinct(xs, buffers)
-        found = (accuracies_of or partial(_one_by_one, problem))([xs[i] for i in first], [buffers[i] for i in first])
+        found = (accuracies_of or partial(_accuracies, problem))([xs[i] for i in first], [buffers[i] for i in first])
         accuracies = [found[place] for place in places]
     return fields(train, test, accuracies, xs)
 
@@ -58,7 +57,7 @@ def measure(
 def output_model(
     problem: Problem, rule: Evaluation, xs: Sequence[Tensor], buffers: Sequence[Tensor], centre: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The output model [d] and its batch-norm statistics [nb]; arguments as of `measure`."""
+    """Return the output model [d] and its batch-norm statistics [nb]; arguments as in `measure`."""
     output = mean(xs) if centre is None else centre
     if rule.batch_norm == "recalibrate" and problem.start_buffers.numel():
         return output, problem.recalibrated(output, rule.train_samples)
@@ -66,8 +65,9 @@ def output_model(
 
 
 def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int], list[int]]:
-    """Of each worker, the place of its model among those that have to be evaluated; of each of these, the first worker
-    that has it. In lock-step all-reduce all workers hold the same model, which is evaluated once."""
+    """Find equal models of consecutive workers, which are evaluated once; after an all-reduce all are equal.
+
+    Returns for each worker the index of its model among the different ones, and for each of these its first worker."""
     news = [
         rank == 0 or not (torch.equal(x, xs[rank - 1]) and torch.equal(statistics, buffers[rank - 1]))
         for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
@@ -78,7 +78,7 @@ def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int]
 def fields(
     train: Measured, test: Measured, accuracies: Sequence[float], xs: Sequence[Tensor]
 ) -> dict[str, float | None]:
-    """The `FIELDS` of a mark from what was evaluated, and from every worker's vector [d]."""
+    """Combine evaluations and the spread of every worker's vector [d] into the `FIELDS` of a mark."""
     consensus_distance, discrepancy = spread(xs)
     values = (
         train.loss,
@@ -95,7 +95,7 @@ def fields(
 
 
 def mean(vectors: Sequence[Tensor]) -> Tensor:
-    """The mean of vectors [d], added in order of rank."""
+    """Return the mean of vectors [d], added in order of rank."""
     total = vectors[0].clone()
     for vector in vectors[1:]:
         total.add_(vector)
@@ -103,7 +103,7 @@ def mean(vectors: Sequence[Tensor]) -> Tensor:
 
 
 def spread(xs: Sequence[Tensor]) -> tuple[float, float]:
-    """Consensus distance and discrepancy of vectors [d], in double precision; exactly 0 if all are equal."""
+    """Return consensus distance and discrepancy of vectors [d], in double precision; exactly 0 if all are equal."""
     if all(torch.equal(x, xs[0]) for x in xs[1:]):
         return 0.0, 0.0
     rows = torch.stack(list(xs)).double()
@@ -114,10 +114,6 @@ def spread(xs: Sequence[Tensor]) -> tuple[float, float]:
     return consensus, float(pairs.max())
 
 
-def _one_by_one(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
-    found: list[float] = []
-    for x, statistics in zip(xs, buffers, strict=True):
-        accuracy = problem.evaluate(x, statistics, test=True).accuracy
-        assert accuracy is not None
-        found.append(accuracy)
-    return found
+def _accuracies(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
+    measured = [problem.evaluate(x, statistics, test=True) for x, statistics in zip(xs, buffers, strict=True)]
+    return [one.accuracy for one in measured if one.accuracy is not None]

@@ -1,14 +1,13 @@
-"""In what arithmetic gradients are computed, and by what code.
+"""Arithmetic of gradients: precision, autocast, loss scaling, compilation.
 
 Parameters, averages of them and the optimiser are fp32, or fp64, always; so is evaluation.
 
 fp32: IEEE's single precision, on a GPU too, where torch by itself takes TF32 for convolutions. tf32: products with 10
 bits instead of 23, on GPUs. bf16, fp16: forward and backward pass under torch's autocast.
 
-fp16 reaches down to 6e-8 only, so the loss is multiplied before the backward pass and the gradient divided after it. If
-an overflow shows, the pass is repeated with less; nothing is remembered from one gradient to the next. So a gradient is
-a function of the parameters and the batch alone, in whatever order gradients are computed, and no algorithm has to know
-what to do with one that is not there.
+The smallest number of fp16 is 6e-8, so the loss is scaled before the backward pass and the gradient divided after it.
+After an overflow the pass is repeated with a smaller scale; no scale is kept from one gradient to the next. So a
+gradient depends on the parameters and the batch alone, whatever the order of evaluation, and none is ever skipped.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ from contextlib import contextmanager
 
 import torch
 
-STORED = {"fp64": torch.float64}  # of vectors; of all others: float32
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# tried one after the other until the gradient is finite; powers of two change no bit but where a number is out of range
+# tried in turn until the gradient is finite; powers of two change no bit within the range of fp16
 LOSS_SCALES = (4096.0, 64.0, 1.0)  # the last is 1
 
 
 class Unsuitable(ValueError):
-    """What was asked for cannot be computed here: one line that names the key."""
+    """Raised for an option that this machine cannot compute with; one line that names the key."""
 
 
-def stored(precision: str) -> torch.dtype:
-    """Of parameters and of every vector [d]."""
-    return STORED.get(precision, torch.float32)
+def parameter_dtype(precision: str) -> torch.dtype:
+    """Return the dtype of parameters and of every vector [d]."""
+    return torch.float64 if precision == "fp64" else torch.float32
 
 
 def loss_scales(autocast: torch.dtype | None) -> tuple[float, ...]:
@@ -38,7 +36,7 @@ def loss_scales(autocast: torch.dtype | None) -> tuple[float, ...]:
 
 
 def prepare(precision: str, device: torch.device) -> None:
-    """Let this process compute so on a device. Raises Unsuitable where the device cannot."""
+    """Set torch's precision in this process for a device. Raises Unsuitable if the device lacks it."""
     if device.type != "cuda":
         if precision == "tf32":
             raise Unsuitable("precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32, which only GPUs have")
@@ -55,7 +53,7 @@ def prepare(precision: str, device: torch.device) -> None:
 
 @contextmanager
 def compiling(module: str) -> Iterator[None]:
-    """Around the first passes of a compiled module: turns what the compiler says into Unsuitable."""
+    """Turn errors of the compiler into Unsuitable, around the first passes of a compiled module."""
     from torch._dynamo.exc import TorchDynamoException  # seconds: only where something is compiled
 
     try:

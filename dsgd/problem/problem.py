@@ -1,4 +1,4 @@
-"""A model on a data set, seen as a function of one flat parameter vector."""
+"""A model on a data set as a function of one flat parameter vector: gradients and evaluation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dsgd.data import Data
-from dsgd.data.protocols import evaluation
+from dsgd.data.protocols import evaluation_batches
 from dsgd.experiment import Experiment
-from dsgd.problem.precision import AUTOCAST, loss_scales, stored
+from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter or buffer lies in its flat vector. channels_last: its four axes o, c, h, w lie there in the
-    order o, h, w, c."""
+    """Locate a parameter or buffer in its flat vector. channels_last: its four axes o, c, h, w are stored in the order
+    o, h, w, c."""
 
     owner: nn.Module
     name: str  # within the owner
@@ -30,7 +30,7 @@ class Slot:
     channels_last: bool = False
 
     def view(self, flat: Tensor, begin: int = 0) -> Tensor:
-        """Its part of a flat vector, or of a range of one that starts at `begin`."""
+        """Return its view of a flat vector, or of a range of one that starts at `begin`."""
         start = self.start - begin
         part = flat[start : start + self.shape.numel()]
         if not self.channels_last:
@@ -40,7 +40,7 @@ class Slot:
 
 
 class Sums(NamedTuple):
-    """Of the losses of samples; of samples whose label has the largest output, or one of the five largest; of all."""
+    """Sums over samples: of losses; of labels with the largest output, and among the five largest; of all samples."""
 
     loss: float
     correct: int
@@ -49,14 +49,13 @@ class Sums(NamedTuple):
 
 
 def total(parts: Iterable[Sums]) -> Sums:
-    """Of several parts together, added in their order."""
+    """Add the sums of several parts, in their order."""
     loss, correct, among_five, samples = zip(*parts, strict=True)
     return Sums(sum(loss), sum(correct), sum(among_five), sum(samples))
 
 
 class Measured(NamedTuple):
-    """Mean loss over samples; the share whose label has the largest output, None without classes; the share whose label
-    is among the five largest, None if there are no more than five classes."""
+    """Mean loss, accuracy (None without classes) and top-5 accuracy (None with no more than five classes)."""
 
     loss: float
     accuracy: float | None
@@ -64,7 +63,7 @@ class Measured(NamedTuple):
 
 
 class Problem:
-    """One module object serves all workers: its parameters are views of whichever worker's vector is bound to it.
+    """Compute gradients and evaluate, with one module for all workers: its parameters are views of the bound vector.
 
     dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker.
     start_buffers: [nb], the initial floating-point buffers (batch norm's running statistics), which belong to a worker
@@ -112,14 +111,14 @@ class Problem:
         return mask
 
     def bind(self, x: Tensor, buffers: Tensor) -> None:
-        """Let the module compute with x [d] and change the buffers [nb] in place when it trains."""
+        """Make the module's parameters views of x [d], and its buffers views of [nb], which change in training."""
         for slot in self.parameters:
             slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
         for slot in self.buffers:
             slot.owner._buffers[slot.name] = slot.view(buffers)
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Of the module, bound and in training, for inputs on its device: [b, ...], in `dtype`."""
+        """Return the outputs [b, ...] of the bound module in training, in `dtype`. inputs: on its device."""
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self._run is None:  # not before: processes are forked, and the compiler has threads
@@ -131,8 +130,9 @@ class Problem:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
     def gradient(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> Tensor:
-        """Gradient [d] at x of the worker's batch at its own step, weight decay included. Changes the buffers in
-        place. x and buffers are where the module is."""
+        """Return the gradient [d] at x of the worker's batch at its own step, weight decay included.
+
+        x, buffers: on the module's device; the buffers change in place."""
         inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
         before = buffers.clone()
         scales = iter(self.loss_scales)
@@ -157,7 +157,7 @@ class Problem:
         return g.div_(scale)
 
     def add_decay(self, g: Tensor, x: Tensor) -> Tensor:
-        """Add the gradient of the weight decay at x to g, in place; works on rows of vectors, too."""
+        """Add the gradient of the weight decay at x to g, in place. x, g: [d] or [n, d]."""
         if self.weight_decay and self.decay_mask is not None:
             g.addcmul_(x, self.decay_mask, value=self.weight_decay)
         elif self.weight_decay:
@@ -165,8 +165,8 @@ class Problem:
         return g
 
     def decayed(self, g: Tensor, x: Tensor, slot: Slot, scale: float, out: Tensor) -> None:
-        """Write g plus scale times the gradient of the weight decay at x into `out`, in one way through the memory.
-        All are of one parameter, the one at `slot`."""
+        """Write g plus scale times the gradient of the weight decay at x into `out`, in one pass over memory. All are
+        of the parameter at `slot`."""
         if not self.weight_decay or scale == 0:
             out.copy_(g)
         elif self.decay_mask is not None:
@@ -175,18 +175,18 @@ class Problem:
             torch.add(g, x, alpha=self.weight_decay * scale, out=out)
 
     def to(self, device: torch.device) -> None:
-        """Move what computes with vectors there. The initial vectors and the data stay where they are."""
+        """Move the module to a device. The initial vectors and the data stay where they are."""
         self.device = device
         self.module.to(device)
         if self.decay_mask is not None:
             self.decay_mask = self.decay_mask.to(device)
 
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> Measured:
-        """On the test or training set (its first `limit` samples)."""
+        """Evaluate a model on the test or training set (its first `limit` samples)."""
         return self.measured(self.sums(x, buffers, test, limit))
 
     def measured(self, sums: Sums) -> Measured:
-        """What the sums over all samples come to."""
+        """Return means from the sums over all samples."""
         classes, samples = self.data.classes or 0, sums.samples
         accuracy = sums.correct / samples if classes else None
         return Measured(sums.loss / samples, accuracy, sums.among_five / samples if classes > 5 else None)
@@ -195,12 +195,12 @@ class Problem:
     def sums(
         self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Sums:
-        """As `evaluate`, of one shard (i, k): every k-th sample from the i-th on."""
+        """Evaluate one shard (i, k): every k-th sample from the i-th on."""
         self.bind(x.to(self.device), buffers.to(self.device))
         self.module.eval()
         classes = self.data.classes or 0
         loss, correct, among_five, count = 0.0, 0, 0, 0
-        for batch, labels in evaluation(self.data, test, limit, shard):
+        for batch, labels in evaluation_batches(self.data, test, limit, shard):
             batch, labels = batch.to(self.device), labels.to(self.device)
             outputs = self.module(batch)
             loss += float(self.data.loss(outputs, labels)) * len(batch)
@@ -214,13 +214,13 @@ class Problem:
 
     @torch.no_grad()
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:
-        """Batch-norm statistics [nb] of the model x: the plain average over batches of the training set."""
+        """Return batch-norm statistics [nb] of the model x: the plain average over batches of the training set."""
         buffers = self.start_buffers.to(self.device, copy=True)
         self.bind(x.to(self.device), buffers)
         self.module.train()
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
-        for count, (batch, _) in enumerate(evaluation(self.data, test=False, limit=limit), start=1):
+        for count, (batch, _) in enumerate(evaluation_batches(self.data, test=False, limit=limit), start=1):
             for norm in norms:
                 norm.momentum = 1 / count
             self.module(batch.to(self.device))
@@ -231,7 +231,7 @@ class Problem:
 
 def build_problem(experiment: Experiment) -> Problem:
     """Load the data and initialise the model. Raises ValueError for data that cannot be read."""
-    dtype = stored(experiment.precision)
+    dtype = parameter_dtype(experiment.precision)
     # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
     nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
     data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)
@@ -252,12 +252,12 @@ def build_problem(experiment: Experiment) -> Problem:
     )
 
 
-def _slots(module: nn.Module, kind: str, wanted: Callable[[Tensor], bool], channels_last: bool = False) -> list[Slot]:
+def _slots(module: nn.Module, kind: str, included: Callable[[Tensor], bool], channels_last: bool = False) -> list[Slot]:
     slots, start = [], 0
     seen: set[int] = set()
     for prefix, owner in module.named_modules():
         for name, tensor in getattr(owner, kind).items():
-            if tensor is None or not wanted(tensor) or id(tensor) in seen:
+            if tensor is None or not included(tensor) or id(tensor) in seen:
                 continue
             seen.add(id(tensor))
             path = f"{prefix}.{name}" if prefix else name

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from dsgd.data.protocols import Decoded
-from dsgd.engine.trace import Row
+from dsgd.data.protocols import SharedDecoding
+from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.problem.precision import prepare
@@ -76,7 +76,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         if any(names == ["cpu"] for names in devices.values()):
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
-    if isinstance(problem.data, Decoded):
+    if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:
         listener = listen("127.0.0.1")
@@ -164,7 +164,7 @@ class CoordinatedTraining(Coordinator):
     def marks(self) -> int:
         return self.progress.marks
 
-    def trace_rows(self) -> list[Row]:
+    def trace_rows(self) -> list[TraceRow]:
         return self.monitor.trace
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
-from dsgd.engine.trace import Row, write_trace
+from dsgd.engine.trace import TraceRow, write_trace
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import Record
@@ -58,7 +58,7 @@ class Training(Protocol):
         """Return the fields of the run as a whole, so far."""
         ...
 
-    def trace_rows(self) -> list[Row]: ...
+    def trace_rows(self) -> list[TraceRow]: ...
 
     def close(self, outcome: str) -> None:
         """Tell everybody who takes part how the run has ended."""

@@ -15,9 +15,7 @@ import torch
 
 from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
-from dsgd.engine.trace import Row
-from dsgd.gradients.loop import Loop
-from dsgd.gradients.stacked import Stacked
+from dsgd.engine.trace import TraceRow
 from dsgd.host.resources import cores
 from dsgd.host.signals import STOP_SIGNALS
 from dsgd.record.checkpoint import read_state
@@ -71,7 +69,7 @@ class SimulatedTraining:
                 raise ConfigError(text) from error
         elif chosen.why is not None:
             print(chosen.why, file=sys.stderr)
-        device = chosen.evaluator.device.type if isinstance(chosen.evaluator, (Loop, Stacked)) else "cpu"
+        device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
         self._checkpoint_every_s = options.checkpoint_every_s
@@ -110,7 +108,7 @@ class SimulatedTraining:
     def summary(self) -> Mark:
         return self._simulation.summary()
 
-    def trace_rows(self) -> list[Row]:
+    def trace_rows(self) -> list[TraceRow]:
         return self._simulation.trace_rows()
 
     def close(self, outcome: str) -> None:

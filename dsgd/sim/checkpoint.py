@@ -1,10 +1,10 @@
-"""Everything needed to go on exactly: in-flight messages, gradients and half-run algorithms included.
+"""Exact checkpoints of a simulation, with in-flight messages and gradients and suspended algorithms.
 
-An algorithm is a coroutine, and a coroutine cannot be stored. But when things happen does not depend on what is in the
-vectors. So a checkpoint holds the contents of all vectors that are alive, and the number of events so far. Going on
-repeats these events without gradients and evaluations, which brings every coroutine, message, queue and random stream
-to where it was, and then pours the stored contents into the vectors, found by the same walk in the same order. Where a
-user's own algorithm decides by the contents of vectors, the fingerprint below tells, and resuming is refused.
+An algorithm is a coroutine, and a coroutine cannot be stored. But the times of events do not depend on the contents of
+vectors. So a checkpoint stores the number of events so far and the contents of all live vectors. To restore, the events
+are replayed without gradients and evaluations, which brings every coroutine, message, queue and random stream to its
+state; then the stored contents are copied into the vectors, found by the same walk in the same order. If a user's own
+algorithm branches on the contents of vectors, the fingerprint differs, and resuming is refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dsgd.sim.simulation import Simulation
 
 
 class OtherRun(ValueError):
-    """A stored state that does not fit the run it should be restored into."""
+    """Raised for a stored state that does not fit the run it should be restored into."""
 
 
 def snapshot(simulation: Simulation) -> dict[str, Any]:
-    """The state between two events, as plain values and copies of all live vectors."""
+    """Return the state between two events, as plain values and copies of all live vectors."""
     return {
         "fingerprint": _fingerprint(simulation),
         "progress": asdict(simulation.progress),
@@ -39,7 +39,7 @@ def snapshot(simulation: Simulation) -> dict[str, Any]:
 
 
 def restore(simulation: Simulation, state: dict[str, Any]) -> None:
-    """Bring a new simulation of the same experiment to where `snapshot` was taken. Raises OtherRun."""
+    """Restore a snapshot into a new simulation of the same experiment. Raises OtherRun."""
     simulation.replay(state["fingerprint"]["events"])
     vectors = live_vectors(simulation)
     found = _fingerprint(simulation)
@@ -57,7 +57,7 @@ def restore(simulation: Simulation, state: dict[str, Any]) -> None:
 
 
 def live_vectors(simulation: Simulation) -> list[Tensor]:
-    """Every vector that what is to come depends on, each once, in an order that only depends on what has happened."""
+    """Return every vector that later events can read, each once, in an order determined by the events so far."""
     machine = simulation.machine
     found: list[Tensor] = []
     # the problem and the experiment are rebuilt from the configuration
@@ -71,17 +71,17 @@ def live_vectors(simulation: Simulation) -> list[Tensor]:
         if isinstance(item, Tensor):
             found.append(item)
         else:
-            stack.extend(reversed(_parts(item)))
+            stack.extend(reversed(_references(item)))
     return found
 
 
-def _parts(item: Any) -> list[Any]:
+def _references(item: Any) -> list[Any]:
     if isinstance(item, dict):
         return list(item.values())
     if isinstance(item, (list, tuple, deque)):
         return list(item)
     if isinstance(item, (CoroutineType, AsyncGeneratorType, Iterator, CellType)):
-        # its local variables, whatever it holds in the midst of an expression, and what a loop has still to come
+        # local variables, values within a suspended expression, the rest of a loop
         return gc.get_referents(item)
     if isinstance(item, FunctionType):
         return list(item.__closure__ or ())

@@ -1,4 +1,4 @@
-"""How long a node computes: gradient time, slow nodes, jitter and stalls."""
+"""Computing time of a node: gradients, slow nodes, jitter and stalls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsgd.streams import stream
 
 
 class Processor:
-    """The processor of one node. Its random streams depend on nothing but (seed, node)."""
+    """Compute the durations of one node's gradients. Its random streams depend only on (seed, node)."""
 
     def __init__(self, cluster: Cluster, node: int, seed: int) -> None:
         self.mean_s = cluster.gradient_s * (cluster.slow_nodes or {}).get(node, 1.0)
@@ -28,8 +28,8 @@ class Processor:
         self._steady = self._cv == 0 and not self._pauses
 
     def finish(self, start_s: float, vectors: int = 0) -> float:
-        """When a gradient that is begun now will be done, after so many vectors that have been received. Calls must
-        come in order of time."""
+        """Return the time at which a gradient begun at start_s is done, if `vectors` received vectors come before it.
+        Calls must come in order of time."""
         before_s = vectors * self._receive_overhead_s
         if self._steady:
             return start_s + before_s + self.mean_s
@@ -43,7 +43,7 @@ class Processor:
         return now_s + left_s
 
     def _factor(self) -> float:
-        """A random number with mean 1 and standard deviation `jitter`."""
+        """Draw a factor with mean 1 and standard deviation `jitter`."""
         if self._cv == 0:
             return 1.0
         if self._lognormal:
@@ -54,7 +54,7 @@ class Processor:
 
 
 class Pauses:
-    """The pauses of one `Stall` on one node, made one after the other as time goes on."""
+    """Generate the pauses of one `Stall` on one node, in order of time."""
 
     def __init__(self, stall: Stall, rng: np.random.Generator) -> None:
         self._stall = stall
@@ -73,7 +73,7 @@ class Pauses:
             self._end = self._begin + self._rng.exponential(self._stall.duration_s)
 
     def after(self, time_s: float) -> tuple[float, float]:
-        """Begin and end of the first pause that is not over at this time; infinite after the last one."""
+        """Return begin and end of the first pause that ends after this time; infinite after the last one."""
         while self._end <= time_s:
             self._next()
         return self._begin, self._end

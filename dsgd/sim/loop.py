@@ -1,4 +1,4 @@
-"""Events in virtual time."""
+"""The event loop of the simulator."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 Event = tuple[Callable[..., None], tuple[Any, ...]]
 
 
-class Loop:
-    """Events by moment, and a heap of the moments. Those at equal times happen in the order in which they were
-    scheduled, and actions are never compared. now: seconds of virtual time.
+class EventLoop:
+    """Process events in order of time, those at equal times in the order of scheduling. now: seconds of virtual time.
 
-    Many equal nodes do the same at the same time: then the heap holds few moments, however many events there are."""
+    The heap holds distinct times, each with a list of events: many equal nodes do the same at the same time."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.processed = 0
-        self._present: list[Event] = []  # what is left of the latest moment, the next one last
-        self._moments: dict[float, list[Event]] = {}  # what has been scheduled since, and for later
+        self._present: list[Event] = []  # those left at the current time, the next one last
+        self._moments: dict[float, list[Event]] = {}  # scheduled since then, by time
         self._times: list[float] = []  # a heap of their keys
 
     def at(self, time_s: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Call action(*arguments) when the clock shows time_s. Raises ValueError for a time that has passed."""
+        """Schedule action(*arguments) at time_s. Raises ValueError for a time in the past."""
         moment = self._moments.get(time_s)
         if moment is not None:
             moment.append((action, arguments))
@@ -35,13 +34,13 @@ class Loop:
 
     @property
     def next_time(self) -> float | None:
-        """When the next event happens; None if there is none."""
+        """Return the time of the next event, None if there is none."""
         if self._present:
             return self.now
         return self._times[0] if self._times else None
 
     def process_one(self) -> None:
-        """Advance the clock to the next event and let it happen."""
+        """Advance the clock to the next event and call its action."""
         if not self._present:
             self.now = heappop(self._times)
             self._present = self._moments.pop(self.now)

@@ -1,26 +1,28 @@
-"""The simulated machine: it interprets the requests of all workers, adding virtual time."""
+"""The simulated machine: answers the requests of all workers in virtual time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from dsgd.engine.rules import StepRules
 from dsgd.engine.shard import Shard
-from dsgd.engine.task import Task
+from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
-from dsgd.gradients.pending import Evaluator, Wanted
-from dsgd.gradients.rows import copies
+from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.rows import repeat_as_rows
 from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem
 from dsgd.sim.collectives import all_reduce_s, bytes_of_node
 from dsgd.sim.compute import Processor
-from dsgd.sim.hollow import hollow
-from dsgd.sim.loop import Loop
+from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
-from dsgd.sim.node import Gathering, Incoming, Letter, Node
+from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
+from dsgd.sim.null_vector import null_vector
 from dsgd.streams import stream
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
@@ -30,21 +32,21 @@ FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can h
 
 
 class Machine:
-    """Workers, servers and the network between them. Implements `dsgd.worker.Engine`."""
+    """Simulate workers, servers and the network between them. Implements `dsgd.worker.Engine`."""
 
-    def __init__(self, experiment: Experiment, problem: Problem, evaluator: Evaluator) -> None:
+    def __init__(self, experiment: Experiment, problem: Problem, evaluator: GradientEvaluator) -> None:
         self.experiment = experiment
         self.problem = problem
         self.evaluator = evaluator
-        self.loop = Loop()
+        self.loop = EventLoop()
         self.samples = 0
         self.staleness_sum, self.staleness_count, self.staleness_max = 0.0, 0, 0
         self.compute_spans: list[tuple[int, float, float]] | None = [] if experiment.trace else None
 
         p, k, cluster = experiment.nodes, experiment.algo.servers, experiment.cluster
-        self.total_samples = experiment.total_samples
-        self.lockstep = experiment.algo.lockstep
-        self._rate = (0, experiment.learning_rate(0))  # the latest: after so many samples
+        self.rules = StepRules(experiment)
+        free_running = not experiment.algo.lockstep and experiment.total_samples is not None
+        self._free_running_budget = experiment.total_samples if free_running else math.inf  # in samples
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
         ports = p if cluster.servers_colocated else p + k
@@ -57,9 +59,9 @@ class Machine:
         self._all_reduce_free_s = 0.0
 
         self.timing_only = experiment.gradients == "none"
-        start = hollow(problem.start) if self.timing_only else problem.start
+        start = null_vector(problem.start) if self.timing_only else problem.start
         self.nodes: list[Node] = []
-        xs = [start] * p if self.timing_only else copies(start, p)
+        xs = [start] * p if self.timing_only else repeat_as_rows(start, p)
         for rank, x in enumerate(xs):
             worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self)
             processor = Processor(cluster, rank, experiment.seed)
@@ -67,9 +69,9 @@ class Machine:
             self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         self.tasks: list[Task[None]] = []
-        self._wanted: list[Wanted] = []
+        self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
-        self._gatherings: dict[int, Gathering] = {}
+        self._all_reduces: dict[int, PendingAllReduce] = {}  # by sequence number
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
@@ -83,9 +85,7 @@ class Machine:
     def launch(self) -> None:
         """Start the algorithm on every worker."""
         for node in self.nodes:
-            task = Task(self._train(node.worker), node, self.perform)
-            self.tasks.append(task)
-            task.resume()
+            self.tasks.append(start(self._train(node.worker), node, self.perform))
 
     async def _train(self, worker: Worker) -> None:
         await self.experiment.algo.train(worker)
@@ -93,24 +93,21 @@ class Machine:
 
     @property
     def over(self) -> bool:
-        """All workers have ended; or free-running ones have used up the budget, which drops gradients under way."""
-        if self.training == 0:
-            return True
-        return self.total_samples is not None and self.samples >= self.total_samples and not self.lockstep
+        """Tell whether all workers have ended, or free-running ones have used up the budget, which drops gradients
+        under way."""
+        return self.training == 0 or self.samples >= self._free_running_budget
 
     def perform(self, task: Task[Any], request: Request) -> None:
         self._perform[type(request)](task, request)
 
     def centre(self) -> Tensor | None:
-        """The servers' vector [d], None without servers."""
+        """Return the servers' vector [d], None without servers."""
         return torch.cat([shard.server.x for shard in self.shards]) if self.shards else None
 
-    # What a worker asks without waiting
+    # Methods of `dsgd.worker.Engine`, which take no time
 
     def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        task = Task(coroutine, self.nodes[worker.rank], self.perform)
-        task.resume()
-        return task
+        return start(coroutine, self.nodes[worker.rank], self.perform)
 
     def publish(self, worker: Worker) -> None:
         self.nodes[worker.rank].published = (worker.x.clone(), worker.steps)
@@ -124,101 +121,90 @@ class Machine:
         return [vector for vector, _, _ in taken]
 
     def done(self, worker: Worker) -> bool:
-        if self.total_samples is None:
-            return False
-        if self.lockstep:
-            return worker.steps * self.experiment.unit >= self.total_samples
-        return self.samples >= self.total_samples
+        return self.rules.done(worker, self.samples)
 
     def learning_rate(self, worker: Worker) -> float:
-        # in lock-step every worker must use the same rate for the same step, whenever it makes it
-        samples = worker.steps * self.experiment.unit if self.lockstep else self.samples
-        if samples != self._rate[0]:  # equal workers come one after the other
-            self._rate = (samples, self.experiment.learning_rate(samples))
-        return self._rate[1]
+        return self.rules.learning_rate(worker, self.samples)
 
     def step(self, worker: Worker, g: Tensor) -> None:
         node = self.nodes[worker.rank]
-        rate = self.learning_rate(worker)
-        node.velocity = self.experiment.optimizer.step(worker.x, g, node.velocity, rate)
-        worker.steps += 1
+        node.velocity = self.rules.step(worker, g, node.velocity, self.samples)
         self.samples += self.experiment.batch_size
 
     # Gradients
 
-    def _want(self, node: Node, at: Tensor) -> tuple[Wanted, float]:
+    def _begin_gradient(self, node: Node, at: Tensor) -> tuple[PendingGradient, float]:
+        """Begin a gradient; its value is computed when its virtual time is over, with all others that are pending.
+        Returns that time, too."""
         buffers = node.buffers.clone() if self.has_buffers else node.buffers
-        wanted = Wanted(node.worker.rank, node.batches, at, buffers)
+        gradient = PendingGradient(node.worker.rank, node.batches, at, buffers)
         node.batches += 1
         if self.timing_only:
-            wanted.fulfil(at, buffers)
+            gradient.set(at, buffers)
         else:
-            self._wanted.append(wanted)
+            self._pending.append(gradient)
         end = node.begin_gradient(self.loop.now)
         if self.compute_spans is not None:
             self.compute_spans.append((node.worker.rank, self.loop.now, end))
-        return wanted, end
+        return gradient, end
 
-    def _value(self, node: Node, wanted: Wanted) -> Tensor:
-        if wanted.value is None:
-            self.evaluator.evaluate(self._wanted)
-            self._wanted = []
-        assert wanted.value is not None
-        node.buffers = wanted.buffers
-        return wanted.value
+    def _finish_gradient(self, node: Node, gradient: PendingGradient) -> Tensor:
+        if gradient.value is None:
+            self.evaluator.evaluate(self._pending)
+            self._pending = []
+        assert gradient.value is not None
+        node.buffers = gradient.buffers
+        return gradient.value
 
     def _gradient(self, task: Task[Any], request: Gradient) -> None:
-        wanted, end = self._want(task.owner, request.at)
-        self.loop.at(end, self._gradient_done, task, wanted)
+        gradient, end = self._begin_gradient(task.owner, request.at)
+        self.loop.at(end, self._gradient_done, task, gradient)
 
-    def _gradient_done(self, task: Task[Any], wanted: Wanted) -> None:
-        task.resume(self._value(task.owner, wanted))
+    def _gradient_done(self, task: Task[Any], gradient: PendingGradient) -> None:
+        task.resume(self._finish_gradient(task.owner, gradient))
 
     # Collectives
 
-    def _gathering(self, node: Node) -> Gathering:
-        index = node.collectives
-        node.collectives += 1
-        gathering = self._gatherings.get(index)
-        if gathering is None:
-            gathering = self._gatherings[index] = Gathering(len(self.nodes))
-        return gathering
-
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
-        node, now = task.owner, self.loop.now
-        wanted, end = self._want(node, request.at)
-        backward = now + FORWARD * (end - now)
-        gathering = self._gathering(node)
-        if gathering.enter(task, node.worker, wanted, backward, end):
-            self._reduce(gathering)
+        now = self.loop.now
+        gradient, end = self._begin_gradient(task.owner, request.at)
+        self._enter_all_reduce(task, gradient, now + FORWARD * (end - now), end)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        gathering = self._gathering(task.owner)
-        if gathering.enter(task, task.owner.worker, request.vector, self.loop.now, self.loop.now):
-            self._reduce(gathering)
+        self._enter_all_reduce(task, request.vector, self.loop.now, self.loop.now)
 
-    def _reduce(self, gathering: Gathering) -> None:
-        """Everybody has entered: the collective runs, after the one before it."""
+    def _enter_all_reduce(
+        self, task: Task[Any], contribution: Tensor | PendingGradient, begin_s: float, end_s: float
+    ) -> None:
+        """Enter the worker's next all-reduce, which can begin at begin_s and end at end_s, at the earliest. When
+        everybody has entered, it runs, after the one before it."""
+        node = task.owner
+        all_reduce = self._all_reduces.get(node.collectives)
+        if all_reduce is None:
+            all_reduce = self._all_reduces[node.collectives] = PendingAllReduce(len(self.nodes))
+        node.collectives += 1
+        if not all_reduce.enter(task, node.worker, contribution, begin_s, end_s):
+            return
         duration, _ = self.all_reduce
-        begin = max(gathering.begin_s, self._all_reduce_free_s)
+        begin = max(all_reduce.begin_s, self._all_reduce_free_s)
         self._all_reduce_free_s = begin + duration
         for rank, size in enumerate(self._all_reduce_bytes):
             self.network.count(rank, size, begin, begin + duration)
-        self.loop.at(max(gathering.end_s, begin + duration), self._reduced, gathering)
+        self.loop.at(max(all_reduce.end_s, begin + duration), self._reduced, all_reduce)
 
-    def _reduced(self, gathering: Gathering) -> None:
-        del self._gatherings[min(self._gatherings)]  # they end in the order in which they began
-        vectors = [
-            self._value(node, brought) if isinstance(brought, Wanted) else brought
-            for node, brought in zip(self.nodes, gathering.brought, strict=True)
-        ]
-        result = mean(vectors)
-        if not isinstance(gathering.brought[0], Wanted):
-            for node in self.nodes:
+    def _reduced(self, all_reduce: PendingAllReduce) -> None:
+        del self._all_reduces[min(self._all_reduces)]  # they end in the order in which they began
+        vectors = []
+        for node, contribution in zip(self.nodes, all_reduce.contributions, strict=True):
+            if isinstance(contribution, PendingGradient):
+                vectors.append(self._finish_gradient(node, contribution))
+            else:
+                vectors.append(contribution)
                 node.received += 1
-        for node, steps in zip(self.nodes, gathering.steps, strict=True):
+        result = mean(vectors)
+        for node, steps in zip(self.nodes, all_reduce.steps, strict=True):
             self._count_staleness(node.worker.steps - steps)
-        for task in gathering.tasks:
+        for task in all_reduce.tasks:
             assert task is not None
             task.resume(result)
 
@@ -226,26 +212,26 @@ class Machine:
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
         node, worker, size = task.owner, task.owner.worker, self.message_bytes
-        rank, letter = worker.rank, (request.vector, worker.steps)
+        rank, message = worker.rank, (request.vector, worker.steps)
         self.network.send(
-            rank, [(target, size, self._arrived, (self.nodes[target], rank, letter)) for target in request.targets]
+            rank, [(target, size, self._arrived, (self.nodes[target], rank, message)) for target in request.targets]
         )
-        exchange = Incoming(task, request.sources)
+        exchange = PendingExchange(task, request.sources)
         node.expect(exchange)
         if not exchange.missing:  # faster neighbours' vectors have come already, or none is due
             self.loop.at(self.loop.now, self._complete_exchanges, node)
 
-    def _arrived(self, node: Node, source: int, letter: Letter) -> None:
-        if node.receive(source, letter):
+    def _arrived(self, node: Node, source: int, message: VectorMessage) -> None:
+        if node.receive(source, message):
             self._complete_exchanges(node)
 
     def _complete_exchanges(self, node: Node) -> None:
-        """Answer the exchanges of which nothing is missing."""
+        """Resume the tasks whose exchanges are complete."""
         while (exchange := node.completed()) is not None:
             received: dict[int, Tensor] = {}
-            for source, letter in exchange.arrived.items():
-                assert letter is not None
-                received[source], steps = letter
+            for source, message in exchange.arrived.items():
+                assert message is not None
+                received[source], steps = message
                 self._count_staleness(self.nodes[source].worker.steps - steps)
             node.received += len(received)
             exchange.task.resume(received)
@@ -290,7 +276,7 @@ class Machine:
         self._send(rank, messages)
 
     def _send(self, port: int, messages: list[tuple[int, float, Callable[..., None], tuple[Any, ...]]]) -> None:
-        """Between ports through the network; what stays at one port takes no time."""
+        """Send messages through the network; those to the sender's own port take no time."""
         for receiver, _, action, arguments in messages:
             if receiver == port:
                 self.loop.at(self.loop.now, action, *arguments)

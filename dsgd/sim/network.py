@@ -7,22 +7,23 @@ server saturates, and a ring does not:
 - later ones wait for earlier ones, at the sender's port and again at the receiver's, first come, first served;
 - the first bit travels for the latency a; one undisturbed message takes a + N / B.
 
-With `chunks_per_message` above 1 a message passes the ports in so many chunks, and queues anew with each: messages that
-are under way at the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each
-other.
+With `chunks_per_message` above 1 every chunk of a message queues at the ports by itself: messages that are under way at
+the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dsgd.sim.loop import Loop
+from dsgd.sim.loop import EventLoop
 
 
 class Network:
-    """bytes_per_s: of each node's port, each direction. latency_s: of every message."""
+    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message."""
 
-    def __init__(self, loop: Loop, bytes_per_s: Sequence[float], latency_s: float, chunks_per_message: int = 1) -> None:
+    def __init__(
+        self, loop: EventLoop, bytes_per_s: Sequence[float], latency_s: float, chunks_per_message: int = 1
+    ) -> None:
         self._loop = loop
         self._rate = list(bytes_per_s)
         self._latency_s = latency_s
@@ -35,8 +36,7 @@ class Network:
         self.spans: list[tuple[int, float, float]] | None = None
 
     def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
-        """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called when a message is
-        there."""
+        """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called on arrival."""
         if self._chunks > 1:
             self.messages += len(messages)
             for receiver, size, action, arguments in messages:
@@ -59,17 +59,16 @@ class Network:
     def _send_chunk(
         self, sender: int, receiver: int, size: float, left: int, action: Callable[..., None], arguments: tuple
     ) -> None:
-        """Send one of `left` chunks; the next one when this one has left the port."""
+        """Send one of the `left` remaining chunks, and the next one when it has left the port."""
         begin = max(self._loop.now, self._egress_free[sender])
         end = begin + size / self._rate[sender]
         self._egress_free[sender] = end
         self.count(sender, size, begin, end)
-        if left == 1:
-            there = (action, arguments)
-        else:
+        if left > 1:
             self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
-            there = (_nothing, ())
-        self._loop.at(begin + self._latency_s, self._first_bit, receiver, size, end + self._latency_s, *there)
+            action, arguments = _do_nothing, ()  # only the last chunk completes the message
+        last_bit = end + self._latency_s
+        self._loop.at(begin + self._latency_s, self._first_bit, receiver, size, last_bit, action, arguments)
 
     def _first_bit(
         self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple
@@ -83,12 +82,11 @@ class Network:
         self._loop.at(end, action, *arguments)
 
     def after_latency(self, action: Callable[..., None], *arguments: object) -> None:
-        """Call action(*arguments) when a message without content, a request or an acknowledgement, has arrived."""
+        """Schedule action(*arguments) for the arrival of a message without content: a request or acknowledgement."""
         self._loop.at(self._loop.now + self._latency_s, action, *arguments)
 
     def count(self, sender: int, size: float, begin: float, end: float) -> None:
-        """Add bytes that a node sends between two times, without taking its port: collectives have the network to
-        themselves."""
+        """Count bytes that a node sends between two times without occupying its port, as collectives do."""
         self.bytes_sent[sender] += size
         self._busy(sender, begin, end)
 
@@ -97,5 +95,5 @@ class Network:
             self.spans.append((node, begin, end))
 
 
-def _nothing() -> None:
-    """What happens when a chunk is there that is not the last one."""
+def _do_nothing() -> None:
+    """Ignore the arrival of a chunk that is not the last one."""

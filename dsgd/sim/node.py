@@ -1,4 +1,4 @@
-"""The simulator's side of a worker and of a collective."""
+"""The state of a simulated worker, and of the collectives and exchanges that it has entered."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dsgd.engine.task import Task
 from dsgd.sim.compute import Processor
 from dsgd.worker import Worker
 
-Letter = tuple[Tensor, int]  # a vector, and the sender's step count at the time it was made
+VectorMessage = tuple[Tensor, int]  # a vector, and the sender's step count when it was made
 
 
-class Incoming:
-    """An exchange as its receiver sees it. arrived: by source, in the order asked for; None: not here yet."""
+class PendingExchange:
+    """Collect the vectors of one exchange. arrived: by source, in the order asked for; None: not here yet."""
 
     __slots__ = ("arrived", "missing", "task")
 
     def __init__(self, task: Task[Any], sources: Sequence[int]) -> None:
         self.task = task
-        self.arrived: dict[int, Letter | None] = dict.fromkeys(sources)
+        self.arrived: dict[int, VectorMessage | None] = dict.fromkeys(sources)
         self.missing = len(self.arrived)
 
 
 class Node:
-    """What the simulator keeps for one worker."""
+    """Hold the simulated state of one worker."""
 
     __slots__ = (
         "batches",
@@ -50,34 +50,34 @@ class Node:
         self.buffers = buffers  # [nb], batch norm's running statistics
         self.velocity: Tensor | None = None
         self.batches = 0  # mini-batches drawn so far
-        self.published: Letter = (start, 0)  # all nodes share the start, which nobody changes
+        self.published: VectorMessage = (start, 0)  # all nodes share the start, which nobody changes
         self.inbox: list[tuple[Tensor, int, int]] = []  # vector, sender, its steps
-        self.exchanges: list[Incoming] = []  # waiting for vectors, the first one entered first
-        self.early: dict[int, list[Letter]] = {}  # exchanged vectors by source that came before they were waited for
+        self.exchanges: list[PendingExchange] = []  # waiting for vectors, the first one entered first
+        self.early: dict[int, list[VectorMessage]] = {}  # by source, vectors that no exchange waits for yet
         self.collectives = 0  # how many collectives it has entered
         self.received = 0  # vectors, since the last gradient was begun
         self.computed_s = 0.0  # in finished gradients
         self.computing = (0.0, 0.0)  # the latest gradient's start and end
 
-    def expect(self, exchange: Incoming) -> None:
-        """Enter an exchange, which waits behind those that have been entered before."""
+    def expect(self, exchange: PendingExchange) -> None:
+        """Enter an exchange, behind those entered before."""
         self.exchanges.append(exchange)
         if self.early:
             self._open_early()
 
-    def receive(self, source: int, letter: Letter) -> bool:
-        """Take in an exchanged vector; True if the first exchange is complete now. Vectors of one pair never overtake
-        each other."""
+    def receive(self, source: int, message: VectorMessage) -> bool:
+        """Take in an exchanged vector. Returns True if the first exchange is complete now. Vectors of one pair never
+        overtake each other."""
         exchange = self.exchanges[0] if self.exchanges else None
-        if exchange is not None and exchange.arrived.get(source, letter) is None:
-            exchange.arrived[source] = letter
+        if exchange is not None and exchange.arrived.get(source, message) is None:
+            exchange.arrived[source] = message
             exchange.missing -= 1
         else:
-            self.early.setdefault(source, []).append(letter)
+            self.early.setdefault(source, []).append(message)
         return exchange is not None and not exchange.missing
 
-    def completed(self) -> Incoming | None:
-        """The first exchange, if nothing of it is missing: it leaves."""
+    def completed(self) -> PendingExchange | None:
+        """Remove and return the first exchange if it is complete."""
         if not self.exchanges or self.exchanges[0].missing:
             return None
         exchange = self.exchanges.pop(0)
@@ -86,18 +86,18 @@ class Node:
         return exchange
 
     def _open_early(self) -> None:
-        """Give the first exchange what came before it."""
+        """Move vectors that came early into the first exchange."""
         for exchange in self.exchanges[:1]:
-            for source in [source for source, letter in exchange.arrived.items() if letter is None]:
-                letters = self.early.get(source)
-                if letters is not None:
-                    exchange.arrived[source] = letters.pop(0)
+            for source in [source for source, message in exchange.arrived.items() if message is None]:
+                messages = self.early.get(source)
+                if messages is not None:
+                    exchange.arrived[source] = messages.pop(0)
                     exchange.missing -= 1
-                    if not letters:
+                    if not messages:
                         del self.early[source]
 
     def begin_gradient(self, start_s: float) -> float:
-        """Start to compute now; returns when it will be done."""
+        """Begin a gradient. Returns the time at which it is done."""
         begin, end = self.computing
         self.computed_s += end - begin
         self.computing = (start_s, self.processor.finish(start_s, self.received))
@@ -105,28 +105,27 @@ class Node:
         return self.computing[1]
 
     def idle_fraction(self, now_s: float) -> float:
-        """The share of the time so far in which it did not compute; a stall in the midst of a gradient is not idle."""
+        """Return the share of the time so far without computing; a stall within a gradient counts as computing."""
         begin, end = self.computing
         busy = self.computed_s + max(0.0, min(end, now_s) - begin)
         return max(0.0, 1 - busy / now_s) if now_s > 0 else 0.0
 
 
-class Gathering:
-    """A collective that is being entered: what each worker brought, by rank, and when it can begin and end at the
-    earliest."""
+class PendingAllReduce:
+    """Collect the contributions to one all-reduce, by rank, and its earliest begin and end."""
 
     def __init__(self, nodes: int) -> None:
         self.tasks: list[Task[Any] | None] = [None] * nodes
-        self.brought: list[Any] = [None] * nodes
+        self.contributions: list[Any] = [None] * nodes
         self.steps = [0] * nodes
         self.missing = nodes
         self.begin_s = 0.0  # when the last worker is ready to communicate
         self.end_s = 0.0  # not before the last worker has computed
 
-    def enter(self, task: Task[Any], worker: Worker, brought: Any, begin_s: float, end_s: float) -> bool:
-        """Returns True if this was the last one."""
+    def enter(self, task: Task[Any], worker: Worker, contribution: Any, begin_s: float, end_s: float) -> bool:
+        """Add a worker. Returns True if it is the last one."""
         self.tasks[worker.rank] = task
-        self.brought[worker.rank] = brought
+        self.contributions[worker.rank] = contribution
         self.steps[worker.rank] = worker.steps
         self.begin_s = max(self.begin_s, begin_s)
         self.end_s = max(self.end_s, end_s)

@@ -1,27 +1,27 @@
-"""One simulated run from start to end: budget, evaluation marks, target, divergence, interruption."""
+"""One simulated run: budget, evaluation marks, target, divergence, interruption."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dsgd.engine.marks import Counters, Mark, Progress, summarised
-from dsgd.engine.trace import Row
+from dsgd.engine.marks import Counters, Mark, Progress, summary_of
+from dsgd.engine.trace import TraceRow
 from dsgd.experiment import Experiment
-from dsgd.gradients.choice import choose
-from dsgd.gradients.null import Nothing
-from dsgd.gradients.stacked import Stacked
+from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.null import NullEvaluator
+from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.evaluation import FIELDS, measure
 from dsgd.problem.problem import build_problem
 from dsgd.sim.machine import Machine
 
 
 class Simulation:
-    """status: running, then completed | diverged | interrupted. chosen: what evaluates gradients."""
+    """Run an experiment in virtual time. status: running, then completed | diverged | interrupted."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.problem = build_problem(experiment)
-        self.chosen = choose(experiment, self.problem)
+        self.chosen = choose_evaluator(experiment, self.problem)
         self.machine = Machine(experiment, self.problem, self.chosen.evaluator)
         self.progress = Progress()
         self.status = "running"
@@ -31,12 +31,14 @@ class Simulation:
 
     @property
     def time_s(self) -> float:
-        """Seconds of virtual time so far; at the end, that of the whole run."""
+        """Return the virtual time so far; at the end, that of the whole run."""
         return self.machine.loop.now if self.end_s is None else self.end_s
 
     def run(self, interrupt: Callable[[], bool] = lambda: False) -> Iterator[Mark]:
-        """Run to the end, yielding the measured fields of every mark. `interrupt` is asked between any two events; True
-        stops the run there, ready for a checkpoint. Can be called again after that."""
+        """Run to the end, yielding the measured fields of every mark.
+
+        interrupt: called between any two events; True stops the run there, ready for a checkpoint. Can be called again
+        after that."""
         self.status = "running"
         if not self._launched:
             if self._is_new(0.0):
@@ -44,35 +46,34 @@ class Simulation:
             self.machine.launch()
             self._launched = True
         while self.status == "running":
-            if self._amid():  # of a moment: nothing is due
-                self._go_on(interrupt)
+            if self._within_moment():  # no mark is due
+                self._process_moment(interrupt)
             elif (due := self._due()) is not None:
                 yield from self._mark(due)
             elif not self._finished():
-                self._go_on(interrupt)
+                self._process_moment(interrupt)
             else:
                 if self._is_new(self.time_s):
                     yield from self._mark(self.time_s)
                 if self.status == "running":
                     self.status = "completed"
 
-    def _go_on(self, interrupt: Callable[[], bool]) -> None:
-        """Let the next event happen, and what follows at the same time."""
+    def _process_moment(self, interrupt: Callable[[], bool]) -> None:
+        """Process the next event, and all others at its time."""
         process_one = self.machine.loop.process_one
         while not interrupt():
             process_one()
-            if not self._amid():
+            if not self._within_moment():
                 return
         self.status = "interrupted"
 
-    def _amid(self) -> bool:
+    def _within_moment(self) -> bool:
         loop = self.machine.loop
         return loop.next_time == loop.now and not self.machine.over
 
     def replay(self, events: int) -> None:
-        """Repeat the first events of an interrupted run without gradients and evaluations, for its control flow
-        only."""
-        evaluator, self.machine.evaluator = self.machine.evaluator, Nothing()
+        """Repeat the first events of an interrupted run, without gradients and evaluations."""
+        evaluator, self.machine.evaluator = self.machine.evaluator, NullEvaluator()
         self._replaying = True
         for _ in self.run(interrupt=lambda: self.machine.loop.processed >= events):
             pass
@@ -80,8 +81,8 @@ class Simulation:
         self.machine.evaluator = evaluator
 
     def _due(self) -> float | None:
-        """The virtual time of a mark that is due before the next event, None if none is. A mark of samples sees a
-        moment as all events of that moment have left it."""
+        """Return the time of a mark that is due before the next event, None if none is. A mark of samples comes after
+        all events of its time."""
         machine, every_s = self.machine, self.experiment.eval.every_time_s
         now, following = machine.loop.now, machine.loop.next_time
         interval = self.experiment.mark_samples
@@ -130,8 +131,8 @@ class Simulation:
             xs = [node.worker.x for node in machine.nodes]
             buffers = [node.buffers for node in machine.nodes]
             evaluator = self.chosen.evaluator
-            together = evaluator.accuracies if isinstance(evaluator, Stacked) else None
-            measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre(), together)
+            accuracies_of = evaluator.accuracies if isinstance(evaluator, StackedEvaluator) else None
+            measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre(), accuracies_of)
         return self.counters(time_s).fields(experiment) | measured
 
     def counters(self, time_s: float) -> Counters:
@@ -147,9 +148,9 @@ class Simulation:
         )
 
     def summary(self) -> Mark:
-        """The run as a whole, so far."""
+        """Return the summary of the run so far."""
         machine = self.machine
-        return summarised(
+        return summary_of(
             self.experiment,
             self.progress,
             self.status,
@@ -160,11 +161,11 @@ class Simulation:
             collective=machine.all_reduce[1],
         )
 
-    def trace_rows(self) -> list[Row]:
-        """What every worker and server did when, if the experiment asks for a trace."""
+    def trace_rows(self) -> list[TraceRow]:
+        """Return the timelines of all workers and servers, if the experiment asks for a trace."""
         machine = self.machine
         p = len(machine.nodes)
-        rows = [Row(f"worker {i}" if i < p else f"server {i - p}", [], []) for i in range(p + len(machine.shards))]
+        rows = [TraceRow(f"worker {i}" if i < p else f"server {i - p}", [], []) for i in range(p + len(machine.shards))]
         for node, begin, end in machine.compute_spans or []:
             rows[node].computing.append((begin, end))
         for node, begin, end in machine.network.spans or []:

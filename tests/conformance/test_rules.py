@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dsgd.experiment import Budget, Evaluation, Experiment
-from dsgd.gradients.pending import Wanted
+from dsgd.gradients.pending import PendingGradient
 from dsgd.optimizer import SGD
 from dsgd.schedule import Schedule
 from dsgd.sim.machine import Machine
@@ -159,22 +159,22 @@ def test_the_point_of_a_gradient_stays_as_it_is_until_the_gradient_is_there(
     case: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine may take the gradient at any time in between, and does not copy the point."""
-    points: dict[Wanted, Tensor] = {}
-    want, value = Machine._want, Machine._value
+    points: dict[PendingGradient, Tensor] = {}
+    begin, finish = Machine._begin_gradient, Machine._finish_gradient
 
-    def wanting(machine: Machine, node: Node, at: Tensor) -> tuple[Wanted, float]:
-        wanted, end = want(machine, node, at)
-        points[wanted] = at.clone()
-        return wanted, end
+    def beginning(machine: Machine, node: Node, at: Tensor) -> tuple[PendingGradient, float]:
+        gradient, end = begin(machine, node, at)
+        points[gradient] = at.clone()
+        return gradient, end
 
-    def needing(machine: Machine, node: Node, wanted: Wanted) -> Tensor:
-        for waiting in machine._wanted:
-            assert waiting.snapshot is not None
-            assert torch.equal(waiting.snapshot, points[waiting])
-        return value(machine, node, wanted)
+    def finishing(machine: Machine, node: Node, gradient: PendingGradient) -> Tensor:
+        for pending in machine._pending:
+            assert pending.snapshot is not None
+            assert torch.equal(pending.snapshot, points[pending])
+        return finish(machine, node, gradient)
 
-    monkeypatch.setattr(Machine, "_want", wanting)
-    monkeypatch.setattr(Machine, "_value", needing)
+    monkeypatch.setattr(Machine, "_begin_gradient", beginning)
+    monkeypatch.setattr(Machine, "_finish_gradient", finishing)
     run(quadratic(case, "cluster.slow_nodes={1: 4.0}"))
     assert len(points) >= NODES * 5
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dsgd.gradients.choice import build_evaluator
-from dsgd.gradients.pending import Wanted
-from dsgd.gradients.stacked import Stacked
+from dsgd.gradients.loop import LoopEvaluator
+from dsgd.gradients.null import NullEvaluator
+from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.stacked import StackedEvaluator
+from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.simulate import experiment
 
@@ -36,19 +38,27 @@ def problem(model: str, *overrides: str) -> Problem:
     return build_problem(experiment(*MODELS[model], f"nodes={RANKS}", "batch_size=5", *overrides))
 
 
-def wanted(of: Problem, count: int) -> list[Wanted]:
+def pending_gradients(of: Problem, count: int) -> list[PendingGradient]:
     """Gradients of several workers and steps, each at its own point and with its own statistics."""
     noise = torch.Generator().manual_seed(7)
     found = []
     for index in range(count):
         x = of.start + 0.05 * torch.randn(of.dimension, generator=noise, dtype=of.dtype)
         buffers = of.start_buffers + torch.rand(of.start_buffers.numel(), generator=noise, dtype=of.dtype)
-        found.append(Wanted(index % RANKS, index // RANKS, x, buffers))
+        found.append(PendingGradient(index % RANKS, index // RANKS, x, buffers))
     return found
 
 
-def fulfilled(name: str, of: Problem, groups: Sequence[Sequence[Wanted]]) -> None:
-    evaluator = Stacked(of, nodes=8) if name == "stacked" else build_evaluator(name, of)  # small ones are built sooner
+def evaluator_of(name: str, of: Problem) -> GradientEvaluator:
+    if name == "none":
+        return NullEvaluator()
+    if name == "stacked":
+        return StackedEvaluator(of, nodes=8)  # few are built sooner
+    return {"loop": LoopEvaluator, "vmap": VmapEvaluator}[name](of)
+
+
+def evaluate(name: str, of: Problem, groups: Sequence[Sequence[PendingGradient]]) -> None:
+    evaluator = evaluator_of(name, of)
     for group in groups:
         evaluator.evaluate(group)
 
@@ -73,7 +83,7 @@ def statistics(module: nn.Module) -> Tensor:
     return torch.cat(flat) if flat else torch.empty(0)
 
 
-def reference(of: Problem, item: Wanted, decay: float = 0.0, decays_all: bool = True) -> tuple[Tensor, Tensor]:
+def reference(of: Problem, item: PendingGradient, decay: float = 0.0, decays_all: bool = True) -> tuple[Tensor, Tensor]:
     """Plain autograd of loss + decay / 2 |x|^2, and the statistics after the forward pass."""
     assert item.snapshot is not None
     module = own_module(of, item.snapshot, item.buffers).train()
@@ -95,9 +105,9 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float = EXACT) -> N
 @each_evaluator
 def test_gradients_and_statistics_are_those_of_plain_autograd(model: str, evaluator: str) -> None:
     of = problem(model, "precision=fp64")
-    items = wanted(of, 10)
+    items = pending_gradients(of, 10)
     expected = [reference(of, item) for item in items]
-    fulfilled(evaluator, of, [items])
+    evaluate(evaluator, of, [items])
     for item, (g, buffers) in zip(items, expected, strict=True):
         assert item.snapshot is None
         assert item.value is not None
@@ -112,9 +122,9 @@ def test_weight_decay_acts_where_the_gradient_was_taken(model: str, evaluator: s
     """g + decay x, on all parameters or on all but biases and normalisation."""
     option = f"optimizer.decay_norm_and_bias={str(decays_all).lower()}"
     of = problem(model, "precision=fp64", "optimizer.weight_decay=0.1", option)
-    items = wanted(of, 3)
+    items = pending_gradients(of, 3)
     expected = [reference(of, item, 0.1, decays_all)[0] for item in items]
-    fulfilled(evaluator, of, [items])
+    evaluate(evaluator, of, [items])
     for item, g in zip(items, expected, strict=True):
         assert item.value is not None
         assert_close(item.value, g)
@@ -138,15 +148,15 @@ def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, 
     """In float32, in any order and any grouping, and whatever was evaluated before."""
     of = problem(model)
     count = 11
-    alone = wanted(of, count)
-    fulfilled(evaluator, of, [[item] for item in alone])
+    alone = pending_gradients(of, count)
+    evaluate(evaluator, of, [[item] for item in alone])
 
     order = data.draw(st.permutations(range(count)))
     cuts = sorted(data.draw(st.sets(st.integers(1, count - 1))))
-    together = wanted(of, count)
+    together = pending_gradients(of, count)
     shuffled = [together[index] for index in order]
     bounds = [0, *cuts, count]
-    fulfilled(evaluator, of, [shuffled[a:b] for a, b in pairwise(bounds)])
+    evaluate(evaluator, of, [shuffled[a:b] for a, b in pairwise(bounds)])
     for one, other in zip(alone, together, strict=True):
         assert one.value is not None
         assert other.value is not None
@@ -160,8 +170,8 @@ def test_statistics_share_no_memory(model: str, evaluator: str) -> None:
     """A worker changes its statistics in place in the next forward pass: nobody else's may change with them."""
     of = problem(model)
     start = (of.start.clone(), of.start_buffers.clone())
-    items = wanted(of, 9)
-    fulfilled(evaluator, of, [items])
+    items = pending_gradients(of, 9)
+    evaluate(evaluator, of, [items])
     memory = [item.buffers.untyped_storage().data_ptr() for item in items if item.buffers.numel()]
     assert len(set(memory)) == len(memory)
     assert torch.equal(of.start, start[0])
@@ -171,9 +181,9 @@ def test_statistics_share_no_memory(model: str, evaluator: str) -> None:
 @each_model
 def test_no_gradients_are_zeros(model: str) -> None:
     of = problem(model)
-    items = wanted(of, 3)
+    items = pending_gradients(of, 3)
     before = [item.buffers.clone() for item in items]
-    fulfilled("none", of, [items])
+    evaluate("none", of, [items])
     for item, buffers in zip(items, before, strict=True):
         assert item.value is not None
         assert torch.equal(item.value, torch.zeros(of.dimension))
@@ -186,7 +196,7 @@ def test_no_gradients_are_zeros(model: str) -> None:
 def test_evaluation_is_the_mean_over_the_set(model: str, test: bool, limit: int | None) -> None:
     """Whatever the forward passes are cut into: the last one is shorter."""
     of = problem(model, "precision=fp64")
-    [item] = wanted(of, 1)
+    [item] = pending_gradients(of, 1)
     assert item.snapshot is not None
     loss, accuracy, top5 = of.evaluate(item.snapshot, item.buffers, test, limit)
     inputs, labels = (whole[:limit] for whole in (of.data.test_set if test else of.data.train_set))
@@ -211,7 +221,7 @@ def test_five_classes_or_fewer_have_no_top5() -> None:
 @each_model
 def test_evaluation_changes_neither_model_nor_statistics(model: str) -> None:
     of = problem(model)
-    [item] = wanted(of, 1)
+    [item] = pending_gradients(of, 1)
     assert item.snapshot is not None
     x, buffers = item.snapshot.clone(), item.buffers.clone()
     first = of.evaluate(x, buffers, test=True)
@@ -225,7 +235,7 @@ def test_evaluation_changes_neither_model_nor_statistics(model: str) -> None:
 def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int | None) -> None:
     """Batches of 1,024: of digits' 1,437 training images one whole and one shorter batch, of 64 only one."""
     of = problem("resnet8, batch norm", "precision=fp64")
-    [item] = wanted(of, 1)
+    [item] = pending_gradients(of, 1)
     assert item.snapshot is not None
     inputs = of.data.train_set[0][:limit]
     found = []

@@ -14,11 +14,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsgd.gradients.choice import choose
-from dsgd.gradients.stack_threads import Lanes
-from dsgd.gradients.stacked import Stacked
+from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.stack_threads import StackThreadPool
+from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.problem import Problem, build_problem
-from tests.gradients.test_evaluators import wanted
+from tests.gradients.test_evaluators import pending_gradients
 from tests.support.simulate import experiment
 
 AWAITED_S = 60.0  # for what is never late unless it never comes
@@ -37,8 +37,8 @@ def torch_threads(count: int) -> Iterator[None]:
 def evaluated(of: Problem, threads: int, count: int) -> list[torch.Tensor]:
     """Gradients and statistics by stacks of up to 4, of 16 workers."""
     with torch_threads(threads):
-        evaluator = Stacked(of, 4, 16)
-        items = wanted(of, count)
+        evaluator = StackedEvaluator(of, 4, 16)
+        items = pending_gradients(of, count)
         evaluator.evaluate(items)
     return [tensor for item in items for tensor in (item.value, item.buffers) if tensor is not None]
 
@@ -56,25 +56,25 @@ def test_the_number_of_lanes_changes_no_bit(threads: int, count: int) -> None:
 def test_accuracies_are_those_of_each_model_in_any_lane(threads: int) -> None:
     """20 models of which 16 are evaluated at once."""
     of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "precision=fp64"))
-    items = wanted(of, 20)
+    items = pending_gradients(of, 20)
     xs = [item.snapshot for item in items if item.snapshot is not None]
     buffers = [item.buffers for item in items]
     expected = [of.evaluate(x, own, test=True).accuracy for x, own in zip(xs, buffers, strict=True)]
     assert len(set(expected)) > 5
     with torch_threads(threads):
-        evaluator = Stacked(of, 4, 16)
-        assert evaluator.lanes.count == threads
+        evaluator = StackedEvaluator(of, 4, 16)
+        assert evaluator.threads.workers == threads
         assert evaluator.accuracies(xs, buffers) == expected
 
 
 def test_whoever_chooses_lanes_keeps_to_the_share_of_one() -> None:
     chosen_for = experiment("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
     with torch_threads(2):
-        choose(chosen_for, build_problem(chosen_for))
+        choose_evaluator(chosen_for, build_problem(chosen_for))
         assert torch.get_num_threads() == 1
     with torch_threads(3):
         one_stack = replace(chosen_for, stack_size=8)
-        choose(one_stack, build_problem(one_stack))
+        choose_evaluator(one_stack, build_problem(one_stack))
         assert torch.get_num_threads() == 3
 
 
@@ -87,7 +87,7 @@ def test_there_are_as_many_lanes_as_threads_and_stacks(
 ) -> None:
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(threads):
-        assert Stacked(of, stack_size, nodes).lanes.count == lanes
+        assert StackedEvaluator(of, stack_size, nodes).threads.workers == lanes
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,20 @@ def test_there_are_as_many_lanes_as_threads_and_stacks(
 def test_a_stack_is_hardly_larger_than_what_is_wanted(count: int, sizes: list[int]) -> None:
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(1):
-        evaluator = Stacked(of, 32, 40)
-        assert [size for _, size in evaluator._stacks(wanted(of, count))] == sizes
+        evaluator = StackedEvaluator(of, 32, 40)
+        assert [size for _, size in evaluator._stacks(pending_gradients(of, count))] == sizes
 
 
 def test_what_would_be_one_stack_is_shared_out() -> None:
     """Eight of sixteen workers want gradients, in two lanes: two stacks of four where one of eight would do."""
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(2):
-        evaluator = Stacked(of, 8, 16)
+        evaluator = StackedEvaluator(of, 8, 16)
         assert evaluator.sizes == [4, 6, 8]
         sizes: list[int] = []
-        fulfil = evaluator._fulfil
-        evaluator._fulfil = lambda group, size: (sizes.append(size), fulfil(group, size))[1]
-        evaluator.evaluate(wanted(of, 8))
+        evaluate_stack = evaluator._evaluate_stack
+        evaluator._evaluate_stack = lambda group, size: (sizes.append(size), evaluate_stack(group, size))[1]
+        evaluator.evaluate(pending_gradients(of, 8))
     assert sizes == [4, 4]
 
 
@@ -122,7 +122,7 @@ def test_lanes_go_on_at_once_each_with_its_share_of_the_threads() -> None:
         shares.append(torch.get_num_threads())
 
     with torch_threads(6):
-        Lanes(3).each(meet, ((number,) for number in range(6)))
+        StackThreadPool(3).starmap(meet, ((number,) for number in range(6)))
         assert torch.get_num_threads() == 6
     assert shares == [2] * 6
 
@@ -134,7 +134,7 @@ def test_what_a_lane_raises_is_raised(count: int) -> None:
             raise ValueError(name)
 
     with torch_threads(count), pytest.raises(ValueError, match="c"):
-        Lanes(count).each(fail, zip(range(4), "abcd", strict=True))
+        StackThreadPool(count).starmap(fail, zip(range(4), "abcd", strict=True))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")

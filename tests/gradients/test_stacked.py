@@ -11,13 +11,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dsgd.gradients.choice import choose
-from dsgd.gradients.pending import Evaluator
-from dsgd.gradients.stacked import Stacked, automatic_size
-from dsgd.gradients.stacking import Unstackable
-from dsgd.gradients.vmap import Vmap
+from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.pending import GradientEvaluator
+from dsgd.gradients.stacked import StackedEvaluator, automatic_size
+from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
-from tests.gradients.test_evaluators import assert_close, fulfilled, wanted
+from tests.gradients.test_evaluators import assert_close, evaluate, pending_gradients
 from tests.support.networks import CLASSES, KNOWN, Branching, Hooked, Mixing, Normed, modules, problem_of
 from tests.support.simulate import experiment, simulate
 
@@ -38,9 +38,9 @@ def seeded(build: type[nn.Module] | None = None, module: nn.Module | None = None
 
 def assert_agree(of: Problem, name: str, count: int = 5) -> None:
     """Gradients and statistics of an evaluator and of the reference, in float64, to 1e-12 of the largest entry."""
-    items, expected = wanted(of, count), wanted(of, count)
-    fulfilled(name, of, [items])
-    fulfilled("loop", of, [expected])
+    items, expected = pending_gradients(of, count), pending_gradients(of, count)
+    evaluate(name, of, [items])
+    evaluate("loop", of, [expected])
     for item, right in zip(items, expected, strict=True):
         assert item.value is not None
         assert right.value is not None
@@ -85,7 +85,7 @@ def test_what_is_stacked_with_what_changes_no_bit_of_a_random_network(module: nn
     """In float32, in any order and in groups of any size."""
     of = problem_of(seeded(module=module))
     try:
-        evaluator = Stacked(of, data.draw(st.sampled_from([3, 5, 8, 12])))
+        evaluator = StackedEvaluator(of, data.draw(st.sampled_from([3, 5, 8, 12])))
     except Unstackable:  # found out before a run: kernels for tiny layers may depend on where a matrix lies
         reject()
     assert_composes(evaluator, of, data)
@@ -98,7 +98,7 @@ def test_what_is_vmapped_with_what_changes_no_bit_or_vmap_is_not_used(features: 
     """Products of odd sizes come out with other last bits where a matrix lies elsewhere, on some processors."""
     layers = [nn.Flatten(), nn.Linear(64, features), nn.LayerNorm(features), nn.Linear(features, CLASSES)]
     of = problem_of(seeded(module=nn.Sequential(*layers)))
-    evaluator = Vmap(of)
+    evaluator = VmapEvaluator(of)
     reason = evaluator.failure()
     if reason is not None:
         assert reason == "its gradients depend on what is computed with them"
@@ -106,15 +106,15 @@ def test_what_is_vmapped_with_what_changes_no_bit_or_vmap_is_not_used(features: 
     assert_composes(evaluator, of, data)
 
 
-def assert_composes(evaluator: Evaluator, of: Problem, data: st.DataObject) -> None:
+def assert_composes(evaluator: GradientEvaluator, of: Problem, data: st.DataObject) -> None:
     """Each gradient is the same to the bit alone and with others."""
     count = 13
-    alone = wanted(of, count)
+    alone = pending_gradients(of, count)
     for item in alone:
         evaluator.evaluate([item])
     order = data.draw(st.permutations(range(count)))
     cuts = sorted(data.draw(st.sets(st.integers(1, count - 1))))
-    together = wanted(of, count)
+    together = pending_gradients(of, count)
     for begin, end in pairwise([0, *cuts, count]):
         evaluator.evaluate([together[index] for index in order[begin:end]])
     for one, other in zip(alone, together, strict=True):
@@ -129,8 +129,8 @@ def test_the_end_of_a_vector_loop_is_like_its_middle(activation: type[nn.Module]
     """What is left over for the scalar code there is 15 numbers of 5 models with 1 feature each."""
     layers = [nn.Flatten(), nn.Linear(64, 1), activation(), nn.Linear(1, CLASSES)]
     of = problem_of(seeded(module=nn.Sequential(*layers)))
-    evaluator = Stacked(of, 5)
-    alone, together = wanted(of, 40), wanted(of, 40)
+    evaluator = StackedEvaluator(of, 5)
+    alone, together = pending_gradients(of, 40), pending_gradients(of, 40)
     for item in alone:
         evaluator.evaluate([item])
     evaluator.evaluate(together)
@@ -143,29 +143,29 @@ def test_the_end_of_a_vector_loop_is_like_its_middle(activation: type[nn.Module]
 )
 def test_what_cannot_be_stacked_is_named(build: type[nn.Module], named: str) -> None:
     with pytest.raises(Unstackable, match=r".") as caught:
-        Stacked(problem_of(seeded(build)))
+        StackedEvaluator(problem_of(seeded(build)))
     assert named in str(caught.value)
 
 
 @pytest.mark.parametrize(("build", "falls_back_to"), [(Normed, "vmap"), (Branching, "loop")])
 def test_the_next_best_evaluator_is_chosen_and_said_in_one_line(build: type[nn.Module], falls_back_to: str) -> None:
     of = problem_of(seeded(build))
-    chosen = choose(replace(experiment("nodes=3"), gradients="stacked"), of)
+    chosen = choose_evaluator(replace(experiment("nodes=3"), gradients="stacked"), of)
     assert chosen.name == falls_back_to
     assert chosen.why is not None
     assert chosen.why.startswith(f"gradients: {falls_back_to}, because stacked does not know ")
     assert ("LayerNorm" if build is Normed else "Branching") in chosen.why
     assert "\n" not in chosen.why
-    items = wanted(of, 3)
+    items = pending_gradients(of, 3)
     chosen.evaluator.evaluate(items)
     assert all(item.value is not None for item in items)
 
 
 @pytest.mark.parametrize("stack_size", [1, 4])
 def test_memory_is_bounded_by_the_size_of_a_stack(stack_size: int) -> None:
-    """What the backward pass keeps does not grow with the number of gradients that are wanted."""
+    """What the backward pass keeps does not grow with the number of gradients that are pending_gradients."""
     of = build_problem(experiment("model=resnet8", "model.width=4", "nodes=3", "batch_size=5"))
-    evaluator = Stacked(of, stack_size)
+    evaluator = StackedEvaluator(of, stack_size)
 
     def kept(count: int) -> int:
         peak, alive = 0, 0
@@ -182,7 +182,7 @@ def test_memory_is_bounded_by_the_size_of_a_stack(stack_size: int) -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            evaluator.evaluate(wanted(of, count))
+            evaluator.evaluate(pending_gradients(of, count))
         return peak
 
     few = kept(stack_size)
@@ -213,9 +213,9 @@ def test_a_batch_that_a_data_set_serves_alone_is_served_together(name: str) -> N
 
     whole = problem_of(seeded(KNOWN["tied"]), DOUBLE)  # pyright: ignore[reportArgumentType]
     plain = Problem(whole.module, Plain(whole.data), torch.float64, 0.0, True)  # pyright: ignore[reportArgumentType]
-    items, expected = wanted(plain, 4), wanted(whole, 4)
-    fulfilled(name, plain, [items])
-    fulfilled("loop", whole, [expected])
+    items, expected = pending_gradients(plain, 4), pending_gradients(whole, 4)
+    evaluate(name, plain, [items])
+    evaluate("loop", whole, [expected])
     for item, right in zip(items, expected, strict=True):
         assert_close(item.value, right.value)  # pyright: ignore[reportArgumentType]
 
@@ -243,10 +243,10 @@ def test_augmented_batches_are_the_single_ones_to_the_bit() -> None:
 @pytest.mark.parametrize("model", [["model=mlp"], ["model=resnet8", "model.width=4"]])
 def test_accuracies_of_stacked_models_are_those_of_each(model: list[str]) -> None:
     of = build_problem(experiment(*model, "nodes=3", DOUBLE))
-    items = wanted(of, 5)
+    items = pending_gradients(of, 5)
     xs, buffers = [item.snapshot for item in items], [item.buffers for item in items]
     expected = [of.evaluate(x, statistics, test=True)[1] for x, statistics in zip(xs, buffers, strict=True)]  # pyright: ignore
-    assert Stacked(of).accuracies(xs, buffers) == expected  # pyright: ignore[reportArgumentType]
+    assert StackedEvaluator(of).accuracies(xs, buffers) == expected  # pyright: ignore[reportArgumentType]
 
 
 SMALL_DEMO = ("experiment=slow_network", "engine=sim", "budget.time_s=0.4", "eval.every_time_s=0.1", "nodes=4")

@@ -1,4 +1,4 @@
-"""Convolutions as products of columns, against torch's own."""
+"""Convolutions as matrix products of unfolded windows, against torch's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsgd.gradients.unfolded import ALIGNED, convolution, pixels_after, products
+from dsgd.gradients.unfolded import ALIGNED, batched_matmul, unfolded_convolution
 
 few = st.integers(1, 3)
 
@@ -44,20 +44,20 @@ def test_a_convolution_and_its_slopes_are_torch_s(
     x = numbers(n, inputs, *image, b, seed=1)
     w = numbers(n, outputs, inputs, *kernel, seed=2)
     bias = numbers(n, outputs, seed=3) if biased else None
-    found = convolution(w, x, bias, stride, padding, dilation)
     plain = [
         F.conv2d(x[i].movedim(-1, 0), w[i], None if bias is None else bias[i], stride, padding, dilation)
         for i in range(n)
     ]
     expected = torch.stack(plain).movedim(1, -1)
-    assert found.shape == expected.shape
-    assert found.shape[2:4] == tuple(pixels_after(*axis) for axis in axes)
+    found = unfolded_convolution(w, x, bias, stride, padding, dilation)
+    assert found.shape == (*expected.shape[:2], expected.shape[2] * expected.shape[3], b)
+    found = found.view(expected.shape)
     direction = numbers(*found.shape, seed=4).detach()
-    wanted = [x, w] if bias is None else [x, w, bias]
+    leaves = [x, w] if bias is None else [x, w, bias]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     for own, right in zip(
-        torch.autograd.grad((found * direction).sum(), wanted),
-        torch.autograd.grad((expected * direction).sum(), wanted),
+        torch.autograd.grad((found * direction).sum(), leaves),
+        torch.autograd.grad((expected * direction).sum(), leaves),
         strict=True,
     ):
         torch.testing.assert_close(own, right, rtol=0, atol=1e-12)
@@ -65,9 +65,11 @@ def test_a_convolution_and_its_slopes_are_torch_s(
 
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("shape", [(5, 3, 7), (16, 4, 4), (16, 16, 16), (1, ALIGNED, 3)])
-def test_products_are_the_same_with_and_without_room_for_alignment(shape: tuple[int, int, int], biased: bool) -> None:
+def test_batched_matmul_is_the_same_with_and_without_room_for_alignment(
+    shape: tuple[int, int, int], biased: bool
+) -> None:
     inputs, outputs, b = shape
     w, x = numbers(3, outputs, inputs, seed=1), numbers(3, inputs, b, seed=2)
     bias = numbers(3, outputs, seed=3) if biased else None
     expected = w @ x if bias is None else w @ x + bias.unsqueeze(2)
-    torch.testing.assert_close(products(w, x, bias), expected, rtol=0, atol=1e-13)
+    torch.testing.assert_close(batched_matmul(w, x, bias), expected, rtol=0, atol=1e-13)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import config as inductor
 
-from dsgd.gradients.choice import choose
+from dsgd.gradients.choice import choose_evaluator
 from dsgd.problem.precision import Unsuitable, prepare
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.processes.worker.collectives import Groups
@@ -145,7 +145,7 @@ def test_channels_last_is_how_the_kernels_lie_in_memory() -> None:
 )
 def test_the_simulator_says_why_models_are_not_stacked(overrides: Sequence[str], why: str | None) -> None:
     of = experiment("nodes=2", "batch_size=6", *overrides)
-    chosen = choose(of, build_problem(of))
+    chosen = choose_evaluator(of, build_problem(of))
     assert (chosen.name, chosen.why) == ("loop", why)
 
 
@@ -178,10 +178,10 @@ def test_a_compiled_module_gives_the_same_gradient(tmp_path: Path, monkeypatch: 
         inductor.patch({"cpp.cxx": (None, "/bin/false")}),
         pytest.raises(Unsuitable, match=r"^compile must be false, torch\.compile fails for Sequential: .*/bin/false"),
     ):
-        choose(of, build_problem(of))
+        choose_evaluator(of, build_problem(of))
     of = experiment(*line, "model.hidden=[]")  # a product alone, which needs no new code: that takes a minute
     plain = build_problem(experiment(*line[:2], "model.hidden=[]"))
-    chosen = choose(of, compiled := build_problem(of))
+    chosen = choose_evaluator(of, compiled := build_problem(of))
     assert chosen.why == "gradients: loop, because compile=true is for one model at a time"
     for devices in (0, 1):
         for x in (plain.start, 2 * plain.start):

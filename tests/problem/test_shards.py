@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from dsgd.data.protocols import evaluation
+from dsgd.data.protocols import evaluation_batches
 from dsgd.problem.problem import Problem, build_problem, total
 from tests.support.simulate import experiment
 
@@ -46,9 +46,9 @@ def test_the_sums_of_all_shards_are_those_of_the_whole(data: str, test: bool, sh
 @pytest.mark.parametrize("data", DATA)
 def test_a_shard_holds_every_kth_sample(data: str) -> None:
     """In any data set they are taken from the same order as the whole, whatever the batches."""
-    (whole,) = evaluation(problem(data).data, test=True, limit=LIMIT)
+    (whole,) = evaluation_batches(problem(data).data, test=True, limit=LIMIT)
     for i in range(3):
-        found = list(evaluation(problem(data).data, test=True, limit=LIMIT, shard=(i, 3)))
+        found = list(evaluation_batches(problem(data).data, test=True, limit=LIMIT, shard=(i, 3)))
         inputs, targets = (torch.cat(column) for column in zip(*found, strict=True)) if found else (None, None)
         if inputs is None or targets is None:
             assert len(whole[0]) <= i

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.engine.task import Task
-from dsgd.sim.loop import Loop
+from dsgd.sim.loop import EventLoop
 from dsgd.worker import Pull, Push, Request
 
 TIMES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 1e9])
 
 
-def drain(loop: Loop) -> None:
+def drain(loop: EventLoop) -> None:
     while loop.next_time is not None:
         loop.process_one()
 
 
 @given(st.lists(TIMES))
 def test_events_happen_in_the_order_of_time_and_then_of_scheduling(times: list[float]) -> None:
-    loop, happened = Loop(), []
+    loop, happened = EventLoop(), []
     for number, time_s in enumerate(times):
         loop.at(time_s, lambda *event: happened.append((loop.now, *event)), time_s, number)
     drain(loop)
@@ -34,7 +34,7 @@ def test_events_happen_in_the_order_of_time_and_then_of_scheduling(times: list[f
 @given(st.recursive(TIMES, lambda inner: st.tuples(TIMES, st.lists(inner, max_size=4)), max_leaves=30))
 def test_the_clock_never_runs_back_whatever_events_schedule(tree: object) -> None:
     """An event at the present moment happens after those that were already due at this moment."""
-    loop = Loop()
+    loop = EventLoop()
     scheduled: list[tuple[float, int]] = []
     happened: list[tuple[float, int]] = []
 
@@ -57,7 +57,7 @@ def test_the_clock_never_runs_back_whatever_events_schedule(tree: object) -> Non
 
 @pytest.mark.parametrize("time_s", [0.9999, -1.0, math.nan, -math.inf])
 def test_an_event_in_the_past_is_refused(time_s: float) -> None:
-    loop = Loop()
+    loop = EventLoop()
     loop.at(1.0, lambda: None)
     loop.process_one()
     with pytest.raises(ValueError, match=r"^an event must not lie in the past, got .* at 1\.0$"):
@@ -68,7 +68,7 @@ def test_an_event_in_the_past_is_refused(time_s: float) -> None:
 
 def test_actions_are_never_compared() -> None:
     """Events at one time with arguments that have no order, tensors for instance."""
-    loop, happened = Loop(), []
+    loop, happened = EventLoop(), []
     for item in (object(), {}, object()):
         loop.at(1.0, happened.append, item)
     drain(loop)
@@ -78,7 +78,7 @@ def test_actions_are_never_compared() -> None:
 class Answers:
     """Answers every request after a while, with the number of requests before it."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self.loop = loop
         self.count = 0
 
@@ -89,7 +89,7 @@ class Answers:
 
 
 def test_a_task_runs_to_its_first_request_at_once_and_hands_on_its_result() -> None:
-    loop = Loop()
+    loop = EventLoop()
     answers = Answers(loop)
     seen: list[object] = []
 
@@ -123,7 +123,7 @@ def test_a_task_runs_to_its_first_request_at_once_and_hands_on_its_result() -> N
 
 
 def test_several_tasks_may_wait_for_one() -> None:
-    loop = Loop()
+    loop = EventLoop()
     answers = Answers(loop)
     got: list[tuple[int, str]] = []
 
@@ -143,7 +143,7 @@ def test_several_tasks_may_wait_for_one() -> None:
 
 
 def test_an_error_in_an_algorithm_comes_out_of_the_loop() -> None:
-    loop = Loop()
+    loop = EventLoop()
     answers = Answers(loop)
 
     async def fails() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.sim.loop import Loop
+from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
 
 many = settings(max_examples=60)
@@ -45,7 +45,7 @@ def carried(
     rates: list[float], latency: float, bursts: list[tuple[float, int, list[tuple[int, float]]]]
 ) -> tuple[Network, list[Message], list[Message]]:
     """The network at the end, all messages in the order of their sending, and the order of their arrival."""
-    loop = Loop()
+    loop = EventLoop()
     network = Network(loop, rates, latency)
     messages: list[Message] = []
     arrivals: list[Message] = []
@@ -157,7 +157,7 @@ def test_the_two_directions_of_a_port_do_not_disturb_each_other() -> None:
 @given(traffic())
 def test_a_trace_of_the_ports_changes_no_time_and_covers_every_transfer(case: Traffic) -> None:
     plain = carried(*case)[1]
-    loop = Loop()
+    loop = EventLoop()
     network = Network(loop, case[0], case[1])
     network.spans = []
     arrived: dict[int, float] = {}
@@ -188,11 +188,11 @@ def test_messages_in_chunks_share_a_port() -> None:
     with it after 2; undivided, the first would not notice. Alone, a message takes as long as ever."""
     ends: dict[int, dict[str, float]] = {}
     for chunks in (1, 1000):
-        loop = Loop()
+        loop = EventLoop()
         network = Network(loop, [1.0, 1.0, 1.0], 0.0, chunks)
         found = ends[chunks] = {}
 
-        def arrived(name: str, found: dict[str, float] = found, loop: Loop = loop) -> None:
+        def arrived(name: str, found: dict[str, float] = found, loop: EventLoop = loop) -> None:
             found[name] = loop.now
 
         network.send(0, [(1, 1.0, arrived, ("first",))])

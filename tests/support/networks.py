@@ -74,13 +74,13 @@ class Means(nn.Module):
         self.norm, self.linear = nn.GroupNorm(2, 4), nn.Linear(6, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.gelu(self.norm(self.conv(x)))
+        x = F.elu(self.gelu(self.norm(self.conv(x))), inplace=True)
         x = F.avg_pool2d(F.pad(x[:, :, ::2, ::2], (1, 1, 1, 1, 0, 2)), 2) * 2
         return self.linear(self.pool(x).mean(dim=(2, 3)) + x.mean((-1, -2), keepdim=True).squeeze())
 
 
 class Dwindling(nn.Module):
-    """Images of few pixels, where convolutions become products, among what else there is for images."""
+    """Images of few pixels, whose convolutions are unfolded, between other layers of images."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dsgd.engine.marks import Mark, Progress, summarised
+from dsgd.engine.marks import Mark, Progress, summary_of
 from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import measure
 from dsgd.processes.control.hub import Hub
@@ -73,7 +73,7 @@ class Coordinator:
             self.experiment, self.monitor.time_s, members.samples, known
         )
         lockstep = self.experiment.algo.lockstep and self.experiment.nodes > 1
-        return summarised(
+        return summary_of(
             self.experiment,
             self.progress,
             self.monitor.status,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engine.marks import Counters
-from dsgd.engine.trace import Row
+from dsgd.engine.trace import TraceRow
 from dsgd.processes.control.frames import Message
 from dsgd.processes.control.hub import Client, Hub
 from dsgd.processes.coordinator.membership import Member, Membership
@@ -40,7 +40,7 @@ class RunMonitor:
     def __init__(self, job: ProcessJob, hub: Hub, log: Callable[[str], None], checkpoint_every_s: float | None) -> None:
         self.status, self.error = "running", ""
         self.culprit: str | None = None
-        self.trace: list[Row] = []
+        self.trace: list[TraceRow] = []
         self.complete: SimpleQueue[PendingSnapshots | None] = SimpleQueue()
         self.verdict: str | None = None
         self.stop_requested = threading.Event()
@@ -287,7 +287,7 @@ class RunMonitor:
         spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
         needed = self.schedule.add(member.node, message["key"], snapshot, self._phase == "training")
         if needed and spans and message["key"] == LAST:  # a worker that ended by itself adds them to other marks, too
-            self.trace.append(Row(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
+            self.trace.append(TraceRow(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
         self._pass_on_complete()
 
     def _pass_on_complete(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dsgd.data.protocols import Decoded
+from dsgd.data.protocols import SharedDecoding
 from dsgd.experiment import Experiment
 from dsgd.problem.evaluation import distinct, fields, output_model
 from dsgd.problem.problem import Problem, Sums, total
@@ -27,7 +27,7 @@ INTERRUPT_POLL_S = 0.1  # how often the thread that waits for parts checks for a
 def is_sharded(experiment: Experiment, problem: Problem) -> bool:
     """Return whether marks are evaluated in parts: `eval.sharded`, by default for images decoded from files."""
     wanted = experiment.eval.sharded
-    return experiment.nodes > 1 and isinstance(problem.data, Decoded) if wanted is None else wanted
+    return experiment.nodes > 1 and isinstance(problem.data, SharedDecoding) if wanted is None else wanted
 
 
 @dataclass(eq=False)

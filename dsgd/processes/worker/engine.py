@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dsgd.engine.task import Task
+from dsgd.engine.rules import StepRules
+from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
@@ -50,6 +51,7 @@ class WorkerEngine:
         client: CoordinatorClient,
     ) -> None:
         self.experiment = experiment
+        self.rules = StepRules(experiment)
         self.plane = plane
         self.compute = compute
         self.averaging = averaging
@@ -127,9 +129,7 @@ class WorkerEngine:
     # Calls of a worker that take no time
 
     def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        task = Task(coroutine, self, self.perform)
-        task.resume()
-        return task
+        return start(coroutine, self, self.perform)
 
     def publish(self, worker: Worker) -> None:
         self.plane.publish(to_cpu(worker.x), worker.steps)
@@ -140,26 +140,20 @@ class WorkerEngine:
     def done(self, worker: Worker) -> bool:
         if self._checkpoint is not None:
             self._take_checkpoint()
-        total = self.experiment.total_samples
-        if total is None:
-            return False
-        return (worker.steps * self.experiment.unit if self.experiment.algo.lockstep else self.samples) >= total
+        return self.rules.done(worker, self.samples)
 
     @property
     def samples(self) -> int:
-        """Of all workers together, as far as this one knows: its own are always counted."""
+        """Samples of all workers together, as far as this one knows; its own are always counted."""
         samples, ours = self.total
         return samples + (self.worker.steps - ours) * self.experiment.batch_size
 
     def learning_rate(self, worker: Worker) -> float:
-        experiment = self.experiment
-        return experiment.learning_rate(worker.steps * experiment.unit if experiment.algo.lockstep else self.samples)
+        return self.rules.learning_rate(worker, self.samples)
 
     def step(self, worker: Worker, g: Tensor) -> None:
         experiment = self.experiment
-        rate = self.learning_rate(worker)
-        self.velocity = experiment.optimizer.step(worker.x, g, self.velocity, rate)
-        worker.steps += 1
+        self.velocity = self.rules.step(worker, g, self.velocity, self.samples)
         self.plane.set_steps(worker.steps)
         self.client.send("steps", steps=worker.steps)
         if experiment.algo.lockstep:
