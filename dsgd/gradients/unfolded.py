@@ -6,7 +6,6 @@ A linear layer is such a product without any transposition. So is a convolution 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 ALIGNED = 16  # numbers, 64 bytes of float32
-Pair = Sequence[int]  # of the two axes of an image
+Pair = tuple[int, ...]  # of the two axes of an image
 
 
 def batched_matmul(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -39,7 +38,7 @@ def unfolded_convolution(
     pixels: of the resulting image, row by row."""
     n, _, height, width, b = x.shape
     images = x.reshape(-1, height * width, b)
-    windows = _window_pixels((height, width), tuple(w.shape[3:]), tuple(stride), tuple(padding), tuple(dilation))
+    windows = _window_pixels((height, width), tuple(w.shape[3:]), stride, padding, dilation)
     padded = torch.cat((images.new_zeros(len(images), 1, b), images), dim=1)
     columns = padded.index_select(1, windows.flatten().to(x.device))
     y = batched_matmul(w.flatten(2), columns.view(n, w[0, 0].numel(), -1), bias)
@@ -51,4 +50,4 @@ def _window_pixels(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilati
     """Return the pixel of an image under each tap of the kernel at each place, [k l, places]: 1 + its index in the
     image, row by row, or 0 outside of the image."""
     pixels = torch.arange(1.0, 1 + size[0] * size[1], dtype=torch.float64).view(1, 1, *size)
-    return F.unfold(pixels, list(kernel), list(dilation), list(padding), list(stride))[0].long()
+    return F.unfold(pixels, kernel, dilation, padding, stride)[0].long()

@@ -45,8 +45,8 @@ class Machine:
 
         p, k, cluster = experiment.nodes, experiment.algo.servers, experiment.cluster
         self.rules = StepRules(experiment)
-        free_running = not experiment.algo.lockstep and experiment.total_samples is not None
-        self._free_running_budget = experiment.total_samples if free_running else math.inf  # in samples
+        total = None if experiment.algo.lockstep else experiment.total_samples
+        self._free_running_budget = math.inf if total is None else total  # in samples
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
         ports = p if cluster.servers_colocated else p + k
