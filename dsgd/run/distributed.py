@@ -31,7 +31,7 @@ from dsgd.processes.worker.process import ProcessMain, run_process
 from dsgd.processes.worker.training import train
 from dsgd.record.checkpoint import read_state
 from dsgd.record.reader import read_status
-from dsgd.run.life import live
+from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.values import prefixed
@@ -135,34 +135,15 @@ class CoordinatedTraining(Coordinator):
     engine = "dist"
     clock = "wall"
 
-    @property
-    def status(self) -> str:
-        return self.monitor.status
+    def __init__(self, plan: Plan, job: ProcessJob, hub: Hub) -> None:
+        super().__init__(job, hub, _print, plan.config.engine.checkpoint_every_s)
+        self.header: dict[str, Any] = {}
+        self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
 
     @property
-    def error(self) -> str:
-        return self.monitor.error
-
-    @property
-    def time_s(self) -> float:
-        return self.monitor.time_s
-
-    @property
-    def samples(self) -> int:
-        return self.monitor.members.samples
-
-    @property
-    def header(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def devices(self) -> list[str]:
-        """Names of the devices of the workers on this machine."""
-        return sorted({name for names in self.job.devices.values() for name in names})
-
-    @property
-    def marks(self) -> int:
-        return self.progress.marks
+    def state(self) -> TrainingState:
+        monitor, marks = self.monitor, self.progress.marks
+        return TrainingState(monitor.status, monitor.error, monitor.time_s, monitor.members.samples, marks)
 
     def trace_rows(self) -> list[TraceRow]:
         return self.monitor.trace
@@ -170,8 +151,7 @@ class CoordinatedTraining(Coordinator):
 
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
-    hub = Hub(listener, job.token, _print)
-    training = CoordinatedTraining(job, hub, _print, plan.config.engine.checkpoint_every_s)
+    training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print))
     status = live(plan, folder, training, [signal.SIGINT])
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,36 +23,33 @@ from dsgd.run.progress import ProgressLine
 
 LOOK_S = 0.1  # between two updates of the progress line
 
-State = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class TrainingState:
+    """status: running, then completed | diverged | interrupted | failed. error: one line, for failed. time_s: of the
+    training clock. marks: evaluated so far, those before a resumption included."""
+
+    status: str
+    error: str
+    time_s: float
+    samples: int
+    marks: int
 
 
 class Training(Protocol):
-    """A run under way in one of the engines, at its start or where a checkpoint left it.
-
-    status: running, then completed | diverged | interrupted | failed; error: one line, for failed. marks: evaluated so
-    far, those before a resumption included. header: what a checkpoint says of this engine."""
+    """A run under way in one of the engines, at its start or where a checkpoint left it."""
 
     engine: str  # sim | dist
     clock: str  # virtual | wall
+    devices: list[str]  # their names
+    header: dict[str, Any]  # what a checkpoint says of this engine
 
     @property
-    def status(self) -> str: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def devices(self) -> Sequence[str]: ...
-    @property
-    def time_s(self) -> float: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def marks(self) -> int: ...
-    @property
-    def header(self) -> dict[str, Any]: ...
+    def state(self) -> TrainingState: ...
 
-    def run(self, interrupted: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
+    def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield every mark. Ends early, with a checkpoint, soon after `interrupted` has returned True. Calls `save`
-        with the state of every checkpoint that is due."""
+        with the contents of every checkpoint that is due."""
         ...
 
     def summary(self) -> Mark:
@@ -83,24 +81,25 @@ def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Si
     caught: list[int] = []
     looked = 0.0
 
-    def save(state: State) -> None:
+    def save(contents: Mapping[str, Any]) -> None:
         header = {
             "config": {**config.values, "resume": None},
             "engine": training.engine,
             **training.header,
-            "lines": training.marks,
+            "lines": training.state.marks,
             "wall_s": record.wall_s,
         }
         with _writing(folder):
             record.sync()
-            write_checkpoint(folder, header, dict(state))
+            write_checkpoint(folder, header, dict(contents))
 
     def interrupted() -> bool:
         nonlocal looked
         now = time.monotonic()
         if now - looked > LOOK_S:
             looked = now
-            progress.moved(training.time_s, training.samples, record.wall_s)
+            state = training.state
+            progress.moved(state.time_s, state.samples, record.wall_s)
         return bool(caught)
 
     status, error = "failed", ""
@@ -111,7 +110,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Si
                     record.mark(mark)
                 mirror.wake()
                 progress.measured(mark)
-        status, error = training.status, training.error
+        status, error = training.state.status, training.state.error
         if status in ("completed", "diverged"):
             (folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
     except KeyboardInterrupt:
@@ -134,7 +133,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Si
         training.close(status)
         mirror.finish()
     if config.experiment.trace:
-        write_trace(training.trace_rows(), training.time_s, folder / "trace.json")
+        write_trace(training.trace_rows(), training.state.time_s, folder / "trace.json")
     return status
 
 

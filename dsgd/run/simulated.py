@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dsgd.engine.trace import TraceRow
 from dsgd.host.resources import cores
 from dsgd.host.signals import STOP_SIGNALS
 from dsgd.record.checkpoint import read_state
-from dsgd.run.life import State, live
+from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.values import ConfigError, prefixed
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
@@ -42,7 +42,6 @@ class SimulatedTraining:
 
     engine = "sim"
     clock = "virtual"
-    error = ""
 
     def __init__(self, plan: Plan) -> None:
         """Raises ConfigError for data that cannot be read, a model that does not fit them, or another run's
@@ -75,22 +74,12 @@ class SimulatedTraining:
         self._checkpoint_every_s = options.checkpoint_every_s
 
     @property
-    def status(self) -> str:
-        return self._simulation.status
+    def state(self) -> TrainingState:
+        simulation = self._simulation
+        samples, marks = simulation.machine.samples, simulation.progress.marks
+        return TrainingState(simulation.status, "", simulation.time_s, samples, marks)
 
-    @property
-    def time_s(self) -> float:
-        return self._simulation.time_s
-
-    @property
-    def samples(self) -> int:
-        return self._simulation.machine.samples
-
-    @property
-    def marks(self) -> int:
-        return self._simulation.progress.marks
-
-    def run(self, interrupted: Callable[[], bool], save: Callable[[State], None]) -> Iterator[Mark]:
+    def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         simulation, every_s = self._simulation, self._checkpoint_every_s
         saved = time.monotonic()
 
