@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 # Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
@@ -31,3 +31,22 @@ def signal_pipe() -> Iterator[tuple[int, list[int]]]:
         signal.set_wakeup_fd(wakeup)
         os.close(reading)
         os.close(writing)
+
+
+@contextmanager
+def remembered(numbers: Sequence[signal.Signals]) -> Iterator[list[int]]:
+    """Yield the list of the signals that have come. Ctrl-C after any other of them raises KeyboardInterrupt."""
+    caught: list[int] = []
+
+    def remember(number: int, frame: object) -> None:
+        caught.append(number)
+        if number == signal.SIGINT and len(caught) > 1:
+            raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, remember) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            if not caught or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal it was told to send
+                signal.signal(number, handler)

@@ -16,6 +16,7 @@ from dsgd.data.protocols import SharedDecoding
 from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
+from dsgd.host.signals import remembered
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control.connection import CoordinatorConnection
@@ -151,8 +152,9 @@ class CoordinatedTraining(Coordinator):
 
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
-    training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print))
-    status = live(plan, folder, training, [signal.SIGINT])
+    with remembered([signal.SIGINT]) as caught:
+        training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print))
+        status = live(plan, folder, training, caught)
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)
     return 1 if status == "failed" else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,10 +66,11 @@ class RecordLost(OSError):
     """The record cannot be written: one line."""
 
 
-def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Signals]) -> str:
+def live(plan: Plan, folder: Path, training: Training, caught: Sequence[int]) -> str:
     """Run to the end or to a signal, with the record in `folder`. Returns the status.
 
-    stops: signals that ask for a checkpoint and the end; a second Ctrl-C asks for the end alone."""
+    caught: the signals that have come so far (`dsgd.host.signals.remembered`). The first asks for a checkpoint and the
+    end."""
     config, checkpoint = plan.config, plan.checkpoint
     before, lines, wall_s = None, 0, 0.0
     if checkpoint is not None:
@@ -78,7 +78,6 @@ def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Si
     record = Record(folder, config.values, training.devices, before, lines, wall_s)
     mirror = Mirror(config.wandb, folder)
     progress = ProgressLine(config.experiment, training.clock)
-    caught: list[int] = []
     looked = 0.0
 
     def save(contents: Mapping[str, Any]) -> None:
@@ -104,7 +103,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Si
 
     status, error = "failed", ""
     try:
-        with _remembered(stops, caught), progress:
+        with progress:
             for mark in training.run(interrupted, save):
                 with _writing(folder):
                     record.mark(mark)
@@ -113,7 +112,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: Sequence[signal.Si
         status, error = training.state.status, training.state.error
         if status in ("completed", "diverged"):
             (folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # a second Ctrl-C
         status = "interrupted"
     except (DataLost, RecordLost) as failure:
         error = str(failure)
@@ -159,21 +158,3 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RecordLost(f"the record in {folder} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def _remembered(stops: Sequence[signal.Signals], caught: list[int]) -> Iterator[None]:
-    """Put the signals that arrive into `caught`. Ctrl-C after any other of them raises KeyboardInterrupt."""
-
-    def remember(number: int, frame: object) -> None:
-        caught.append(number)
-        if number == signal.SIGINT and len(caught) > 1:
-            raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, remember) for number in stops}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            if not caught or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal it was told to send
-                signal.signal(number, handler)

@@ -17,7 +17,7 @@ from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
 from dsgd.host.resources import cores
-from dsgd.host.signals import STOP_SIGNALS
+from dsgd.host.signals import STOP_SIGNALS, remembered
 from dsgd.record.checkpoint import read_state
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
@@ -32,7 +32,8 @@ def run_simulated(plan: Plan, folder: Path) -> str:
     # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
-    return live(plan, folder, training, STOP_SIGNALS)
+    with remembered(STOP_SIGNALS) as caught:
+        return live(plan, folder, training, caught)
 
 
 class SimulatedTraining:
