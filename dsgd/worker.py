@@ -90,7 +90,7 @@ class Call(Request):
 
 
 class Engine(Protocol):
-    """What a worker asks of its engine without waiting. None of these may take time."""
+    """The calls of a worker that its engine answers at once. None of these may take time."""
 
     def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]: ...
     def publish(self, worker: Worker) -> None: ...

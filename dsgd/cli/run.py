@@ -38,7 +38,7 @@ EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
 
 @dataclass(frozen=True)
 class Checked:
-    """What is known of a command line before Hydra acts on it.
+    """A command line that was checked before Hydra acts on it.
 
     plans: of its jobs, by their number, as far as they run in this process. overrides: what Hydra is given besides.
     folders: for each run's folder the one above it that existed already. joined: with the processes of a launcher."""

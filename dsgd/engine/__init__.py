@@ -1,1 +1,1 @@
-"""What both engines share: driving coroutines, the rules of a step, server shards, marks, traces."""
+"""Parts of both engines: driving coroutines, the rules of a step, server shards, marks, traces."""

@@ -1,4 +1,4 @@
-"""Runs a plan on the engine that was chosen for it.
+"""Run a plan on the engine that was chosen for it.
 
 plan = plan_run(values, overrides=[])
 status = execute(plan, Path("outputs/mine"))

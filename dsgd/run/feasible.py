@@ -1,7 +1,6 @@
-"""What only torch can tell of a configuration, still before anything is written: whether the model fits the data, and
-whether the devices here can compute in the precision asked for.
+"""Check, before anything is written, that the model fits the data and that the devices can compute in the precision.
 
-Imports torch, which takes seconds, only where there is something to ask.
+Only torch can tell. It takes seconds to import and is imported only where there is something to ask.
 """
 
 from __future__ import annotations

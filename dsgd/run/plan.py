@@ -1,4 +1,4 @@
-"""What is decided about a run before it starts: its engine, its devices, the checkpoint it goes on from.
+"""Decide about a run before it starts: its engine, its devices, the checkpoint it goes on from.
 
 Does not import torch.
 """

@@ -1,4 +1,4 @@
-"""Which run to go on with: `resume=PATH`, and the configuration that it must have. Does not import torch."""
+"""Find the run to go on with, and check that its configuration is the one asked for. Does not import torch."""
 
 from __future__ import annotations
 
