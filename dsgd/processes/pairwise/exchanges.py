@@ -19,7 +19,7 @@ MAX_AHEAD = 16  # vectors of one source that are kept before this node has begun
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingExchange:
+class WaitingExchange:
     """An exchange that waits for its vectors.
 
     sequence: its number with each source. lost: nodes that cannot be reached. pinged: sources whose answer is due."""
@@ -52,16 +52,16 @@ class Exchanges:
         self._begun: Counter[int] = Counter()  # exchanges with each source
         self._completed: Counter[int] = Counter()
         self._connected: dict[int, bool] = {}
-        self._waiting: deque[PendingExchange] = deque()
+        self._waiting: deque[WaitingExchange] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def begin(self, sources: Sequence[int]) -> PendingExchange:
+    def begin(self, sources: Sequence[int]) -> WaitingExchange:
         """Begin an exchange that waits for one vector from each source."""
         future: Future[dict[int, Tensor]] = Future()
         future.set_running_or_notify_cancel()
         with self._changed:
-            exchange = PendingExchange(future, {source: self._begun[source] for source in sources})
+            exchange = WaitingExchange(future, {source: self._begun[source] for source in sources})
             self._begun.update(exchange.sequence.keys())
             if not sources:
                 future.set_result({})
@@ -75,7 +75,7 @@ class Exchanges:
                     self._thread.start()
         return exchange
 
-    def target_lost(self, exchange: PendingExchange, error: Unreachable) -> None:
+    def target_lost(self, exchange: WaitingExchange, error: Unreachable) -> None:
         """Record that the vector of an exchange could not be sent to a target."""
         with self._changed:
             exchange.lost[error.rank] = error
@@ -118,7 +118,7 @@ class Exchanges:
                 exchange.future.set_exception(error)
             del exchange, vectors, error  # memory that only this thread holds on to
 
-    def _wait(self, exchange: PendingExchange) -> Unreachable | None:
+    def _wait(self, exchange: WaitingExchange) -> Unreachable | None:
         """Wait until one vector from each source is there; those that came before a failure count. Returns the
         failure."""
         waited_s = dict.fromkeys(exchange.sequence, 0.0)
@@ -143,7 +143,7 @@ class Exchanges:
                     return Unreachable(source, f"no byte of its vector for {self._timeout_s:g} s")
         return None
 
-    def _ping_source(self, exchange: PendingExchange, source: int) -> None:
+    def _ping_source(self, exchange: WaitingExchange, source: int) -> None:
         """Ping a source that has not connected here, unless its answer to an earlier ping is still due."""
         if source in exchange.pinged:
             return
@@ -158,7 +158,7 @@ class Exchanges:
         exchange.pinged.add(source)
         self._ping(source, answered)
 
-    def _failure(self, exchange: PendingExchange, missing: Sequence[int]) -> Unreachable | None:
+    def _failure(self, exchange: WaitingExchange, missing: Sequence[int]) -> Unreachable | None:
         """Return why an exchange cannot complete: a missing source is gone, or a target that is no source is lost."""
         for source in missing:
             connected = self._connected.get(source)

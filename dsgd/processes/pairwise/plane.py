@@ -23,10 +23,8 @@ from torch import Tensor
 
 from dsgd.processes.pairwise.channel import Channel, PeerRequest, Unreachable
 from dsgd.processes.pairwise.exchanges import Exchanges
-from dsgd.processes.pairwise.frame_socket import LocalNode
-from dsgd.processes.pairwise.listener import PeerListener
-from dsgd.processes.pairwise.responder import Operation, Responder
-from dsgd.processes.pairwise.vector_pool import VectorPool
+from dsgd.processes.pairwise.frame_socket import LocalNode, VectorPool
+from dsgd.processes.pairwise.server import Operation, PeerListener, Responder
 from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
 
 POOL_SIZE = 8  # received vectors whose memory is used again
