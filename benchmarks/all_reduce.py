@@ -155,7 +155,7 @@ def work(rank: int, port: int, options: argparse.Namespace, results: SimpleQueue
                 if repeat:  # the first round is there to warm up
                     seconds[name].append(tuple((b - a) / options.steps for a, b in zip(begin, end, strict=True)))
         dist.barrier()
-    groups.leave()
+    dist.destroy_process_group()
     if rank == 0:
         results.put({name: [statistics.median(kind) for kind in zip(*of, strict=True)] for name, of in seconds.items()})
 

@@ -33,7 +33,7 @@ SMALL = {  # overrides, and the steps of a round
     "resnet8, digits, batch 32": (["model=resnet8", "batch_size=32"], 60),
     "resnet20, shapes, batch 32": (["model=resnet20", "data=shapes", "batch_size=32"], 8),
 }
-ALONE = Groups(0, 1, None, None, 0.0)
+ALONE = Groups(0, 1)
 WIDTHS = (28, 12, 9, 9, 11, 8)
 
 

@@ -29,7 +29,7 @@ from dsgd.problem.problem import Problem
 from dsgd.processes.worker.collectives import Groups, finish
 from dsgd.processes.worker.compute import Compute
 
-ALONE = Groups(0, 1, None, None, 0.0)
+ALONE = Groups(0, 1)
 LR, MOMENTUM, CLASSES = 0.01, 0.9, 1000
 
 

@@ -19,17 +19,14 @@ from dsgd.host.resources import cores
 from dsgd.host.signals import remembered
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
-from dsgd.processes.control.connection import CoordinatorConnection
-from dsgd.processes.control.hub import Hub
+from dsgd.processes.control import CoordinatorConnection, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
-from dsgd.processes.coordinator.evaluator import evaluate
-from dsgd.processes.coordinator.sharded import is_sharded
+from dsgd.processes.coordinator.sharded import evaluate, is_sharded
 from dsgd.processes.job import Limits, ProcessJob
 from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
-from dsgd.processes.worker.parameter_server import serve
+from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
-from dsgd.processes.worker.training import train
 from dsgd.record.checkpoint import read_state
 from dsgd.record.reader import read_status
 from dsgd.run.life import TrainingState, live

@@ -19,7 +19,7 @@ from tests.support.command import call
 from tests.support.simulate import experiment, simulate
 
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
-ALONE = Groups(0, 1, None, None, 0.0)
+ALONE = Groups(0, 1)
 CPU = torch.device("cpu")
 SMALL = ["model=resnet8", "model.width=4", "nodes=2", "batch_size=6", "optimizer.weight_decay=0.01"]
 # relative, of the whole gradient: 8 and 11 bits of a product, and their way through eight layers

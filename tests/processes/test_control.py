@@ -14,9 +14,16 @@ import pytest
 import torch
 
 from dsgd.processes.admission import MAX_STRANGERS
-from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
-from dsgd.processes.control.frames import CONTROL_MAGIC, FRAME, TEXT_LIMIT, VECTORS_LIMIT
-from dsgd.processes.control.hub import Event, Hub
+from dsgd.processes.control import (
+    CONTROL_MAGIC,
+    FRAME,
+    TEXT_LIMIT,
+    VECTORS_LIMIT,
+    CoordinatorConnection,
+    CoordinatorGone,
+    Event,
+    Hub,
+)
 from tests.support.prefork import Prefork
 from tests.support.watched_run import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
 

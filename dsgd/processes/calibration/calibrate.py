@@ -65,7 +65,7 @@ def step_times(
     x, buffers = problem.start.to(devices[0], copy=True), problem.start_buffers.to(devices[0], copy=True)
     for device in devices:
         prepare(experiment.precision, device)
-    compute = Compute(problem, devices, Groups(rank, 1, None, None, WORKER_WAIT_S))
+    compute = Compute(problem, devices, Groups(rank, 1))
     velocity = None
     times: list[float] = []
     for step in range(WARM_UP + repeats):

@@ -17,7 +17,7 @@ from torch import Tensor
 from dsgd.engine.marks import Mark, Progress, summary_of
 from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import measure
-from dsgd.processes.control.hub import Hub
+from dsgd.processes.control import Hub
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.coordinator.sharded import INTERRUPT_POLL_S, is_sharded, measure_in_parts
 from dsgd.processes.coordinator.snapshots import PendingSnapshots, combine_counters, initial_snapshots

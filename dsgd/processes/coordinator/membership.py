@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.experiment import Experiment
-from dsgd.processes.control.hub import Client
+from dsgd.processes.control import Client
 from dsgd.processes.job import HEARTBEAT_S, Limits
 
 

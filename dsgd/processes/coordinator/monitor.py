@@ -12,12 +12,10 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from dsgd.engine.marks import Counters
 from dsgd.engine.trace import TraceRow
-from dsgd.processes.control.frames import Message
-from dsgd.processes.control.hub import Client, Hub
+from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.coordinator.membership import Member, Membership
-from dsgd.processes.coordinator.schedule import LAST, SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
-from dsgd.processes.coordinator.snapshots import PendingSnapshots, Snapshot
+from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, Snapshot, SnapshotSchedule
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.launch.rendezvous import listen, serve_store
 

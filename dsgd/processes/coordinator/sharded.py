@@ -1,4 +1,4 @@
-"""Evaluates a mark in parts, on evaluator processes beside the workers.
+"""Evaluate a mark in parts, on evaluator processes beside the workers.
 
 The parts depend on the number of workers alone, and their sums are added in order: neither the number of evaluators
 nor who evaluates which part changes a result.
@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 
+import torch
 from torch import Tensor
 
 from dsgd.data.protocols import SharedDecoding
 from dsgd.experiment import Experiment
+from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import distinct, fields, output_model
 from dsgd.problem.problem import Problem, Sums, total
-from dsgd.processes.control.frames import Message
-from dsgd.processes.control.hub import Client
+from dsgd.processes.control import Client, Message
+from dsgd.processes.job import EXIT_FAILED, ProcessJob
+from dsgd.processes.worker.process import CoordinatorClient
 
 INTERRUPT_POLL_S = 0.1  # how often the thread that waits for parts checks for an interrupt
 
@@ -213,3 +218,33 @@ def measure_in_parts(
     by_model = [total(found[begin : begin + shards]) for begin in range(0, len(found), shards)]
     accuracies = [by_model[place].correct / by_model[place].samples for place in places if by_model]
     return fields(train, test, accuracies, xs)
+
+
+def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
+    """Evaluate parts as they come, until the coordinator ends the process or an evaluation raises."""
+    torch.set_num_threads(job.threads)
+    parts: SimpleQueue[EvaluationPart] = SimpleQueue()
+
+    def enqueue(message: Message, vectors: dict[str, Tensor]) -> None:
+        if message["kind"] == "evaluate":
+            x, buffers = vectors["x"], vectors["buffers"]
+            parts.put(EvaluationPart(message["mark"], x, buffers, sets=message["sets"], shard=message["shard"]))
+
+    client.send("hello", role="evaluator", name=f"evaluator {rank}")
+    client.listen(enqueue)
+    client.start_heartbeat(dict)
+    lower_thread_priority()
+    while True:
+        part = parts.get()
+        begin = time.monotonic()
+        try:
+            sums = part.evaluate(job.problem)
+        except Exception as error:  # whatever a model or a data set may raise
+            print(traceback.format_exc(), flush=True)
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            client.send("evaluated", error=text)
+            raise SystemExit(EXIT_FAILED) from error
+        i, k = part.shard
+        count = sum(of.samples for of in sums)
+        print(f"{part.mark}: part {i + 1} of {k}, {count} samples, {time.monotonic() - begin:.2f} s", flush=True)
+        client.send("evaluated", sums=sums)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsgd.host.signals import STOP_SIGNALS, signal_pipe
-from dsgd.processes.control.connection import CoordinatorConnection, CoordinatorGone
+from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 
 EXIT_GRACE_S = 3.0  # for children to end by themselves when the run is over
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15

@@ -11,10 +11,9 @@ import os
 import re
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -35,21 +34,13 @@ class CollectiveFailed(ConnectionError):
 class Groups:
     """The process groups of a worker. With one worker there are none, and all-reduce returns its input.
 
-    gradients: for the compute thread. vectors: for the thread of `Averaging`. timeout_s: limit of every operation.
+    gradients: for the compute thread. vectors: for the thread of `Averaging`.
     """
 
     rank: int
     nodes: int
-    gradients: dist.ProcessGroup | None
-    vectors: dist.ProcessGroup | None
-    timeout_s: float
-
-    def leave(self) -> None:
-        """Destroy the groups, even where peers are dead; takes at most the time limit. May be called again."""
-        # torch waits for a pending operation, in C++ and out of reach of an exception
-        leaving = threading.Thread(target=_destroy, name="leave groups", daemon=True)
-        leaving.start()
-        leaving.join(self.timeout_s)
+    gradients: dist.ProcessGroup | None = None
+    vectors: dist.ProcessGroup | None = None
 
 
 def join_groups(
@@ -62,7 +53,7 @@ def join_groups(
     ValueError if no interface has the address.
     """
     if nodes == 1:
-        return Groups(rank, nodes, None, None, timeout_s)
+        return Groups(rank, nodes)
     variable = f"{backend.upper()}_SOCKET_IFNAME"
     if not os.environ.get(variable):
         os.environ[variable] = interface_of(address)
@@ -74,10 +65,12 @@ def join_groups(
             dist.init_process_group(backend, store=store, rank=rank, world_size=nodes, timeout=limit)
             vectors = dist.new_group(backend=backend, timeout=limit)
     except CollectiveFailed:
-        _destroy()
+        if dist.is_initialized():
+            with suppress(RuntimeError):  # a dead peer cannot take part; there is nothing left to save
+                dist.destroy_process_group()
         raise
     assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
-    return Groups(rank, nodes, dist.group.WORLD, vectors, timeout_s)
+    return Groups(rank, nodes, dist.group.WORLD, vectors)
 
 
 @contextmanager
@@ -140,11 +133,3 @@ def finish(device: torch.device) -> None:
     """Wait for this thread's work on the device, so that other threads and the CPU may use the results."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
-
-
-def _destroy() -> None:
-    if dist.is_initialized():
-        try:
-            dist.destroy_process_group()
-        except RuntimeError:  # a dead peer cannot take part; there is nothing left to save
-            return

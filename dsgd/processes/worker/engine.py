@@ -21,19 +21,11 @@ from dsgd.experiment import Experiment
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
-from dsgd.processes.worker.coordinator_client import CoordinatorClient
+from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
 from dsgd.streams import stream
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
 T = TypeVar("T")
-
-
-class CannotGoOn(ConnectionError):
-    """Raised when something that the algorithm needs will not arrive. peer: the node it was expected from, if known."""
-
-    def __init__(self, text: str, peer: int | None = None) -> None:
-        super().__init__(text)
-        self.peer = peer
 
 
 class WorkerEngine:

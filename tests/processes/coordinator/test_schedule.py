@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dsgd.processes.coordinator.membership import Membership
-from dsgd.processes.coordinator.schedule import LAST, SnapshotSchedule
-from dsgd.processes.coordinator.snapshots import Snapshot
+from dsgd.processes.coordinator.snapshots import LAST, Snapshot, SnapshotSchedule
 from dsgd.processes.job import Limits
 from tests.support.cases import prepared
 

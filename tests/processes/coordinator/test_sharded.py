@@ -16,8 +16,7 @@ import torch
 
 from dsgd.host.resources import cores
 from dsgd.problem.problem import build_problem
-from dsgd.processes.control.connection import CoordinatorConnection
-from dsgd.processes.control.hub import Event, Hub
+from dsgd.processes.control import CoordinatorConnection, Event, Hub
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.coordinator.sharded import EvaluationPart
 from dsgd.processes.job import Limits, ProcessJob

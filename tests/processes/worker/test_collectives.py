@@ -12,7 +12,7 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, interface_of, join_groups
 
 GUARD_S = 120  # against hanging
-ALONE = Groups(0, 1, None, None, 0.0)
+ALONE = Groups(0, 1)
 Held = Callable[[str, int, Sequence[int]], None]
 
 two_and_three = pytest.mark.parametrize("nodes", [2, 3])
@@ -86,7 +86,6 @@ def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
     v = torch.randn(7)
     assert torch.equal(averaging.all_reduce_mean(v).result(), v)
     averaging.close()
-    ALONE.leave()
 
 
 def test_alone_nobody_is_met() -> None:

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.collectives import Groups
-from dsgd.processes.worker.compute import Compute
-from dsgd.processes.worker.replicas import GradientBucket, InOrderReducer, make_buckets
+from dsgd.processes.worker.compute import Compute, GradientBucket, InOrderReducer, make_buckets
 from dsgd.sim.simulation import build_problem
 from tests.support.collective_workers import assert_close, branches, own, point
 from tests.support.simulate import experiment
 
-ALONE = Groups(0, 1, None, None, 0.0)
+ALONE = Groups(0, 1)
 DECAY = ["optimizer.weight_decay=0.1", "optimizer.decay_norm_and_bias=false"]
 MODELS = {
     "mlp": ["model=mlp", "model.hidden=[16]"],

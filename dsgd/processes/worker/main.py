@@ -1,8 +1,10 @@
-"""Main function of a worker's process: join the run, train, and hand in snapshots until the coordinator ends it."""
+"""Main functions of workers and parameter servers: join the run, do the work, hand in snapshots until it ends."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
 from concurrent.futures import Future
 from datetime import timedelta
 
@@ -10,16 +12,16 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.engine.shard import Shard
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare
-from dsgd.processes.control.frames import Message
+from dsgd.processes.control import Message
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, Groups, join_groups
 from dsgd.processes.worker.compute import Compute
-from dsgd.processes.worker.coordinator_client import CoordinatorClient
-from dsgd.processes.worker.engine import CannotGoOn, WorkerEngine
-from dsgd.processes.worker.process import READ_CENTRE, connect_peers, open_plane
+from dsgd.processes.worker.engine import WorkerEngine
+from dsgd.processes.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
 
 
 def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
@@ -79,7 +81,7 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
 def _open_groups(job: ProcessJob, rank: int, address: str, store_port: int | None) -> Groups:
     """Join the process groups of a lock-step algorithm. Other algorithms get none: they must not depend on anybody."""
     if store_port is None:
-        return Groups(rank, 1, None, None, job.limits.timeout_s)
+        return Groups(rank, 1)
     store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
     backend = "nccl" if all(name.startswith("cuda") for name in job.devices[rank]) else "gloo"
     return join_groups(store, rank, job.experiment.nodes, backend, job.limits.timeout_s, address)
@@ -100,3 +102,53 @@ def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
         except Unreachable:
             continue
     raise CannotGoOn("no other worker is there to take the parameters from")
+
+
+def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement: bool) -> None:
+    """Answer the workers' calls, and hand in snapshots, until the coordinator ends the process."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    client.open_snapshot_channel(node)
+    experiment = job.experiment
+    p, k = experiment.nodes, experiment.algo.servers
+    index = node - p
+    shard = Shard(experiment.algo.server(job.problem.start.tensor_split(k)[index].clone()), p)
+    stored = {"counters": {}, "vectors": {}} if job.state is None else job.state["servers"][index]
+    for name, vector in stored["vectors"].items():
+        getattr(shard.server, name).copy_(vector)
+    lock = threading.Lock()
+    spans: list[tuple[float, float]] = []  # of calls, with `trace`
+
+    def answer(rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> tuple[Tensor | None, int]:
+        with lock:
+            if operation == READ_CENTRE:
+                return shard.server.x.clone(), 0
+            begin = time.monotonic()
+            result = shard.serve(rank, operation, part, scalars)
+            if experiment.trace:
+                spans.append((begin, time.monotonic()))
+            return result
+
+    plane = open_plane(job, node, client)
+    plane.bytes_sent = stored["counters"].get("bytes_sent", 0)
+    plane.serve(answer)
+    connect_peers(plane, client)
+    client.send("ready")
+    start_s = time.monotonic() - client.wait_for("go")["time_s"]
+
+    def counters() -> Message:
+        return {"bytes_sent": plane.bytes_sent}
+
+    def handle(message: Message, _: object) -> None:
+        if message["kind"] in ("mark", "checkpoint"):
+            with lock:
+                vectors = {name: v.clone() for name, v in vars(shard.server).items() if isinstance(v, Tensor)}
+                communicating = torch.tensor(spans, dtype=torch.float64).flatten().sub_(start_s)
+            if experiment.trace and message.get("last"):
+                vectors |= {"computing": communicating[:0], "communicating": communicating}
+            fields = {"key": message["key"], "steps": shard.version, "time_s": time.monotonic() - start_s}
+            client.submit({**fields, "counters": counters(), "extra": {}}, vectors)
+
+    client.start_heartbeat(lambda: {"steps": shard.version, "counters": counters()})
+    client.listen(handle)
+    client.wait_for_exit()

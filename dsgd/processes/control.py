@@ -1,21 +1,154 @@
-"""Hold the coordinator's end of all control connections, in one thread."""
+"""Messages between the coordinator and all other processes of a run: their bytes, and both ends of a connection.
+
+A message is one JSON object, with vectors behind it. A client opens its connection with CONTROL_MAGIC and the token, 36
+bytes. Then each side sends frames, little endian: bytes of JSON (4), bytes of vectors (8), the JSON, the vectors.
+`vectors` in the JSON lists their names, types and lengths. Nothing is ever unpickled.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import selectors
 import socket
+import struct
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dsgd.processes.admission import ENDED, Admission, OffenceLog
-from dsgd.processes.control.frames import CONTROL_MAGIC, FRAME, BadFrame, Message, decode_body, decode_header, encode
+
+CONTROL_MAGIC = b"dsgC"
+FRAME = struct.Struct("<IQ")
+TEXT_LIMIT = 1 << 20
+VECTORS_LIMIT = 1 << 36
+TEXT_ALIGNMENT = 64  # bytes; the JSON is padded to it, since vectors are used where they were received
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+Message = dict[str, Any]
+
+
+class BadFrame(Exception):
+    """A frame that the protocol does not allow; nothing behind it can be understood."""
+
+
+def encode(message: Mapping[str, Any], vectors: Mapping[str, Tensor]) -> list[memoryview]:
+    """Return the parts of a frame. The vectors must be contiguous and on the CPU; they are not copied."""
+    listed = [[name, str(v.dtype).removeprefix("torch."), v.numel()] for name, v in vectors.items()]
+    text = json.dumps({**message, "vectors": listed} if listed else message).encode()
+    text += b" " * (-len(text) % TEXT_ALIGNMENT)
+    parts = [v.numpy().data.cast("B") for v in vectors.values() if v.numel()]
+    return [memoryview(FRAME.pack(len(text), sum(map(len, parts))) + text), *parts]
+
+
+def decode_header(header: memoryview) -> tuple[int, int]:
+    """Return the bytes of JSON and the bytes of vectors that follow. Raises BadFrame beyond the limits."""
+    text_bytes, vectors_bytes = FRAME.unpack(header)
+    if not 0 < text_bytes <= TEXT_LIMIT or vectors_bytes > VECTORS_LIMIT:
+        raise BadFrame("a message had no possible length")
+    return text_bytes, vectors_bytes
+
+
+def decode_body(body: memoryview, text_bytes: int) -> tuple[Message, dict[str, Tensor]]:
+    """Return the message and its vectors, which share the memory of `body`. Raises BadFrame."""
+    vectors: dict[str, Tensor] = {}
+    begin = text_bytes
+    try:
+        message = json.loads(bytes(body[:text_bytes]))
+        message["kind"]
+        for name, dtype_name, length in message.pop("vectors", ()):
+            dtype = DTYPES[dtype_name]
+            vectors[name] = (
+                torch.frombuffer(body, dtype=dtype, count=length, offset=begin)
+                if length
+                else torch.empty(0, dtype=dtype)
+            )
+            begin += length * dtype.itemsize
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadFrame("a message was not readable") from error
+    if begin != len(body):
+        raise BadFrame("a message was not readable")
+    return message, vectors
+
+
+class CoordinatorGone(ConnectionError):
+    """The connection to the coordinator is lost."""
+
+
+class CoordinatorConnection:
+    """Send messages to the coordinator and receive its own. Any thread may send; one thread receives.
+
+    Raises CoordinatorGone when the coordinator has ended or was silent for timeout_s."""
+
+    def __init__(self, address: tuple[str, int], token: bytes, timeout_s: float) -> None:
+        try:
+            self.socket = socket.create_connection(address, timeout_s)
+        except OSError as error:
+            raise CoordinatorGone(f"the coordinator at {address[0]}:{address[1]} cannot be reached: {error}") from error
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.timeout_s = timeout_s
+        self._sending = threading.Lock()
+        self.local_address: str = self.socket.getsockname()[0]
+        self._write([memoryview(CONTROL_MAGIC + token)])
+
+    def send(self, message: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None) -> None:
+        """Send a message, with vectors that are contiguous and on the CPU."""
+        self._write(encode(message, vectors or {}))
+
+    def _write(self, parts: Sequence[memoryview]) -> None:
+        try:
+            with self._sending:
+                for part in parts:
+                    self.socket.sendall(part)
+        except OSError as error:
+            raise CoordinatorGone(f"the coordinator is gone: {error}") from error
+
+    def receive(self) -> Message:
+        """Return the next message without its vectors. The coordinator sends a heartbeat every second."""
+        return self.receive_with_vectors()[0]
+
+    def receive_with_vectors(self) -> tuple[Message, dict[str, Tensor]]:
+        """Return the next message and its vectors, in memory of their own."""
+        try:
+            text_bytes, vectors_bytes = decode_header(self._read(FRAME.size))
+            return decode_body(self._read(text_bytes + vectors_bytes), text_bytes)
+        except BadFrame as error:
+            raise CoordinatorGone(f"the coordinator sent nonsense: {error}") from error
+
+    def _read(self, count: int) -> memoryview:
+        room = memoryview(bytearray(count))
+        filled, silences = 0, 0
+        while filled < count:
+            try:
+                received = self.socket.recv_into(room[filled:])
+                silences = 0
+            except TimeoutError as error:
+                silences += 1  # the first may be our own: this process was stopped
+                if silences > 1:
+                    raise CoordinatorGone(f"the coordinator has been silent for {self.timeout_s:g} s") from error
+                continue
+            except OSError as error:
+                raise CoordinatorGone(f"the coordinator is gone: {error}") from error
+            if not received:
+                raise CoordinatorGone("the coordinator is gone")
+            filled += received
+        return room
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # already closed by the other side
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
 
 READS_PER_POLL = 64  # of one client, before the others are served
 CLOSING_SEND_S = 0.5

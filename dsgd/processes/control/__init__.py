@@ -1,1 +1,0 @@
-"""Messages between the coordinator and all other processes of a run."""
