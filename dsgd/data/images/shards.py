@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
@@ -16,9 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-BLOCK = 512  # bytes: tar files consist of these
 IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
-REGULAR, LONG_NAME, EXTENDED = (b"0", b"\0"), b"L", b"x"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,57 +72,26 @@ def _samples(path: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _members(path: str) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield (name, offset, length, first 512 bytes) of each file in a tar file.
-
-    Five times as fast as tarfile, which matters for two million headers."""
+    """Yield (name, offset, length, first 512 bytes) of each file in a tar file. A million files take about 24 s."""
     problem = f"data.path must hold readable tar files, got {path}: "
+    at = 0  # where the next header is
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            at, renamed = 0, None
-            while (header := os.pread(file.fileno(), 2 * BLOCK, at))[:BLOCK].strip(b"\0"):  # zeros are the end
-                kind, length, begin = header[156:157], _number(header[124:136]), at + BLOCK
-                if header[257:262] != b"ustar" or length is None:
-                    raise ValueError(f"{problem}no tar header at {at}")
-                at = begin + -(-length // BLOCK) * BLOCK
-                if kind in (LONG_NAME, EXTENDED):
-                    content = os.pread(file.fileno(), length, begin)
-                    renamed = content.rstrip(b"\0") if kind == LONG_NAME else _extended_path(content)
-                else:
-                    if kind in REGULAR:
-                        yield os.fsdecode(renamed or _name(header)), begin, length, header[BLOCK:]
-                    renamed = None
-            if at + BLOCK > size:
-                raise ValueError(f"{problem}cut off at {size} bytes")
+        with open(path, "rb", buffering=0) as file:
+            # where reading fails, what lies there says more than the error
+            with suppress(tarfile.ReadError), tarfile.open(fileobj=file, mode="r:") as archive:
+                while (member := archive.next()) is not None:
+                    archive.members.clear()  # pyright: ignore[reportAttributeAccessIssue]  # tarfile keeps every header
+                    at = archive.offset
+                    if member.isreg():
+                        opening = os.pread(file.fileno(), tarfile.BLOCKSIZE, member.offset_data)
+                        yield member.name, member.offset_data, member.size, opening
+            end = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)  # zeros, unless headers go on that tarfile cannot read
+            if len(end) < tarfile.BLOCKSIZE:
+                raise ValueError(f"{problem}cut off at {os.fstat(file.fileno()).st_size} bytes")
+            if end.strip(b"\0"):
+                raise ValueError(f"{problem}no tar header at {at}")
     except OSError as error:
         raise ValueError(f"{problem}{error.strerror}") from error
-
-
-def _name(header: bytes) -> bytes:
-    name = header[:100].partition(b"\0")[0]
-    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
-    return prefix + b"/" + name if prefix else name
-
-
-def _number(field: bytes) -> int | None:
-    """Read a size in a header: octal digits, or binary where they do not suffice."""
-    if field[:1] == b"\x80":
-        return int.from_bytes(field[1:], "big")
-    digits = field.strip(b" \0")
-    return int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else None
-
-
-def _extended_path(content: bytes) -> bytes | None:
-    """Return the path in an extended header: records of `length key=value` and a line feed."""
-    while content:
-        digits, _, _ = content.partition(b" ")
-        if not digits.isdigit() or not int(digits):
-            return None
-        record, content = content[len(digits) + 1 : int(digits) - 1], content[int(digits) :]
-        key, _, value = record.partition(b"=")
-        if key == b"path":
-            return value
-    return None
 
 
 def write_shards(folder: Path, split: str, samples: Iterable[tuple[bytes, int]], bytes_per_shard: int = 10**9) -> int:
