@@ -16,9 +16,8 @@ from rich.table import Table
 from dsgd.cli.arguments import Parser
 from dsgd.record.reader import read_config
 from dsgd.sweep import slurm, submission
-from dsgd.sweep.batch import script
 from dsgd.sweep.manifest import Point, Sweep, engine_of, identity, locked, point_of, read
-from dsgd.sweep.site import JobSize, Site
+from dsgd.sweep.site import JobSize, Site, script
 from dsgd.sweep.states import FINISHED, STATES, WAITING, PointState, finished, states
 
 SHOWN = 10  # points that `status` lists without --points

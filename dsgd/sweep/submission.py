@@ -8,9 +8,8 @@ from pathlib import Path
 
 from dsgd.record.writer import write_atomically
 from dsgd.sweep import slurm
-from dsgd.sweep.batch import script
 from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, read
-from dsgd.sweep.site import JobSize, Site, job_size
+from dsgd.sweep.site import JobSize, Site, job_size, script
 
 LOGS, JOBS = "logs", "jobs"
 

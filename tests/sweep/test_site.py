@@ -11,9 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from dsgd.cli.compose import composed
-from dsgd.sweep.batch import script
 from dsgd.sweep.manifest import Point, point_of
-from dsgd.sweep.site import JobSize, Site, directives, job_size
+from dsgd.sweep.site import JobSize, Site, directives, job_size, script
 
 DEFAULTS = Path(__file__).parents[2] / "conf" / "slurm" / "default.yaml"
 
