@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,7 @@ from dsgd.streams import stream
 PAD = 4  # pixels an augmented image may move in each direction
 
 
+@dataclass(eq=False, repr=False)
 class Classification:
     """8-bit images and labels, split over the workers.
 
@@ -25,26 +27,20 @@ class Classification:
     random, seeded by (seed, rank, step).
     """
 
-    def __init__(
-        self,
-        train: tuple[np.ndarray, np.ndarray],
-        test: tuple[np.ndarray, np.ndarray],
-        classes: int,
-        partition: Partition,
-        dtype: torch.dtype,
-        augment: bool = False,
-    ) -> None:
-        self.partition = partition
-        self.samples = len(train[0])
-        self.classes: int | None = classes
-        self.input_shape: tuple[int, ...] = train[0].shape[1:]
-        self.augment = augment
-        self.dtype = dtype
-        self._train_images, self._train_labels = map(torch.from_numpy, train)
-        self._test_images, self._test_labels = map(torch.from_numpy, test)
-        mean, deviation = channel_statistics(train[0])
-        self._mean = torch.from_numpy(mean).to(dtype).view(-1, 1, 1)
-        self._deviation = torch.from_numpy(deviation).to(dtype).view(-1, 1, 1)
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    classes: int
+    partition: Partition
+    dtype: torch.dtype
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        self.samples = len(self.train[0])
+        self.input_shape: tuple[int, ...] = self.train[0].shape[1:]
+        self._train_images, self._train_labels = map(torch.from_numpy, self.train)
+        self._test_images, self._test_labels = map(torch.from_numpy, self.test)
+        statistics = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(self.train[0]))
+        self._mean, self._deviation = (of.view(-1, 1, 1) for of in statistics)
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""

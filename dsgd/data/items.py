@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -42,42 +43,34 @@ def read_sample(name: str, samples: Samples, index: int, classes: int) -> tuple[
     return value, number
 
 
+@dataclass(eq=False, repr=False)
 class Items:
-    """Samples of two map-style data sets, split over the workers.
+    """Samples of two map-style data sets, split over the workers. name: of the data, for errors.
 
     Torch's global random stream, from which they draw augmentation, is seeded by (seed, rank, step)."""
 
-    def __init__(
-        self,
-        name: str,
-        train: Samples,
-        test: Samples,
-        classes: int,
-        input_shape: tuple[int, ...],
-        partition: Partition,
-        dtype: torch.dtype,
-    ) -> None:
-        self.partition = partition
-        self.samples = len(train)
-        self.classes: int | None = classes
-        self.input_shape = input_shape
-        self.dtype = dtype
-        self._name = name
-        self._train = train
-        self._test = test
-        self._labels = classes
+    name: str
+    train: Samples
+    test: Samples
+    classes: int
+    input_shape: tuple[int, ...]
+    partition: Partition
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self.samples = len(self.train)
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, *input_shape] and labels [b] of worker `rank` at its own step `step`. Raises DataLost."""
         indices = self.partition.indices(rank, step).tolist()
         with _seeded("augmentation", self.partition.seed, rank, step):
-            return self._read(self._train, indices)
+            return self._read(self.train, indices)
 
     def evaluation(
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and labels of the test or training set in batches. limit, shard: see `evaluation_order`."""
-        samples = self._test if test else self._train
+        samples = self.test if test else self.train
         order = evaluation_order(len(samples), test, limit, shard).tolist()
         for begin in range(0, len(order), EVALUATION_BATCH):
             with _seeded("evaluation", int(test), begin, *(shard if shard[1] > 1 else ())):
@@ -92,10 +85,10 @@ class Items:
         inputs = torch.empty(len(indices), *self.input_shape, dtype=self.dtype)
         labels = torch.empty(len(indices), dtype=torch.int64)
         for row, index in enumerate(indices):
-            value, labels[row] = read_sample(self._name, samples, index, self._labels)
+            value, labels[row] = read_sample(self.name, samples, index, self.classes)
             if value.shape != self.input_shape:
                 first, other = (" x ".join(map(str, shape)) for shape in (self.input_shape, value.shape))
-                raise DataLost(f"{self._name}: sample {index} must be {first} as the first one, got {other}")
+                raise DataLost(f"{self.name}: sample {index} must be {first} as the first one, got {other}")
             inputs[row] = value
         return inputs, labels
 

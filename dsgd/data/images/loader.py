@@ -6,6 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ EVALUATION_BATCH = 128  # images: bounds the memory
 IN_A_ROW = 100  # so many broken images, one after the other, end the run: something else is wrong
 
 
+@dataclass(eq=False, repr=False)
 class Images:
     """Training and test images, split over the workers.
 
@@ -36,27 +38,20 @@ class Images:
     scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        partition: Partition,
-        dtype: torch.dtype,
-        decoder: str,
-        on_error: str,
-        processes: int | None,
-    ) -> None:
-        self.partition = partition
-        self.samples = len(layout.train.labels)
-        self.classes: int | None = len(layout.classes)
-        self.input_shape: tuple[int, ...] = (3, SIDE, SIDE)
-        self.dtype = dtype
+    layout: Layout
+    partition: Partition
+    dtype: torch.dtype
+    decoder: str
+    on_error: str
+    processes: int | None
+
+    def __post_init__(self) -> None:
+        self.samples = len(self.layout.train.labels)
+        self.classes = len(self.layout.classes)
+        self.input_shape = (3, SIDE, SIDE)
         self.broken = 0
         self.scale = torch.from_numpy(1 / DEVIATION).view(3, 1, 1)
         self.shift = torch.from_numpy(-MEAN / DEVIATION).view(3, 1, 1)
-        self._layout = layout
-        self._decoder = decoder
-        self._on_error = on_error
-        self._processes = processes
         self._sharing = 1  # processes of this machine that ask for batches
         self._pool: DecodingPool | None = None
         self._ahead: dict[int, deque[tuple[int, PendingBatch]]] = {}  # by rank, in the order of steps
@@ -87,7 +82,7 @@ class Images:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and labels of the test or training set in batches, not augmented. limit, shard: see
         `evaluation_order`."""
-        source = self._layout.test if test else self._layout.train
+        source = self.layout.test if test else self.layout.train
         order = evaluation_order(len(source.labels), test, limit, shard)
         pool = self._here()
         batches: deque[PendingBatch] = deque()
@@ -119,8 +114,8 @@ class Images:
         if self._pool is not None and self._pool.owner != os.getpid():
             self.close()
         if self._pool is None:
-            processes = self._processes or max(1, cores() // self._sharing)
-            self._pool = DecodingPool(processes, self._decoder, self._substitute)
+            processes = self.processes or max(1, cores() // self._sharing)
+            self._pool = DecodingPool(processes, self.decoder, self._substitute)
         return self._pool
 
     def _training_batch(self, rank: int, step: int) -> PendingBatch:
@@ -146,7 +141,7 @@ class Images:
 
     def _pending_of(self, rank: int, step: int) -> PendingBatch:
         indices = self.partition.indices(rank, step)
-        return self._pending(self._layout.train, indices, (self.partition.seed, rank, step))
+        return self._pending(self.layout.train, indices, (self.partition.seed, rank, step))
 
     def _pending(self, source: ImageSource, samples: np.ndarray, key: tuple[int, int, int] | None) -> PendingBatch:
         if self._substitutes:
@@ -155,7 +150,7 @@ class Images:
 
     def _known(self, source: ImageSource, sample: int) -> int:
         """Return the sample, or what stands in for it if it is known to be broken."""
-        test = source is self._layout.test
+        test = source is self.layout.test
         while (test, sample) in self._substitutes:
             sample = self._substitutes[test, sample]
         return sample
@@ -164,8 +159,8 @@ class Images:
         """Return the sample that stands in for a broken one: the next that is not known to be broken, in every batch.
 
         Raises DataLost with on_error=fail, or if there are too many broken ones in a row."""
-        name, test = source.name(sample), source is self._layout.test
-        if self._on_error == "fail":
+        name, test = source.name(sample), source is self.layout.test
+        if self.on_error == "fail":
             raise DataLost(f"data.on_error=fail: {name} {reason}")
         samples = len(source.labels)
         other = (sample + 1) % samples

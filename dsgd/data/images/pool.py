@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -49,7 +50,7 @@ for number in {signals}:
     signal.signal(number, signal.SIG_IGN)
 sys.path[:] = {path!r}
 from dsgd.data.images.decoding_process import serve
-serve({channel}, {memory}, {parent}, {decoder!r})
+serve(*{arguments!r})
 """
 
 # (source, broken sample, reason): the sample that stands in for it; raises DataLost
@@ -74,15 +75,15 @@ class PendingBatch:
         return torch.from_numpy(self.source.labels[self.samples])
 
 
+@dataclass(eq=False)
 class PendingChunk:
     """The rows of a batch that one request is for. slot: where the pixels go, None before the request is sent.
     missing: positions in the chunk that have no pixels yet."""
 
-    def __init__(self, batch: PendingBatch, rows: slice) -> None:
-        self.batch = batch
-        self.rows = rows
-        self.slot: int | None = None
-        self.missing = list(range(rows.stop - rows.start))
+    batch: PendingBatch
+    rows: slice
+    missing: list[int]
+    slot: int | None = None
 
 
 class DecodingPool:
@@ -111,20 +112,10 @@ class DecodingPool:
         self.close = weakref.finalize(self, _end, self._link, self.processes, self.owner)
 
     def _start(self, channel: int, memory: int, decoder: str) -> subprocess.Popen[bytes]:
-        program = PROGRAM.format(
-            signals=list(map(int, SIGNALS)),
-            path=sys.path,
-            channel=channel,
-            memory=memory,
-            parent=self.owner,
-            decoder=decoder,
-        )
-        return subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(channel, memory),
-            env=os.environ | SINGLE,
-        )
+        signals, files = list(map(int, SIGNALS)), (channel, memory)
+        program = PROGRAM.format(signals=signals, path=sys.path, arguments=(*files, self.owner, decoder))
+        command = [sys.executable, "-c", program]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=files, env=os.environ | SINGLE)
 
     def has_room(self, batch: PendingBatch) -> bool:
         """Return whether there are slots for a batch that is decoded ahead."""
@@ -133,9 +124,9 @@ class DecodingPool:
     def submit(self, batch: PendingBatch) -> None:
         """Begin to decode a batch."""
         count = len(batch.samples)
-        self._waiting.extend(
-            PendingChunk(batch, slice(start, min(start + CHUNK, count))) for start in range(0, count, CHUNK)
-        )
+        for start in range(0, count, CHUNK):
+            stop = min(start + CHUNK, count)
+            self._waiting.append(PendingChunk(batch, slice(start, stop), list(range(stop - start))))
         self.outstanding += count
         self._send()
 
