@@ -5,6 +5,7 @@ Source: Russakovsky et al. 2015, ImageNet large scale visual recognition challen
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dsgd.data.images import SIDE
 from dsgd.data.images.decode import DECODERS, choose_decoder
-from dsgd.data.images.generate import Generated, announce, default_folder
+from dsgd.data.images.generate import Generated, default_folder
 from dsgd.data.images.layout import Layout, find_images
 from dsgd.data.partition import Partition, check_share
 
@@ -109,8 +110,9 @@ class ImageNetLike:
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
         if not self._images.check(self.folder):
-            announce(self.classes * (self.samples_per_class + self.test_per_class), self.folder)
-        self._images.make(self.folder)
+            count = self.classes * (self.samples_per_class + self.test_per_class)
+            print(f"data: generating {count} images in {self.folder}, once", file=sys.stderr)
+            self._images.make(self.folder)
         found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers)
         return found.load(nodes, batch_size, seed, dtype)
 

@@ -84,7 +84,8 @@ class Shapes:
             shape[chosen] = distance(u[chosen], v[chosen])
         background = rng.uniform(0, 1, (count, self.channels, 1, 1)).astype(np.float32)
         contrast = rng.uniform(0.4, 0.6, background.shape).astype(np.float32)
-        image = background + self._cover(shape, radius) * _away(background, contrast)
+        away = np.where(background < 0.5, contrast, -contrast)  # brighter on dark backgrounds, darker on light ones
+        image = background + self._cover(shape, radius) * away
         for _ in range(CLUTTER):
             speck = np.full(count, 0.1)
             u, v = self._frame(rng.uniform(-1, 1, (2, count)), speck, np.zeros(count))
@@ -111,34 +112,12 @@ CHUNK_PIXELS = 1 << 20  # drawn at once, so that memory does not grow with the n
 CLUTTER = 2  # specks in every image
 
 
-def _away(background: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """Return the contrast: positive on dark backgrounds, negative on light ones."""
-    return np.where(background < 0.5, contrast, -contrast)
-
-
 def _disc(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.hypot(u, v) - 1
 
 
 def _box(u: np.ndarray, v: np.ndarray, width: float, height: float) -> np.ndarray:
     return np.maximum(abs(u) - width, abs(v) - height)
-
-
-def _cross(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return np.minimum(_box(u, v, 1, 0.3), _box(u, v, 0.3, 1))
-
-
-def _triangle(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return np.maximum(abs(u) * 0.866 + v * 0.5, -v) - 0.5
-
-
-def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return np.hypot(abs(u) - 0.6, v) - 0.4
-
-
-def _stripes(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Distance to three bars side by side."""
-    return np.minimum(_box(u, v, 0.18, 0.9), _box(abs(u) - 0.75, v, 0.18, 0.9))
 
 
 def _star(u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -152,11 +131,11 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "disc": _disc,
     "ring": lambda u, v: abs(np.hypot(u, v) - 0.75) - 0.22,
     "bar": lambda u, v: _box(u, v, 1, 0.25),
-    "triangle": _triangle,
-    "cross": _cross,
-    "dots": _dots,
+    "triangle": lambda u, v: np.maximum(abs(u) * 0.866 + v * 0.5, -v) - 0.5,
+    "cross": lambda u, v: np.minimum(_box(u, v, 1, 0.3), _box(u, v, 0.3, 1)),
+    "dots": lambda u, v: np.hypot(abs(u) - 0.6, v) - 0.4,
     "square": lambda u, v: _box(u, v, 0.85, 0.85),
-    "stripes": _stripes,
+    "stripes": lambda u, v: np.minimum(_box(u, v, 0.18, 0.9), _box(abs(u) - 0.75, v, 0.18, 0.9)),
     "half disc": lambda u, v: np.maximum(_disc(u, v), v),
     "crescent": lambda u, v: np.maximum(_disc(u, v), 0.9 - np.hypot(u, v - 0.6)),
     "corner": lambda u, v: np.minimum(_box(u, v + 0.6, 0.85, 0.25), _box(u + 0.6, v, 0.25, 0.85)),

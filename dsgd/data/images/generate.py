@@ -10,7 +10,6 @@ import json
 import math
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -128,10 +127,6 @@ def default_folder(name: str) -> Path:
     """Return the folder in the user's cache for generated images of this name."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "dsgd" / "imagenet-like" / name
-
-
-def announce(count: int, folder: Path) -> None:
-    print(f"data: generating {count} images in {folder}, once", file=sys.stderr)
 
 
 def _blotches(rng: np.random.Generator, size: tuple[int, int], cells: int, mode: str) -> Image.Image:
