@@ -44,7 +44,7 @@ class MLP:
         labelled("mlp", classes)
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.mlp import multilayer_perceptron
+        from dsgd.models.networks import multilayer_perceptron
 
         return multilayer_perceptron(self.hidden, input_shape, labelled("mlp", classes))
 
@@ -72,7 +72,7 @@ class ResNet:
             raise ValueError(f"model=resnet{self.depth} needs images of at least 8 x 8 pixels, got inputs of {shape}")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.resnet import CifarResNet
+        from dsgd.models.networks import CifarResNet
 
         self.check(input_shape, classes)
         labels = labelled(f"resnet{self.depth}", classes)
@@ -88,7 +88,7 @@ class Vector:
             raise ValueError("model=vector needs data=quadratic")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.vector import FreeVector
+        from dsgd.models.networks import FreeVector
 
         self.check(input_shape, classes)
         return FreeVector(input_shape[0])

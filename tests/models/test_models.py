@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from dsgd import models
 from dsgd.models import MLP, ModelConfig, ResNet, Vector
-from dsgd.models.resnet import Block
+from dsgd.models.networks import Block
 
 torch.set_num_threads(1)
 

@@ -1,23 +1,48 @@
-"""Residual networks for small images: He et al. 2015, "Deep residual learning", arXiv 1512.03385, section 4.2.
+"""Build the networks of dsgd itself: fully connected ones, residual ones for small images, and a parameter vector.
 
-A 3 x 3 convolution, three stages of n blocks at w, 2w and 4w channels (each stage halves the image), the mean over
-pixels, one linear layer: 6n + 2 weighted layers. Shortcuts are the paper's option A: where a stage begins they take
-every second pixel and pad the new channels with zeros, so they have no parameters. At w = 16, 3 colours and 10
-classes, ResNet-20 has 269,722 parameters, ResNet-56 853,018.
-
-Only out-of-place operations and no branch on values: the module runs under torch.func.functional_call and torch.vmap.
+Only out-of-place operations and no branch on values: the modules run under torch.func.functional_call and torch.vmap.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def multilayer_perceptron(hidden: Sequence[int], input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Build [b, *input_shape] -> [b, classes] logits, with a hidden layer per entry of `hidden` (none: linear)."""
+    widths = [math.prod(input_shape), *hidden, classes]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])  # the logits are not rectified
+
+
+class FreeVector(nn.Module):
+    """One parameter `x` [dim], from 0. The output is x whatever the input: [b, ...] -> [b, dim]."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.x.expand(inputs.shape[0], -1)
+
+
 class CifarResNet(nn.Module):
-    """[b, channels, height, width] -> [b, classes] logits; height and width at least 8."""
+    """Residual network for small images: [b, channels, height, width] -> [b, classes] logits; at least 8 x 8 pixels.
+
+    Source: He et al. 2015, "Deep residual learning", arXiv 1512.03385, section 4.2. A 3 x 3 convolution, three stages
+    of n blocks at w, 2w and 4w channels (each stage halves the image), the mean over pixels, one linear layer: 6n + 2
+    weighted layers. Shortcuts are the paper's option A: where a stage begins they take every second pixel and pad the
+    new channels with zeros, so they have no parameters. At w = 16, 3 colours and 10 classes, ResNet-20 has 269,722
+    parameters, ResNet-56 853,018.
+    """
 
     def __init__(self, depth: int, width: int, norm: str, channels: int, classes: int) -> None:
         super().__init__()
