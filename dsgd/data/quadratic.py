@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,5 +83,4 @@ class Quadratic:
         from dsgd.data.quadratic_loss import QuadraticData
 
         self.check(nodes, batch_size)
-        noise = partial(self.gradient_noise, seed)
-        return QuadraticData(self.curvature(), *self.targets(nodes, seed), noise, dtype)
+        return QuadraticData(self, nodes, seed, dtype)

@@ -36,20 +36,18 @@ class ImageSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """Files in folder/class/. Their names are one string of bytes: a million Python strings would take 100 MB, and be
-    copied to every forked process by counting references."""
+    """Files in folder/class/. Their names are one array: a million Python strings would take 100 MB, and be copied to
+    every forked process by counting references."""
 
     folder: str
-    names: bytes  # class/file after class/file
-    ends: np.ndarray  # [n] int64, where each name ends
+    names: np.ndarray  # [n] bytes, class/file
     labels: np.ndarray  # [n] int64
 
     def place(self, sample: int) -> Place:
         return self.name(sample), 0, -1
 
     def name(self, sample: int) -> str:
-        start = self.ends[sample - 1] if sample else 0
-        return os.path.join(self.folder, os.fsdecode(self.names[start : self.ends[sample]]))
+        return os.path.join(self.folder, os.fsdecode(self.names[sample]))
 
 
 @dataclass(frozen=True)
@@ -117,21 +115,16 @@ def _same_classes(train: set[str], test: set[str]) -> None:
 
 
 def _files(folder: Path, classes: Sequence[str], strict: bool) -> Folder:
-    names: list[bytes] = []
-    lengths: list[np.ndarray] = []
-    counts = []
+    names: list[np.ndarray] = []  # by class
     for label in classes:
         entries = [entry for entry in _entries(folder / label) if entry.name.lower().endswith(EXTENSIONS)]
         if not entries:
             raise ValueError(f"data.path must hold images of every class, found none in {folder / label}")
         if strict:
             _check_files(entries)
-        encoded = [os.fsencode(f"{label}/{name}") for name in sorted(entry.name for entry in entries)]
-        names.append(b"".join(encoded))
-        lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-        counts.append(len(encoded))
-    labels = np.repeat(np.arange(len(classes)), counts)
-    return Folder(str(folder), b"".join(names), np.concatenate(lengths).cumsum(), labels)
+        names.append(np.array([os.fsencode(f"{label}/{name}") for name in sorted(entry.name for entry in entries)]))
+    labels = np.repeat(np.arange(len(classes)), [len(of_one) for of_one in names])
+    return Folder(str(folder), np.concatenate(names), labels)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
