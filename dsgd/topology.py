@@ -33,8 +33,7 @@ DRAWS_UNTIL_CONNECTED = 1000
 class Topology:
     """A cycle of doubly stochastic mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`.
 
-    rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included.
-    """
+    rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included."""
 
     name: str
     nodes: int
@@ -47,8 +46,7 @@ class Topology:
     def sources(self, rank: int, step: int = 0) -> Peers:
         """Return the nodes that `rank` receives from at this step, without itself, ordered by (peer - rank) mod nodes.
 
-        That order keeps the nodes of a circulant graph from all turning to the same peer first.
-        """
+        That order keeps the nodes of a circulant graph from all turning to the same peer first."""
         return self._sources[step % len(self.rows)][rank]
 
     def targets(self, rank: int, step: int = 0) -> Peers:
@@ -73,8 +71,7 @@ class Topology:
         The factor is s ** (1 / len(rows)), where s is the largest singular value of the product of one cycle of
         (W - 11'/p). For one symmetric W that is its second largest |eigenvalue|, the usual definition; eigenvalues of
         other W need not bound a step, and the steps of a time-varying graph contract only together. Computed when first
-        asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for the others.
-        """
+        asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for the others."""
         factor = self._contraction_of_a_cycle()
         if factor < self.nodes * np.finfo(float).eps:
             return 1.0  # an exact average but for rounding, which the root would blow up: (1e-16) ** (1 / 10) = 0.025
@@ -113,8 +110,7 @@ class TopologyConfig(Protocol):
     def build(self, nodes: int, seed: int) -> Topology:
         """Return the topology over `nodes` >= 1 nodes. seed: the run's, used by random graphs only.
 
-        Raises ValueError, one line, where the choice and the number of nodes do not fit.
-        """
+        Raises ValueError, one line, where the choice and the number of nodes do not fit."""
         ...
 
 
@@ -122,8 +118,7 @@ class TopologyConfig(Protocol):
 class Ring:
     """Each node and its two neighbours, 1/3 each; of two nodes 1/2 each, the one neighbour counts once.
 
-    Degree 2. Eigenvalues (1 + 2 cos(2 pi k / p)) / 3; gap (2/3)(1 - cos(2 pi / p)) for p >= 4: 0.195 at 8 nodes.
-    """
+    Degree 2. Eigenvalues (1 + 2 cos(2 pi k / p)) / 3; gap (2/3)(1 - cos(2 pi / p)) for p >= 4: 0.195 at 8 nodes."""
 
     def build(self, nodes: int, seed: int) -> Topology:
         return Topology("ring", nodes, (_circulant(nodes, (-1, 0, 1)),))
@@ -142,8 +137,7 @@ class Complete:
 class Star:
     """Node 0 is the hub; 1/p on every edge, by Metropolis and uniform weights alike, as every edge ends at the hub.
 
-    Degree p - 1 at the hub, whose port saturates like a server's, 1 elsewhere. Eigenvalues 1, 1 - 1/p, 0; gap 1/p.
-    """
+    Degree p - 1 at the hub, whose port saturates like a server's, 1 elsewhere. Eigenvalues 1, 1 - 1/p, 0; gap 1/p."""
 
     def build(self, nodes: int, seed: int) -> Topology:
         import networkx as nx
@@ -157,8 +151,7 @@ class Torus:
 
     rows: null takes the most nearly square grid and refuses a prime number of nodes above 2; 1 makes a ring.
     Sides >= 3: degree 4, 1/5 each, eigenvalues (1 + 2 cos(2 pi i / rows) + 2 cos(2 pi j / columns)) / 5; r x r with
-    r >= 4 has gap (2/5)(1 - cos(2 pi / r)): 0.4 at 4 x 4, 0.0764 at 10 x 10.
-    """
+    r >= 4 has gap (2/5)(1 - cos(2 pi / r)): 0.4 at 4 x 4, 0.0764 at 10 x 10."""
 
     rows: int | None = None
 
@@ -183,8 +176,7 @@ class Torus:
 class Hypercube:
     """Neighbours are the nodes whose numbers differ in one bit; p = 2^q, degree q, 1/(q+1) each.
 
-    Eigenvalues 1 - 2k/(q+1); gap 2/(q+1) for q >= 1: 0.5 at 8 nodes, 1/3 at 32.
-    """
+    Eigenvalues 1 - 2k/(q+1); gap 2/(q+1) for q >= 1: 0.5 at 8 nodes, 1/3 at 32."""
 
     def build(self, nodes: int, seed: int) -> Topology:
         import networkx as nx
@@ -200,8 +192,7 @@ class Hypercube:
 class Exponential:
     """Static exponential graph, directed: i sends to i + 2^k for every k < L = ceil(log2 p), all weights 1/(L+1).
 
-    Degree L; gap 2/(L+1) for even p: 0.5 at 8 nodes, 1/3 at 32. `OnePeerExponential` uses one of the L edges a step.
-    """
+    Degree L; gap 2/(L+1) for even p: 0.5 at 8 nodes, 1/3 at 32. `OnePeerExponential` uses one of the L edges a step."""
 
     def build(self, nodes: int, seed: int) -> Topology:
         return Topology("exponential", nodes, (_circulant(nodes, (0, *_powers_of_two(nodes))),))
@@ -212,8 +203,7 @@ class OnePeerExponential:
     """One-peer exponential graph, time-varying, directed: at step t, i sends to i + 2^(t mod L), L = ceil(log2 p).
 
     W_t = (I + P^(2^(t mod L))) / 2 with P the cyclic shift; degree 1. L consecutive steps multiply to 11'/p exactly
-    if and only if p = 2^L, where the gap is therefore 1.
-    """
+    if and only if p = 2^L, where the gap is therefore 1."""
 
     def build(self, nodes: int, seed: int) -> Topology:
         offsets = _powers_of_two(nodes) or (0,)
@@ -225,8 +215,7 @@ class RandomRegular:
     """A connected graph drawn among those in which every node has `degree` neighbours, 1/(degree+1) each.
 
     degree: degree * nodes must be even. seed: of the graph alone; null takes the run's.
-    Gap for many nodes 1 - (1 + 2 sqrt(degree - 1)) / (degree + 1): 0.043 for degree 3; about 0.09 at 32 nodes.
-    """
+    Gap for many nodes 1 - (1 + 2 sqrt(degree - 1)) / (degree + 1): 0.043 for degree 3; about 0.09 at 32 nodes."""
 
     degree: int = 3
     seed: int | None = None
@@ -267,8 +256,7 @@ class File:
     path: a list of edges, one `i j` a line, nodes 0 to p - 1, each edge once, or all of them in both directions; or a
     symmetric adjacency matrix, p lines of p numbers 0 or 1 (two numbers a line are always read as an edge).
     weights: `metropolis` puts 1 / (1 + max(deg_i, deg_j)) on edge ij; `uniform` 1 / (1 + the largest degree) on every
-    edge, never more, so it usually mixes more slowly; equal on regular graphs. The rest of a row is on its diagonal.
-    """
+    edge, never more, so it usually mixes more slowly; equal on regular graphs. The rest of a row is on its diagonal."""
 
     path: str
     weights: str = "metropolis"

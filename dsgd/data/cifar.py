@@ -84,8 +84,7 @@ class Cifar:
 def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read images [n, 3, 32, 32] uint8 and labels [n] int64, in [0, classes), from one file.
 
-    Runs no code that the file names. Raises ValueError, naming the file, if it is damaged or something else.
-    """
+    Runs no code that the file names. Raises ValueError, naming the file, if it is damaged or something else."""
     try:
         with path.open("rb") as file:
             content = ArrayUnpickler(file, encoding="bytes").load()

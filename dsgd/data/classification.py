@@ -24,8 +24,7 @@ class Classification:
     Inputs are normalised per channel, to mean 0 and standard deviation 1 on the training set.
     train, test: images [n, channels, height, width] uint8 and labels [n] int64. Images stay 8-bit until a batch is
     made, a quarter of the memory. augment: every batch is moved by up to 4 pixels (black comes in) and mirrored at
-    random, seeded by (seed, rank, step).
-    """
+    random, seeded by (seed, rank, step)."""
 
     train: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
@@ -103,8 +102,7 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation [channels], float64, of 8-bit images [n, channels, height, width].
 
     Sums are exact integers and need no float copy of the images. The deviation of a constant channel is set to 1, so
-    that it can be divided by.
-    """
+    that it can be divided by."""
     count = images[:, 0].size
     mean = images.sum(axis=(0, 2, 3), dtype=np.int64) / count
     square = np.einsum("nchw,nchw->c", images, images, dtype=np.int64) / count
@@ -116,8 +114,7 @@ def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor)
     """Shift each image by (down, right) pixels, zeros coming in, then flip it left to right where `mirror`.
 
     The same as padding by 4, cropping at (4 - down, 4 - right) and flipping. images: [b, channels, height, width];
-    down, right: [b] integers in [-4, 4]; mirror: [b] bool. Returns a new tensor.
-    """
+    down, right: [b] integers in [-4, 4]; mirror: [b] bool. Returns a new tensor."""
     height, width = images.shape[2:]
     padded = F.pad(images, (PAD, PAD, PAD, PAD))
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view

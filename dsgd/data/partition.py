@@ -31,8 +31,7 @@ class Partition:
     """Mini-batches as a pure function of (rank, step), so that a resumed run needs only the step number.
 
     Every epoch has a permutation of its own, split into one share of floor(samples / nodes) per worker; samples
-    that do not fill a share or a batch are left out of that epoch. Within an epoch no sample is seen twice.
-    """
+    that do not fill a share or a batch are left out of that epoch. Within an epoch no sample is seen twice."""
 
     samples: int
     nodes: int
@@ -50,8 +49,7 @@ class Partition:
     def indices(self, rank: int, step: int) -> np.ndarray:
         """Return the samples of worker `rank` at its step `step`: [batch_size], int64, each in [0, samples).
 
-        Raises ValueError if rank is not in [0, nodes) or step is negative.
-        """
+        Raises ValueError if rank is not in [0, nodes) or step is negative."""
         if not 0 <= rank < self.nodes:
             raise ValueError(f"rank must be in [0, {self.nodes}), got {rank}")
         if step < 0:

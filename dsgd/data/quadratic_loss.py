@@ -42,8 +42,7 @@ class QuadraticData:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over b of 0.5 sum_j h_j (x_j - c_j)^2 + sum_j n_j x_j, a scalar.
 
-        outputs: x, [b, dim]. targets: c and n, [b, 2, dim].
-        """
+        outputs: x, [b, dim]. targets: c and n, [b, 2, dim]."""
         return self._each(outputs, targets).mean()
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

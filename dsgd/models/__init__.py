@@ -21,8 +21,7 @@ class ModelConfig(Protocol):
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         """Raise ValueError if the model cannot serve samples of `input_shape` (no batch axis) with `classes` labels.
 
-        classes: None for data without labels (data=quadratic).
-        """
+        classes: None for data without labels (data=quadratic)."""
         ...
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:

@@ -41,8 +41,7 @@ class CifarResNet(nn.Module):
     of n blocks at w, 2w and 4w channels (each stage halves the image), the mean over pixels, one linear layer: 6n + 2
     weighted layers. Shortcuts are the paper's option A: where a stage begins they take every second pixel and pad the
     new channels with zeros, so they have no parameters. At w = 16, 3 colours and 10 classes, ResNet-20 has 269,722
-    parameters, ResNet-56 853,018.
-    """
+    parameters, ResNet-56 853,018."""
 
     def __init__(self, depth: int, width: int, norm: str, channels: int, classes: int) -> None:
         super().__init__()

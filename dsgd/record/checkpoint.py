@@ -21,8 +21,7 @@ class CheckpointError(ValueError):
 def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> None:
     """Replace the checkpoint in a folder; a crash leaves the previous one as it was.
 
-    header: plain values, for `read_header`. state: plain values and tensors, for `read_state`.
-    """
+    header: plain values, for `read_header`. state: plain values and tensors, for `read_state`."""
     import torch
 
     buffer = io.BytesIO()

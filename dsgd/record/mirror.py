@@ -137,8 +137,7 @@ def begin(folder: Path) -> wandb.Run:
 def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
     """Yield the whole lines of a file as it grows.
 
-    wakes: anything read from it says that there may be new lines; its end, that the file is complete.
-    """
+    wakes: anything read from it says that there may be new lines; its end, that the file is complete."""
     rest = b""
     with path.open("rb") as file:
         ended = False

@@ -36,8 +36,7 @@ class Run:
     """One run record.
 
     folder: where it was read, as the user named it. config: the resolved configuration, nested.
-    metrics: the marks in file order. summary: None while the run goes on, or if it was killed.
-    """
+    metrics: the marks in file order. summary: None while the run goes on, or if it was killed."""
 
     folder: Path
     config: dict[str, Any]
@@ -115,8 +114,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """Read the runs named by paths: run folders, or folders with run folders below them (a Hydra multirun).
 
     Order: that of the paths, below one path by name with numbers in numeric order; a run named twice comes once.
-    Raises ValueError, in one line, where there is no run under a path or a record cannot be read.
-    """
+    Raises ValueError, in one line, where there is no run under a path or a record cannot be read."""
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         for folder in _run_folders(path):

@@ -38,8 +38,7 @@ class Record:
 
         folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
         `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
-        of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds.
-        """
+        of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""

@@ -75,8 +75,7 @@ def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
 def mean_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
     """Return mean and range over the runs, linearly interpolated, where all of them have values; None if none has.
 
-    It ends where the first of the runs ends: a mean over those that are left would jump.
-    """
+    It ends where the first of the runs ends: a mean over those that are left would jump."""
     drawn = [(xs, ys) for xs, ys in (points(run, x, y) for run in runs) if len(xs)]
     if not drawn:
         return None
@@ -160,8 +159,7 @@ def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[
     the others.
 
     Returns what can be drawn: values above the first, and up to the second (matplotlib fails on 1e300 and on a
-    logarithmic curve of zeros only).
-    """
+    logarithmic curve of zeros only)."""
     if not curves:
         return -np.inf, np.inf
     ranges = {i: np.concatenate([curve.low, curve.high]) for i, curve in curves.items()}

@@ -46,8 +46,7 @@ def draw(
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure for which the runs have data into an existing folder; if `only` is given, of these names.
 
-    Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written.
-    """
+    Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written."""
     written: list[Path] = []
     missing: dict[str, str] = {}
     with drawing():

@@ -31,8 +31,7 @@ def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series
 
     Seeds are averaged over, and so not named, where some configuration ran with more than one.
     apart_from: dotted keys that neither separate nor name series, nor do keys that only follow them (`nodes`, and
-    a learning rate chosen per node count).
-    """
+    a learning rate chosen per node count)."""
     flats = flatten(runs)
     seedless = _without_followers([_without(flat, {"seed"}) for flat in flats], apart_from)
     gathered = gather(zip(runs, seedless, strict=True))
@@ -88,8 +87,7 @@ def label(flats: Sequence[Flat]) -> list[str]:
     """Return labels that name the differing keys: `gossip, tau=10`, `sync`; empty where nothing differs.
 
     A group whose `name` differs is named by it, and its other keys only where they differ among the choices of one
-    name: `algo.tau` of easgd says nothing about gossip.
-    """
+    name: `algo.tau` of easgd says nothing about gossip."""
     named: list[Flat] = [{} for _ in flats]
     for key in dict.fromkeys(key for flat in flats for key in flat):
         values: dict[tuple[str | None, ...], set[str | None]] = {}

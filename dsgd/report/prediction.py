@@ -33,8 +33,7 @@ CAPTION = (
 class Timing:
     """The runs of one configuration on one engine.
 
-    steps_s: seconds per step of each run. idle: median of their mean idle shares, fractions; NaN if one is unknown.
-    """
+    steps_s: seconds per step of each run. idle: median of their mean idle shares, fractions; NaN if one is unknown."""
 
     steps_s: tuple[float, ...]
     idle: float
@@ -74,8 +73,7 @@ def pairs(runs: Sequence[Run]) -> list[Pair]:
 
     The runs of a pair differ in nothing but the engine, the seed and the cluster's numbers, which real runs do not use;
     the cluster's name must agree. Simulations with different numbers under one name are separate predictions. Those
-    with the times of another network than the trained one predict nothing.
-    """
+    with the times of another network than the trained one predict nothing."""
     measured = {_key(flat): group for flat, group in gather(_timed(runs, "wall"))}
     predicted = [(flat, group) for flat, group in gather(_timed(runs, "virtual")) if _key(flat) in measured]
     found = []

@@ -22,8 +22,7 @@ class Scaling:
     """One algorithm and configuration over node counts.
 
     seconds: node count (ascending): time to target of each of its runs, only where every run reached it.
-    missed: the node counts where some run did not.
-    """
+    missed: the node counts where some run did not."""
 
     label: str
     seconds: dict[int, list[float]]
@@ -45,8 +44,7 @@ class Scaling:
 def scalings(runs: Sequence[Run]) -> list[Scaling]:
     """Gather the runs with a target by what differs apart from node count and seed.
 
-    Raises NoData unless there are two node counts with a target, one of them reached.
-    """
+    Raises NoData unless there are two node counts with a target, one of them reached."""
     aimed = [run for run in runs if run.target is not None and run.nodes]
     counts = {run.nodes for run in aimed}
     if len(counts) < 2:

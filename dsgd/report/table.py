@@ -41,8 +41,7 @@ class ReportTable:
     """A table to print and to write.
 
     headings: of which the first `texts` are above text, the others above numbers. rows: one value per heading.
-    csv_rows: the heading and the lines of the CSV file. caption: below the table, maybe empty.
-    """
+    csv_rows: the heading and the lines of the CSV file. caption: below the table, maybe empty."""
 
     headings: list[str]
     texts: int

@@ -63,8 +63,7 @@ def find_images(path: str, strict: bool = False) -> Layout:
     """Find the images in `path`: train/<class>/ and val/<class>/, or train-*.tar and val-*.tar.
 
     strict: also check every file's size and permissions. Raises ValueError, one line, if the folders or shards are
-    missing, the two splits have different classes, or a class is empty.
-    """
+    missing, the two splits have different classes, or a class is empty."""
     root = Path(path).expanduser().absolute()
     wanted = f"a folder with {TRAIN}/ and {TEST}/, or with {TRAIN}-*.tar and {TEST}-*.tar"
     if not root.is_dir():

@@ -35,8 +35,7 @@ class Images:
 
     processes: number of decoding processes; None: the cores that this process may use, divided by `share`.
     on_error: what a broken file does, `skip` or `fail`. broken: number of broken files that this process has met.
-    scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift.
-    """
+    scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift."""
 
     layout: Layout
     partition: Partition
