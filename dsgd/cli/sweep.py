@@ -15,10 +15,10 @@ from rich.table import Table
 
 from dsgd.cli.arguments import Parser
 from dsgd.record.reader import read_config
-from dsgd.sweep import slurm, submission
+from dsgd.sweep import jobs, slurm
+from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
 from dsgd.sweep.manifest import Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
-from dsgd.sweep.states import FINISHED, STATES, WAITING, PointState, finished, states
 
 SHOWN = 10  # points that `status` lists without --points
 
@@ -88,14 +88,14 @@ def _submit(options: argparse.Namespace) -> int:
     site = _site(words, config_dir)
     points = _points(overrides, config_dir)
     folder = Path(options.folder)
-    arrays = submission.arrays(points.values(), site)
+    arrays = jobs.arrays(points.values(), site)
     if options.dry_run:
         for size, members in arrays.items():
             print(script("dsgd-sweep", members, folder.absolute(), size, site))
         return 0
     largest = slurm.largest_array()
     with locked(folder) as writer:
-        sweep = submission.recover(writer, folder)
+        sweep = jobs.recover(writer, folder)
         known = [state for state in states(sweep)[0] if state.point.id in points]
         there = Counter(state.name for state in known if state.name in (*FINISHED, *WAITING))
         settled = {state.point.id for state in known if state.name in there}
@@ -106,7 +106,7 @@ def _submit(options: argparse.Namespace) -> int:
         if not missing:
             print("nothing to submit")
             return 0
-        submission.submit(writer, folder, missing, site, words, largest, _print_job)
+        jobs.submit(writer, folder, missing, site, words, largest, _print_job)
     print(f"next: dsgd-sweep status{_option(options.folder)}")
     return 0
 
@@ -214,7 +214,7 @@ def _logs(options: argparse.Namespace) -> int:
             print("no point has failed or is lost; name the points whose logs you want")
     for point in points:
         task = sweep.tasks.get(point.id)
-        path = None if task is None else submission.log(sweep.folder, task)
+        path = None if task is None else jobs.log(sweep.folder, task)
         if path is None or not path.is_file():
             print(f"{point.name}: nothing printed yet")
             continue
@@ -227,7 +227,7 @@ def _cancel(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     read(folder)  # not to make a folder and a lock where there is no sweep
     with locked(folder) as writer:
-        sweep = submission.recover(writer, folder)
+        sweep = jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
         found = [state for state in states(sweep)[0] if state.name in WAITING and state.point.id in wanted]
         if not found:
@@ -244,7 +244,7 @@ def _retry(options: argparse.Namespace) -> int:
     largest = slurm.largest_array()
     read(folder)  # not to make a folder and a lock where there is no sweep
     with locked(folder) as writer:
-        sweep = submission.recover(writer, folder)
+        sweep = jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
         batches: dict[tuple[tuple[str, ...], str | None], list[Point]] = {}
         for state in states(sweep)[0]:
@@ -261,7 +261,7 @@ def _retry(options: argparse.Namespace) -> int:
             return 0
         sites = {key: _site(*key) for key in batches}  # every one is checked before anything is submitted
         for key, points in batches.items():
-            submission.submit(writer, folder, points, sites[key], key[0], largest, _print_job)
+            jobs.submit(writer, folder, points, sites[key], key[0], largest, _print_job)
     return 0
 
 
