@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -101,6 +102,22 @@ def test_an_algorithm_imports_the_waist_graphs_and_torch_and_nothing_else(path: 
         if module.split(".")[0] not in sys.stdlib_module_names and module not in OF_ALGORITHMS
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Imports in functions and for type checkers count, too: who reads one file of a circle has to read all of it."""
+    names = {module_name(path): path for path in FILES}
+    graph = {
+        name: {other for _, module in imports(path) for other in (module,) if other in names and other != name}
+        for name, path in names.items()
+    }
+    TopologicalSorter(graph).prepare()
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    statements = (statement for path in FILES for statement in ast.parse(path.read_text()).body)
+    names = Counter(statement.name for statement in statements if isinstance(statement, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_configurations_are_composed_and_checked_without_torch() -> None:

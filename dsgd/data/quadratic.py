@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,4 +84,5 @@ class Quadratic:
         from dsgd.data.quadratic_loss import QuadraticData
 
         self.check(nodes, batch_size)
-        return QuadraticData(self, nodes, seed, dtype)
+        noise = partial(self.gradient_noise, seed)
+        return QuadraticData(self.curvature(), self.targets(nodes, seed), noise, dtype)

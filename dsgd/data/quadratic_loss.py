@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.data.quadratic import Quadratic
-
 
 class QuadraticData:
     """A sample is a worker: inputs [b, dim] are zeros, ignored by the model; targets [b, 2, dim] are (c_i, noise)."""
 
-    def __init__(self, config: Quadratic, nodes: int, seed: int, dtype: torch.dtype) -> None:
-        common, own = config.targets(nodes, seed)
-        self.samples = nodes
+    def __init__(
+        self,
+        curvature: np.ndarray,
+        targets: tuple[np.ndarray, np.ndarray],
+        gradient_noise: Callable[[int, int], np.ndarray],
+        dtype: torch.dtype,
+    ) -> None:
+        """curvature: [dim]. targets: the common one [dim] and the workers' [nodes, dim]. gradient_noise: [dim] of (rank,
+        step)."""
+        common, own = targets
+        self.samples = len(own)
         self.classes: int | None = None
-        self.input_shape: tuple[int, ...] = config.input_shape
-        self._curvature = torch.from_numpy(config.curvature()).to(dtype)
-        self._gradient_noise = partial(config.gradient_noise, seed)  # of (rank, step): [dim]
+        self.input_shape: tuple[int, ...] = curvature.shape
+        self._curvature = torch.from_numpy(curvature).to(dtype)
+        self._gradient_noise = gradient_noise
         self.train_set = _without_noise(torch.from_numpy(own).to(dtype))
         self.test_set = _without_noise(torch.from_numpy(common).to(dtype).unsqueeze(0))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,7 +49,8 @@ class FailingReads(SlowGradients):
 
 class SlowData(QuadraticData):
     def __init__(self, config: SlowGradients, nodes: int, seed: int, dtype: torch.dtype) -> None:
-        super().__init__(config, nodes, seed, dtype)
+        noise = partial(config.gradient_noise, seed)
+        super().__init__(config.curvature(), config.targets(nodes, seed), noise, dtype)
         self._step_s, self._skip_file = config.step_s, config.skip_file
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
