@@ -33,6 +33,8 @@ TEXT_ALIGNMENT = 64  # bytes; the JSON is padded to it, since vectors are used w
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 Message = dict[str, Any]
+READS_PER_POLL = 64  # of one client, before the others are served
+CLOSING_SEND_S = 0.5
 
 
 class BadFrame(Exception):
@@ -65,11 +67,9 @@ def decode_body(body: memoryview, text_bytes: int) -> tuple[Message, dict[str, T
         message["kind"]
         for name, dtype_name, length in message.pop("vectors", ()):
             dtype = DTYPES[dtype_name]
-            vectors[name] = (
-                torch.frombuffer(body, dtype=dtype, count=length, offset=begin)
-                if length
-                else torch.empty(0, dtype=dtype)
-            )
+            vectors[name] = torch.empty(0, dtype=dtype)
+            if length:  # frombuffer takes no empty range
+                vectors[name] = torch.frombuffer(body, dtype=dtype, count=length, offset=begin)
             begin += length * dtype.itemsize
     except (ValueError, TypeError, KeyError) as error:
         raise BadFrame("a message was not readable") from error
@@ -141,18 +141,6 @@ class CoordinatorConnection:
             filled += received
         return room
 
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # already closed by the other side
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
-
-
-READS_PER_POLL = 64  # of one client, before the others are served
-CLOSING_SEND_S = 0.5
-
 
 @dataclass(eq=False)
 class Client:
@@ -191,9 +179,9 @@ class Hub:
             client: Client | None = key.data
             if client is None or client not in self._clients:  # not admitted yet; dropped a moment ago
                 continue
-            if mask & selectors.EVENT_WRITE and not self._flush(client):
-                self._drop(client)
-            elif mask & selectors.EVENT_READ:
+            if mask & selectors.EVENT_WRITE:
+                self._flush(client)
+            if mask & selectors.EVENT_READ and client in self._clients:
                 self._read(client)
         for sock, host, greeting in self._admission.process({key.fileobj for key, _ in ready}):
             if hmac.compare_digest(greeting, self._greeting):
@@ -208,12 +196,7 @@ class Hub:
         return events
 
     def send(
-        self,
-        client: Client,
-        message: Mapping[str, Any],
-        vectors: Mapping[str, Tensor] | None = None,
-        *,
-        droppable: bool = False,
+        self, client: Client, message: Message, vectors: Mapping[str, Tensor] | None = None, *, droppable: bool = False
     ) -> None:
         """Queue a message; never waits. The vectors, contiguous and on the CPU, are not copied.
 
@@ -221,8 +204,7 @@ class Hub:
         if client not in self._clients or (droppable and client.outgoing):
             return
         client.outgoing.extend(encode(message, vectors or {}))
-        if not self._flush(client):
-            self._drop(client)
+        self._flush(client)
 
     def close(self) -> None:
         """End every connection, after a short try to send what is still queued."""
@@ -236,8 +218,8 @@ class Hub:
         self._admission.close()
         self._selector.close()
 
-    def _flush(self, client: Client) -> bool:
-        """Write what the socket takes; returns False if the connection is lost."""
+    def _flush(self, client: Client) -> None:
+        """Write what the socket takes. Drops the client if its connection is lost."""
         try:
             while client.outgoing:
                 part = client.outgoing[0]
@@ -249,10 +231,10 @@ class Hub:
         except BlockingIOError:
             pass
         except OSError:
-            return False
+            self._drop(client)
+            return
         writable = selectors.EVENT_WRITE if client.outgoing else 0
         self._selector.modify(client.socket, selectors.EVENT_READ | writable, client)
-        return True
 
     def _read(self, client: Client) -> None:
         try:

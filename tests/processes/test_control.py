@@ -58,7 +58,7 @@ class Served:
         line = CoordinatorConnection(self.address, TOKEN, DEADLINE_S)
         line.send({"kind": "question"}, {"x": torch.arange(3.0)})
         answered = line.receive()["kind"] == "question"
-        line.close()
+        line.socket.close()
         return answered
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ def test_a_client_hears_when_the_coordinator_is_gone(served: Served) -> None:
     served.close()
     with pytest.raises(CoordinatorGone, match=r"^the coordinator is gone"):
         line.receive()
-    line.close()
+    line.socket.close()
 
 
 @pytest.mark.parametrize("algo", ["sync", "dpsgd", "easgd"])

@@ -45,7 +45,7 @@ class RunMonitor:
         self.end_counters: Counters | None = None
         self.members = Membership(job.experiment, job.limits, log)
         self.schedule = SnapshotSchedule(job.experiment, self.members, self._send, checkpoint_every_s)
-        self.evaluators = EvaluatorPool(hub.send, job.limits.timeout_s, time.monotonic() + JOIN_TIMEOUT_S, log)
+        self.evaluators = EvaluatorPool(hub, job.limits.timeout_s, time.monotonic() + JOIN_TIMEOUT_S, log)
         self._job = job
         self._experiment = job.experiment
         self._hub = hub
@@ -222,7 +222,10 @@ class RunMonitor:
         """Handle one event. Members are ignored once the run is over, even within one poll."""
         role = message.get("role") if message is not None else None
         if message is None:
-            self._disconnected(client)
+            if isinstance(client.owner, EvaluatorClient):
+                self.evaluators.disconnected(client.owner)
+            elif isinstance(client.owner, Member) and client is client.owner.client:
+                self._lose(client.owner, "has died")
         elif role in ("agent", "evaluator"):
             self._observers.append(client)
             if role == "evaluator":
@@ -300,13 +303,6 @@ class RunMonitor:
                 self._end("interrupted")
 
     # Lost members, and the end
-
-    def _disconnected(self, client: Client) -> None:
-        owner = client.owner
-        if isinstance(owner, EvaluatorClient):
-            self.evaluators.disconnected(owner)
-        elif isinstance(owner, Member) and client is owner.client:
-            self._lose(owner, "has died")
 
     def _lose(self, member: Member, how: str) -> None:
         """Go on without a member, or end the run."""

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -22,7 +22,7 @@ from dsgd.experiment import Experiment
 from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import distinct, fields, output_model
 from dsgd.problem.problem import Problem, Sums, total
-from dsgd.processes.control import Client, Message
+from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.job import EXIT_FAILED, ProcessJob
 from dsgd.processes.worker.process import CoordinatorClient
 
@@ -66,18 +66,12 @@ class EvaluatorClient:
 class EvaluatorPool:
     """Distributes parts over the evaluators. One thread waits for results, another listens to the evaluators.
 
-    send: sends a message with vectors to an evaluator. timeout_s: silence after which a part is given to another one.
+    timeout_s: silence after which a part is given to another one.
     join_deadline: until then, by time.monotonic(), the first evaluator may still join. log: gets lines for the user.
     """
 
-    def __init__(
-        self,
-        send: Callable[[Client, Message, Mapping[str, Tensor]], None],
-        timeout_s: float,
-        join_deadline: float,
-        log: Callable[[str], None],
-    ) -> None:
-        self._send = send
+    def __init__(self, hub: Hub, timeout_s: float, join_deadline: float, log: Callable[[str], None]) -> None:
+        self._hub = hub
         self._timeout_s = timeout_s
         self._join_deadline = join_deadline
         self._log = log
@@ -148,7 +142,7 @@ class EvaluatorPool:
                 if not silent and evaluator.busy is None and (part := self._take()) is not None:
                     evaluator.busy = part
                     message = {"kind": "evaluate", "mark": part.mark, "sets": part.sets, "shard": part.shard}
-                    self._send(evaluator.client, message, {"x": part.x, "buffers": part.buffers})
+                    self._hub.send(evaluator.client, message, {"x": part.x, "buffers": part.buffers})
             if self._is_empty():
                 self._changed.notify()
 

@@ -20,6 +20,8 @@ from dsgd.streams import stream
 
 # evaluates a mark from its key, every worker's vector [d] and buffers [nb], and the centre [d], if there is one
 Measure = Callable[[str, Sequence[Tensor], Sequence[Tensor], Tensor | None], Mark]
+WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
+LAST = "last"  # the key of the mark at the end
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,6 @@ def combine_counters(
     sent = [own.get("bytes_sent", 0) for own in counters.values()] or [0]
     largest = max((own[2] for own in staleness), default=0)
     return Counters(time_s, "wall", samples, sent, idle, total / max(count, 1), largest)
-
-
-WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
-LAST = "last"  # the key of the mark at the end
 
 
 class SnapshotSchedule:

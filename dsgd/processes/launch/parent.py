@@ -121,7 +121,7 @@ class Parent:
     def _poll(self, over: Child | CoordinatorConnection, woken: int) -> bool:
         """Wait up to half a second for output, signals and messages; returns whether the run is over."""
         pipes = {child.echo: child for child in self.children if child.echo is not None}
-        line = [over.fileno()] if isinstance(over, CoordinatorConnection) else []
+        line = [over.socket.fileno()] if isinstance(over, CoordinatorConnection) else []
         readable, _, _ = select.select([woken, *pipes, *line], [], [], 0.5)
         if woken in readable:
             os.read(woken, 4096)
@@ -131,7 +131,7 @@ class Parent:
         self._reap()
         if isinstance(over, Child):
             return over.status is not None
-        if over.fileno() not in readable:
+        if over.socket.fileno() not in readable:
             if time.monotonic() - self.heard <= over.timeout_s:
                 return False
             print(f"the coordinator has been silent for {over.timeout_s:g} s", file=sys.stderr)

@@ -257,7 +257,7 @@ def test_vectors_come_to_a_client_bit_for_bit_while_others_are_heard() -> None:
         line = CoordinatorConnection(address, TOKEN, DEADLINE_S)
         line.send({"kind": "hello"})
         received.append(line.receive_with_vectors())
-        line.close()
+        line.socket.close()
 
     client = threading.Thread(target=receive)
     client.start()
@@ -270,7 +270,7 @@ def test_vectors_come_to_a_client_bit_for_bit_while_others_are_heard() -> None:
             if event[1] == {"kind": "hello"}:
                 hub.send(event[0], {"kind": "evaluate"}, vectors)
     client.join()
-    other.close()
+    other.socket.close()
     hub.close()
     ((message, found),) = received
     assert message == {"kind": "evaluate"}
@@ -315,5 +315,5 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
             monitor._receive(*event)
         assert [part.sums for part in parts] == [sums, sums]
         for line in lines:
-            line.close()
+            line.socket.close()
         hub.close()
