@@ -25,6 +25,9 @@ from dsgd.problem.problem import Problem
 from dsgd.processes.worker.batches import Batch, Batches
 from dsgd.processes.worker.collectives import Groups, collective, finish
 
+# a third of the vector, within limits: small buckets have more overhead, large ones less overlap
+BUCKETS, MIN_BUCKET_BYTES, MAX_BUCKET_BYTES = 3, 256 << 10, 16 << 20
+
 
 @dataclass(frozen=True)
 class GradientBucket:
@@ -149,10 +152,6 @@ def replicate(problem: Problem, devices: Sequence[torch.device], buckets: Sequen
     return [Replica(of, device, buckets) for of, device in zip([problem, *copies], devices, strict=True)]
 
 
-# a third of the vector, within limits: small buckets have more overhead, large ones less overlap
-BUCKETS, MIN_BUCKET_BYTES, MAX_BUCKET_BYTES = 3, 256 << 10, 16 << 20
-
-
 class Compute:
     """Computes gradients of a problem in the order of the calls, in a thread of its own.
 
@@ -217,7 +216,7 @@ class Compute:
         scales = iter(self._problem.loss_scales)
         while True:
             scale = next(scales)
-            g = self._pass(at, buffers, batches, f"all-reduce of step {step}", workers, scale, began)
+            g = self._pass(at, buffers, batches, step, workers, scale, began)
             # an overflow of one worker shows in the mean of all: all repeat the pass
             if scale == 1 or bool(g.isfinite().all()):
                 return g
@@ -225,14 +224,7 @@ class Compute:
             began = time.monotonic()
 
     def _pass(
-        self,
-        at: Tensor,
-        buffers: Tensor,
-        batches: Sequence[Batch],
-        reduction: str,
-        workers: int,
-        scale: float,
-        began: float,
+        self, at: Tensor, buffers: Tensor, batches: Sequence[Batch], step: int, workers: int, scale: float, began: float
     ) -> Tensor:
         """Return the gradient [d] by a backward pass through `scale` times the loss, averaged over the workers. began:
         start of the computation, by time.monotonic()."""
@@ -243,6 +235,7 @@ class Compute:
         weights, factors = (shares, [1.0] * len(shares)) if scale == 1 else ([scale] * len(shares), shares)
         statistics = [buffers, *(buffers.to(replica.device, copy=True) for replica in replicas[1:])]
         g = torch.empty_like(at)
+        reduction = f"all-reduce of step {step}"
         reductions: list[dist.Work] = []
 
         def reduce(bucket: GradientBucket) -> None:

@@ -56,7 +56,7 @@ class WorkerEngine:
         self.total = (0, 0)  # samples of all workers, and steps of this one among them, as last received
         self.staleness = [0, 0, 0]  # sum, count, largest
         self.missed = 0  # pulls and pushes that failed
-        self.ended = False
+        self.ended = False  # True: the loop stops, and pending requests are dropped
         self.communicating: list[tuple[float, float]] | None = [] if experiment.trace else None
         self._collective_calls = 0
         self._busy_s = 0.0  # time spent in the coroutines
@@ -77,7 +77,7 @@ class WorkerEngine:
     # The loop
 
     def run(self, time_s: float) -> None:
-        """Train until the algorithm ends or an event calls `leave`. time_s: the training clock now. Raises
+        """Train until the algorithm ends or an event sets `ended`. time_s: the training clock now. Raises
         CannotGoOn."""
         self._begun = time.monotonic() - time_s
         self._task = Task(self.experiment.algo.train(self.worker), self, self.perform)
@@ -89,13 +89,9 @@ class WorkerEngine:
             if self._task.finished and not self.ended:
                 if self._mark_due:
                     self._step_mark()
-                self.leave()
+                self.ended = True
                 self.client.send("ended", time_s=self.time_s, steps=self.worker.steps)
             self._busy_s += time.monotonic() - begin
-
-    def leave(self) -> None:
-        """Stop training; pending requests are dropped."""
-        self.ended = True
 
     @property
     def time_s(self) -> float:
@@ -156,8 +152,11 @@ class WorkerEngine:
 
     def counters(self) -> dict[str, Any]:
         """Return this worker's contribution to the fields of a mark."""
+        p = self.experiment.nodes
+        # by the ring's formula: gloo and NCCL use a ring for large vectors
+        collective_bytes = round(self._collective_calls * 2 * (p - 1) / p * self.worker.x.nbytes)
         return {
-            "bytes_sent": self.plane.bytes_sent + self._collective_bytes,
+            "bytes_sent": self.plane.bytes_sent + collective_bytes,
             "busy_s": self.compute.busy_s + self._busy_s,
             "staleness": list(self.staleness),
             "missed": self.missed,
@@ -241,12 +240,6 @@ class WorkerEngine:
         self._count_collective("all_reduce_mean")
         future = self.averaging.all_reduce_mean(request.vector)
         self._then(future, lambda done: task.resume(_result(done)))
-
-    @property
-    def _collective_bytes(self) -> int:
-        """Return the bytes sent by collectives, by the ring's formula: gloo and NCCL use a ring for large vectors."""
-        p, x = self.experiment.nodes, self.worker.x
-        return round(self._collective_calls * 2 * (p - 1) / p * x.nbytes)
 
     def _count_collective(self, what: str) -> None:
         if not self.experiment.algo.lockstep:

@@ -70,7 +70,7 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
         engine.total = (message["samples"], message["own_steps"])
     elif message["kind"] == "mark":
         if message["last"]:
-            engine.leave()
+            engine.ended = True
         engine.snapshot(message["key"])
     elif message["kind"] == "checkpoint":
         engine.checkpoint_at(message["key"], message["steps"])

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,6 +20,8 @@ from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Messa
 from dsgd.processes.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, HEARTBEAT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import CollectiveFailed
+
+READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
 
 
 class CannotGoOn(ConnectionError):
@@ -51,7 +54,6 @@ class CoordinatorClient:
         """Open the second connection, which `submit` uses in a thread of its own."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
-
         _repeat("snapshots", lambda: line.send(*self._snapshots.get()))
 
     def submit(self, message: Message, vectors: dict[str, Tensor]) -> None:
@@ -115,7 +117,6 @@ def _repeat(name: str, action: Callable[[], None]) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
-READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
 ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
 
 
@@ -147,28 +148,18 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
         if not explains_itself:
             print(traceback.format_exc(), flush=True)
         suspect = error.peer if isinstance(error, CannotGoOn) else None
-        try:
+        with contextlib.suppress(CoordinatorGone, SystemExit):  # the process ends in any case
             client.send("failed", error=" ".join(text.split()), suspect=suspect, caused_by_peer=caused_by_peer)
             client.wait_for_exit()
-        except (CoordinatorGone, SystemExit):
-            pass  # the process ends in any case
         return EXIT_FAILED
 
 
 def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
     """Open a node's pairwise plane on the interface that reaches the coordinator, and report its address."""
-    experiment = job.experiment
-    plane = Plane(
-        node,
-        experiment.nodes + experiment.algo.servers,
-        client.local_address,
-        job.token,
-        job.problem.dimension,
-        job.problem.dtype,
-        job.limits.timeout_s,
-        job.limits.patience_s,
-        lambda line: print(line, flush=True),
-    )
+    nodes = job.experiment.nodes + job.experiment.algo.servers
+    problem, limits, log = job.problem, job.limits, partial(print, flush=True)
+    address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
+    plane = Plane(node, nodes, address, job.token, problem.dimension, problem.dtype, timeout_s, patience_s, log)
     client.send("hello", role="node", node=node, host=client.local_address, port=plane.port)
     return plane
 
