@@ -7,7 +7,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 
@@ -109,7 +109,10 @@ def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Mea
         return took
 
     def rate(kind: int, seconds: float = seconds, attempts: int = RATE_ATTEMPTS) -> float:
-        large = _size(lambda size: timed(kind, size), seconds)
+        size = CHUNK_BYTES
+        while (took := timed(kind, size)) < seconds / 10:
+            size *= 2
+        large = max(4, int(size / took * seconds))
         small = large // 4
         longer, shorter = (statistics.median(timed(kind, n) for _ in range(TRANSFER_ROUNDS)) for n in (large, small))
         if longer > shorter:
@@ -128,14 +131,6 @@ def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> Mea
     link = MeasuredLink(statistics.median(trips) / 2, min(rate(_TO), rate(_FROM)), rate(_BOTH))
     sock.sendall(_ASK.pack(_END, 0) + _RESULT.pack(*astuple(link)))
     return link
-
-
-def _size(timed: Callable[[int], float], seconds: float) -> int:
-    """Return about how many bytes take so many seconds."""
-    size = CHUNK_BYTES
-    while (took := timed(size)) < seconds / 10:
-        size *= 2
-    return max(4, int(size / took * seconds))
 
 
 def _answer(sock: socket.socket, sender: ThreadPoolExecutor) -> MeasuredLink:

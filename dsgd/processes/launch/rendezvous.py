@@ -9,9 +9,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -173,23 +173,21 @@ def _connect(launch: Launch, deadline: float) -> TCPStore:
             if time.monotonic() > deadline:
                 raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
             time.sleep(STORE_POLL_S)
-    answer: SimpleQueue[TCPStore | Exception] = SimpleQueue()
+    answer: Future[TCPStore] = Future()
 
     def connect() -> None:
         limit = timedelta(seconds=JOIN_TIMEOUT_S)
         try:
-            answer.put(TCPStore(address, port, is_master=False, timeout=limit, wait_for_workers=False))
+            answer.set_result(TCPStore(address, port, is_master=False, timeout=limit, wait_for_workers=False))
         except (DistNetworkError, DistStoreError) as error:
-            answer.put(error)
+            answer.set_exception(error)
 
     # in a thread: where something else listens, a store's client waits for its answer without a limit
     connecting = threading.Thread(target=connect, name="meeting", daemon=True)
     connecting.start()
     try:
-        found = answer.get(timeout=max(deadline - time.monotonic(), STORE_POLL_S))
-    except Empty as error:
+        store = answer.result(timeout=max(deadline - time.monotonic(), STORE_POLL_S))
+    except TimeoutError as error:
         raise NoMeeting(f"rank {launch.rank}: something else listens at {_master(launch)}") from error
     connecting.join()  # this process is about to fork
-    if isinstance(found, Exception):
-        raise found
-    return found
+    return store
