@@ -36,10 +36,6 @@ class Unreachable(Exception):
         return f"worker {self.rank} cannot be reached: {self.reason}"
 
 
-def _ignore(*results: object) -> None:
-    """Do nothing with a result."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerRequest:
     """A frame to send and the callbacks for its answer: exactly one of them is called, once.
@@ -51,8 +47,8 @@ class PeerRequest:
     frame: Frame
     vector: Tensor | None
     patience_s: float
-    done: Callable[[Frame, Tensor | str | None], None] = _ignore
-    failed: Callable[[Unreachable], None] = _ignore
+    done: Callable[[Frame, Tensor | str | None], None] = lambda frame, content: None
+    failed: Callable[[Unreachable], None] = lambda error: None
 
 
 class Channel:

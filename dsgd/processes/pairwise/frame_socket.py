@@ -40,6 +40,7 @@ from dsgd.processes.pairwise.wire import (
 ALIGNMENT = 64  # bytes, torch's own: some kernels round differently on other addresses
 _PROBE = [np.empty(0, np.uint8)]
 UNUSED = sys.getrefcount(_PROBE[0])  # of an array that only a list refers to
+SLICES_PER_WAIT = 8  # a wait ends at most one slice too early or too late
 
 
 class VectorPool:
@@ -76,9 +77,6 @@ class VectorPool:
         elif free:
             arrays[free[0]] = array
         return array
-
-
-SLICES_PER_WAIT = 8  # a wait ends at most one slice too early or too late
 
 
 class PeerSilent(Exception):

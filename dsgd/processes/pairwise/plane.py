@@ -66,7 +66,7 @@ class Plane:
         self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, self._count, log)
         self._exchanges = Exchanges(timeout_s, lambda source: self._listener.received(source), self._ping, log)
         self._responder = Responder(node, self._exchanges)
-        self._listener = PeerListener(node, address, self._responder.serve, self._exchanges.set_connected)
+        self._listener = PeerListener(node, address, self._responder, self._exchanges)
         self.port = self._listener.port
         self._channels = {peer: Channel(peer, node) for peer in range(nodes) if peer != rank}
 

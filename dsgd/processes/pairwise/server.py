@@ -22,6 +22,7 @@ from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSil
 from dsgd.processes.pairwise.wire import HELLO, MAX_TEXT_BYTES, Frame, HelloReply, Kind, ProtocolViolation, Status
 
 Operation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
+BACKLOG = 128
 
 
 class Responder:
@@ -127,27 +128,16 @@ class Responder:
             self._reply(link, Frame(Kind.CALL, steps=staleness), answer)
 
 
-BACKLOG = 128
-
-
 class PeerListener:
-    """Listen on one address and run `serve(rank, link)` in a thread of its own for every node that has connected.
+    """Listen on one address and let the responder serve, in a thread of its own for every node that has connected.
 
     A second connection of a rank replaces the first one, and is served when that has ended.
     """
 
-    def __init__(
-        self,
-        node: LocalNode,
-        address: str,
-        serve: Callable[[int, FrameSocket], None],
-        connected: Callable[[int, bool], None],
-    ) -> None:
-        """connected: called with (rank, True) when a node has connected, with (rank, False) when its last connection
-        has ended."""
+    def __init__(self, node: LocalNode, address: str, responder: Responder, exchanges: Exchanges) -> None:
         self._node = node
-        self._serve = serve
-        self._connected = connected
+        self._responder = responder
+        self._exchanges = exchanges
         self._offences = OffenceLog(node.log)
         self._links: dict[int, FrameSocket] = {}
         self._threads: dict[int, threading.Thread] = {}
@@ -203,7 +193,7 @@ class PeerListener:
             )
             self._links[rank] = link
             self._threads[rank] = thread
-            self._connected(rank, True)
+            self._exchanges.set_connected(rank, True)
         if old_link is not None:
             old_link.shutdown()
         thread.start()
@@ -212,18 +202,18 @@ class PeerListener:
         if old_thread is not None:
             old_thread.join()  # frames of the old connection come first
         try:
-            self._serve(rank, link)
+            self._responder.serve(rank, link)
         except PeerSilent:
             self._report(f"silent {rank}", f"worker {rank} was disconnected: it fell silent in the middle of a message")
         except ProtocolViolation as error:
             self._report(f"violation {rank}", f"worker {rank} was disconnected: it sent {error}")
         except OSError:
-            pass  # a peer may end its connection between two messages; `connected` tells who waits for it
+            pass  # a peer may end its connection between two messages; `set_connected` tells who waits for it
         finally:
             with self._lock:
                 if self._links.get(rank) is link:
                     del self._links[rank]
-                    self._connected(rank, False)
+                    self._exchanges.set_connected(rank, False)
             link.close()
 
     def close(self, patience_s: float) -> None:
