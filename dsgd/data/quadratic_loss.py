@@ -19,7 +19,7 @@ class QuadraticData:
         gradient_noise: Callable[[int, int], np.ndarray],
         dtype: torch.dtype,
     ) -> None:
-        """curvature: [dim]. targets: common [dim], of each worker [nodes, dim]. gradient_noise: [dim], of (rank, step)."""
+        """curvature: [dim]. targets: common [dim], own [nodes, dim]. gradient_noise: [dim], of (rank, step)."""
         common, own = targets
         self.samples = len(own)
         self.classes: int | None = None
