@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class ProcessJob:
-    """What a process of a run needs to know.
+    """The part of a run that every process of it is given when it is forked.
 
     coordinator: its address. devices: names by rank, of the workers of this machine. state: contents of the checkpoint
     to resume from; None for a new run.

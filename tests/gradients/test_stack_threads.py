@@ -1,4 +1,4 @@
-"""Stacks side by side: the same bits, really at once, and nothing that a lane raises is lost."""
+"""Stacks side by side: the same bits, really at once, and nothing that a stack thread raises is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def evaluated(of: Problem, threads: int, count: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("threads", [2, 3, 4])
 @pytest.mark.parametrize("count", [1, 5, 16])
-def test_the_number_of_lanes_changes_no_bit(threads: int, count: int) -> None:
+def test_the_number_of_stack_threads_changes_no_bit(threads: int, count: int) -> None:
     of = build_problem(experiment("model=resnet8", "model.width=4", "nodes=3", "batch_size=5"))
     alone, side_by_side = evaluated(of, 1, count), evaluated(of, threads, count)
     assert len(alone) == 2 * count
@@ -53,7 +53,7 @@ def test_the_number_of_lanes_changes_no_bit(threads: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_accuracies_are_those_of_each_model_in_any_lane(threads: int) -> None:
+def test_accuracies_are_those_of_each_model_in_any_stack_thread(threads: int) -> None:
     """20 models of which 16 are evaluated at once."""
     of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "precision=fp64"))
     items = pending_gradients(of, 20)
@@ -67,7 +67,7 @@ def test_accuracies_are_those_of_each_model_in_any_lane(threads: int) -> None:
         assert evaluator.accuracies(xs, buffers) == expected
 
 
-def test_whoever_chooses_lanes_keeps_to_the_share_of_one() -> None:
+def test_whoever_chooses_stack_threads_keeps_to_the_share_of_one() -> None:
     chosen_for = experiment("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
     with torch_threads(2):
         choose_evaluator(chosen_for, build_problem(chosen_for))
@@ -79,15 +79,15 @@ def test_whoever_chooses_lanes_keeps_to_the_share_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "stack_size", "nodes", "lanes"),
+    ("threads", "stack_size", "nodes", "stack_threads"),
     [(1, 4, 16, 1), (2, 4, 16, 2), (8, 4, 16, 4), (8, 16, 16, 1), (2, None, 3, 1), (2, 4, 5, 2)],
 )
-def test_there_are_as_many_lanes_as_threads_and_stacks(
-    threads: int, stack_size: int | None, nodes: int, lanes: int
+def test_there_are_as_many_stack_threads_as_threads_and_stacks(
+    threads: int, stack_size: int | None, nodes: int, stack_threads: int
 ) -> None:
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(threads):
-        assert StackedEvaluator(of, stack_size, nodes).threads.workers == lanes
+        assert StackedEvaluator(of, stack_size, nodes).threads.workers == stack_threads
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_stack_is_hardly_larger_than_what_is_wanted(count: int, sizes: list[in
 
 
 def test_what_would_be_one_stack_is_shared_out() -> None:
-    """Eight of sixteen workers want gradients, in two lanes: two stacks of four where one of eight would do."""
+    """Eight of sixteen workers want gradients, in two stack_threads: two stacks of four where one of eight would do."""
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(2):
         evaluator = StackedEvaluator(of, 8, 16)
@@ -113,12 +113,12 @@ def test_what_would_be_one_stack_is_shared_out() -> None:
     assert sizes == [4, 4]
 
 
-def test_lanes_go_on_at_once_each_with_its_share_of_the_threads() -> None:
+def test_stack_threads_go_on_at_once_each_with_its_share_of_the_threads() -> None:
     meeting = threading.Barrier(3)
     shares: list[int] = []
 
     def meet(_: int) -> None:
-        meeting.wait(AWAITED_S)  # would break if one lane had to end before another began
+        meeting.wait(AWAITED_S)  # would break if one stack thread had to end before another began
         shares.append(torch.get_num_threads())
 
     with torch_threads(6):
@@ -128,7 +128,7 @@ def test_lanes_go_on_at_once_each_with_its_share_of_the_threads() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_a_lane_raises_is_raised(count: int) -> None:
+def test_what_a_stack_thread_raises_is_raised(count: int) -> None:
     def fail(row: int, name: str) -> None:
         if row == 2:
             raise ValueError(name)

@@ -85,7 +85,7 @@ class PeerSilent(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalNode:
-    """What all connections of this node share.
+    """The settings and counters that all connections of one node share.
 
     timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull or a push. sent: called with
     the bytes of every vector that was written."""
