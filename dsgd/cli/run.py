@@ -92,6 +92,8 @@ def _run_hydra(checked: Checked) -> int:
         outcome[folder] = run_job(config, checked, folder)
         if outcome[folder] == "interrupted" and HydraConfig.get().mode is RunMode.MULTIRUN:
             raise KeyboardInterrupt  # ends the sweep as well
+        if outcome[folder] == "failed" and not checked.plans:  # in a launcher's process, whose exit status nobody sees
+            raise RuntimeError(f"the run in {folder} failed")
 
     try:
         hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()

@@ -25,6 +25,31 @@ def test_a_launcher_plugin_starts_the_jobs(tmp_path: Path) -> None:
         assert marks(tmp_path / "joblib" / name) == marks(tmp_path / "own" / name)
 
 
+FAILING = """
+from dataclasses import dataclass
+from dsgd.worker import Algorithm
+
+@dataclass(frozen=True)
+class Failing(Algorithm):
+    async def train(self, worker):
+        if worker.nodes == 3:
+            raise RuntimeError("it broke")
+        while not worker.done:
+            worker.step(await worker.gradient())
+"""
+
+
+@pytest.mark.parametrize("launcher", ["", "hydra/launcher=joblib"])
+def test_a_failed_job_does_not_end_the_others_and_shows_in_the_exit_status(launcher: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FAILING)
+    line = "dsgd-run -m experiment=quadratic ~algo.overlap algo._target_=own.Failing nodes=2,3,4 budget.steps=3"
+    swept = shell(f"{line} hydra.sweep.dir=swept {launcher}", tmp_path, PYTHONPATH=str(tmp_path))
+    assert swept.returncode == 1, swept.stderr
+    assert "RuntimeError: it broke" in swept.stderr
+    found = {path.name: summary(path)["status"] for path in (tmp_path / "swept").iterdir() if path.is_dir()}
+    assert found == {"0_sync_2": "completed", "1_sync_3": "failed", "2_sync_4": "completed"}
+
+
 def test_a_bad_configuration_is_found_before_a_launcher_plugin_begins(tmp_path: Path) -> None:
     refused = shell("dsgd-run -m hydra/launcher=joblib algo=gossip algo.tau=1,0 hydra.sweep.dir=swept", tmp_path)
     assert (refused.returncode, refused.stderr) == (2, "algo.tau must be >= 1, got 0\n")
