@@ -228,10 +228,11 @@ def wait_for_the_end(pids: list[int]) -> None:
 
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 from dsgd.data.images.layout import find_images
 from dsgd.data.images.pool import DecodingPool, PendingBatch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
 source = find_images(sys.argv[1]).train
 pool = DecodingPool(int(sys.argv[3]), "auto", None)
 def decode():
