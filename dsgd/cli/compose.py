@@ -10,25 +10,26 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra import initialize_config_module
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.run.resume import quoted
 from dsgd.run.values import RENAMED, ConfigError
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
-SEARCH_PATH = "hydra.searchpath"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,16 @@ class HydraJobs:
     here: bool
 
 
+class UserFolder(SearchPathPlugin):
+    """Adds a folder to the configurations that Hydra finds, at the place that --config-dir has in `hydra.main`."""
+
+    path: ClassVar[str | None] = None  # of the tree that is being made: hydra.main adds its folder by itself
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.path is not None:
+            search_path.prepend("command-line", self.path, SearchPathQuery(provider="schema"))
+
+
 class ConfigTree:
     """The configuration files as `hydra.main` finds them: the package's own, and a folder of the user's besides."""
 
@@ -61,9 +72,14 @@ class ConfigTree:
         """Raises ConfigError if there is no such folder."""
         if config_dir is not None and not Path(config_dir).is_dir():
             raise ConfigError(f"--config-dir must be a folder, got {config_dir}")
-        with initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
-            self._loader: ConfigLoader = GlobalHydra.instance().config_loader()
-        self._folder = None if config_dir is None else f"file://{Path(config_dir).resolve()}"
+        Plugins.instance().register(UserFolder)
+        UserFolder.path = None if config_dir is None else f"file://{Path(config_dir).resolve()}"
+        try:
+            with initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
+                self._loader: ConfigLoader = GlobalHydra.instance().config_loader()
+        finally:
+            UserFolder.path = None
+        self._groups = {*GROUPS, *self._loader.list_groups("")}
         self._config_name = config_name
         self._parsed: dict[str, Override] = {}  # the jobs of a sweep have most overrides in common
 
@@ -118,11 +134,10 @@ class ConfigTree:
         the time and is done once.
 
         composed: the configurations so far, pickled (copies of them would take six times as long)."""
-        groups = {*GROUPS, *self._loader.list_groups("")}
         choosing, setting = [], []
         for override in self.parse(overrides):
             key = override.key_or_group
-            plain_value = override.type is OverrideType.CHANGE and override.package is None and key not in groups
+            plain_value = override.type is OverrideType.CHANGE and override.package is None and key not in self._groups
             (setting if plain_value and not key.startswith("hydra") else choosing).append(override)
         choice = tuple(str(override.input_line) for override in choosing)
         if choice not in composed:
@@ -138,13 +153,8 @@ class ConfigTree:
         return config
 
     def _load(self, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-        parsed, texts = self.parse(overrides), list(overrides)
-        if self._folder is not None:
-            searched = [override.value() for override in parsed if override.key_or_group == SEARCH_PATH]
-            texts = [text for text, override in zip(texts, parsed, strict=True) if override.key_or_group != SEARCH_PATH]
-            folders = [self._folder, *(str(path) for paths in searched if isinstance(paths, list) for path in paths)]
-            texts.append(f"{SEARCH_PATH}=[{','.join(map(quoted, folders))}]")
-        return self._loader.load_configuration(self._config_name, texts, mode)
+        self.parse(overrides)
+        return self._loader.load_configuration(self._config_name, list(overrides), mode)
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Parse overrides by Hydra's grammar. Raises ConfigError."""

@@ -123,6 +123,6 @@ def command(folder: Path) -> str:
     return f"dsgd-run resume={folder}" if plain else f"dsgd-run {shlex.quote(f'resume={quoted(folder)}')}"
 
 
-def quoted(path: Path | str) -> str:
+def quoted(path: Path) -> str:
     """Quote a path for Hydra's grammar."""
     return "'" + str(path).replace("'", "\\'") + "'"

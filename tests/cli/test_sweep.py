@@ -112,3 +112,12 @@ def test_each_job_is_what_hydra_composes_for_it() -> None:
     assert len(jobs) == 8
     for job in jobs:
         assert job.values == plain(tree.load([*job.overrides, "hydra.sweep.dir=x"]))
+
+
+def test_a_group_of_the_users_own_can_be_swept(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    for name, rate in (("slow", 0.01), ("fast", 0.5)):
+        (tmp_path / "recipe" / f"{name}.yaml").write_text(f"# @package _global_\noptimizer:\n  lr: {rate}\n")
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - config\n  - recipe: slow\n  - _self_\n")
+    jobs = ConfigTree(str(tmp_path), "mine").jobs(["recipe=slow,fast", "hydra.sweep.dir=x"], multirun=True).runs
+    assert [job.values["optimizer"]["lr"] for job in jobs] == [0.01, 0.5]
