@@ -137,6 +137,7 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
     """Compose and check the points of a grid; returns them by their id, in the order of the grid."""
     from dsgd.cli.compose import ConfigTree
     from dsgd.run.configuration import configure
+    from dsgd.run.plan import check_gradients
     from dsgd.run.values import ConfigError
 
     tree = ConfigTree(config_dir)
@@ -147,9 +148,7 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
     found: dict[str, Point] = {}
     # the folders are not asked for, and would take half of the time
     for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True).runs:
-        configure(job.values)
-        if engine_of(job.values) == "dist" and job.values["engine"].get("gradients") == "none":
-            raise ConfigError("engine.gradients must not be none with engine=dist, got none")
+        check_gradients(configure(job.values), engine_of(job.values))
         point = point_of(job.values, job.overrides, config_dir)
         found.setdefault(point.id, point)
     if not found:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 # Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+PR_SET_PDEATHSIG = 1  # of Linux' prctl
+
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Have this process, forked by the process `parent`, get a signal when that one ends. Only on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 @contextmanager

@@ -6,16 +6,13 @@ A process that has begun CUDA, or has a pool of threads, cannot fork others that
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 
-from dsgd.host.signals import STOP_SIGNALS
-
-PR_SET_PDEATHSIG = 1
+from dsgd.host.signals import STOP_SIGNALS, end_with_parent
 
 
 def text_of_child(function: Callable[[], str]) -> tuple[str, int]:
@@ -33,10 +30,7 @@ def text_of_child(function: Callable[[], str]) -> tuple[str, int]:
         try:
             os.close(reading)
             os.setpgid(0, 0)
-            if sys.platform == "linux":
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-                if os.getppid() != parent:
-                    os._exit(1)
+            end_with_parent(parent, signal.SIGTERM)
             os.write(writing, function().encode())
             status = 0
         except SystemExit as end:

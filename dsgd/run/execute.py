@@ -1,7 +1,9 @@
 """Run a plan on the engine that was chosen for it.
 
-plan = plan_run(values, overrides=[])
-status = execute(plan, Path("outputs/mine"))
+From Python, without Hydra and a command line:
+
+    plan = plan_run(values, overrides=[])
+    status = execute(plan, Path("outputs/mine"))
 """
 
 from __future__ import annotations

@@ -38,9 +38,14 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
         values = resumed(values, overrides, checkpoint.header)
     config = configure(values)
     engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
+    check_gradients(config, engine)
+    return Plan(config, engine, why, checkpoint)
+
+
+def check_gradients(config: RunConfig, engine: str) -> None:
+    """Raise ConfigError for real processes without gradients."""
     if engine == "dist" and config.engine.gradients == "none":
         raise ConfigError("engine.gradients must not be none with engine=dist, got none")
-    return Plan(config, engine, why, checkpoint)
 
 
 def with_wandb_group(plan: Plan, group: str) -> Plan:

@@ -6,7 +6,6 @@ asked to run, which does what a freshly typed `dsgd-run` does. `Prefork` is the 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -126,14 +125,14 @@ class Prefork:
 def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
     """In the forked process: what the command would do."""
     from dsgd.cli.run import main
-    from dsgd.processes.launch.parent import PR_SET_PDEATHSIG
+    from dsgd.host.signals import end_with_parent
 
     for number, suffix, flags in ((0, "", os.O_RDONLY), (1, ".out", os.O_WRONLY), (2, ".err", os.O_WRONLY)):
         path = folder.with_suffix(suffix) if suffix else os.devnull
         file = os.open(path, flags | (os.O_CREAT | os.O_TRUNC if suffix else 0), 0o644)
         os.dup2(file, number)
         os.close(file)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(os.getppid(), signal.SIGKILL)
     os.setsid()
     os.environ.update(environment)
     try:

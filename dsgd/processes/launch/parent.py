@@ -19,11 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dsgd.host.signals import STOP_SIGNALS, signal_pipe
+from dsgd.host.signals import STOP_SIGNALS, end_with_parent, signal_pipe
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 
 EXIT_GRACE_S = 3.0  # for children to end by themselves when the run is over
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_NAME = 15  # of Linux' prctl
 
 
 @dataclass
@@ -182,11 +182,9 @@ class Parent:
 
 def _detach(name: str, parent: int, log: Path | None, writing: int | None) -> None:
     """Detach a new child from the terminal and its signals, and let it never outlive its parent."""
+    end_with_parent(parent, signal.SIGKILL)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())  # as ps and top show it
-        if os.getppid() != parent:
-            os._exit(1)
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (*STOP_SIGNALS, signal.SIGCHLD):
