@@ -254,6 +254,11 @@ class FrameSocket:
         with self._closing, contextlib.suppress(OSError):  # the peer was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def detach(self) -> socket.socket:
+        """Return the socket, non-blocking, for somebody else to use and close."""
+        self._socket.setblocking(False)
+        return self._socket
+
     def close(self) -> None:
         with self._closing:
             self._socket.close()

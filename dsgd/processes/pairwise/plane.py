@@ -1,10 +1,11 @@
 """Pull, push, exchange and call between the processes of one run.
 
 Every node listens on one port. Its requests to a peer go through a channel (channel.py); requests of peers are answered
-by a thread for each peer (listener.py, responder.py), so none waits for a training loop. Callers never do input or
+by a thread for each peer (server.py), so none waits for a training loop. Callers never do input or
 output: they get futures, whose callbacks run in a thread of the plane and must be short.
 
-Vectors are sent from and received into the memory of tensors, without a copy. Bytes on the wire: see wire.py.
+Vectors are sent from and received into the memory of tensors, without a copy. Bytes on the wire: see wire.py. The same
+port lets the left neighbour into a ring, for sums over all nodes (ring.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 from dsgd.processes.pairwise.channel import Channel, PeerRequest, Unreachable
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import LocalNode, VectorPool
+from dsgd.processes.pairwise.ring import RingEntrance, SumRing, join_ring
 from dsgd.processes.pairwise.server import Operation, PeerListener, Responder
 from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
 
@@ -66,7 +68,8 @@ class Plane:
         self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, self._count, log)
         self._exchanges = Exchanges(timeout_s, lambda source: self._listener.received(source), self._ping, log)
         self._responder = Responder(node, self._exchanges)
-        self._listener = PeerListener(node, address, self._responder, self._exchanges)
+        self._entrance = RingEntrance()
+        self._listener = PeerListener(node, address, self._responder, self._exchanges, self._entrance)
         self.port = self._listener.port
         self._channels = {peer: Channel(peer, node) for peer in range(nodes) if peer != rank}
 
@@ -165,6 +168,11 @@ class Plane:
 
         return self._ask(server, Frame(Kind.CALL, name=operation, scalars=scalars), part, self._node.timeout_s, answer)
 
+    def ring(self, number: int, right: tuple[str, int]) -> SumRing:
+        """Join ring `number` of all nodes; waits for both neighbours. right: address of the next rank. `close` leaves
+        the ring to its owner. Raises RingBroken."""
+        return join_ring(self._node, number, right, self._entrance)
+
     def _ask(self, peer: int, frame: Frame, vector: Tensor | None, patience_s: float,
              answer: Callable[[Frame, Tensor | str | None], Any]) -> Future[Any]:  # fmt: skip
         """Send a request. answer: makes the future's result of the answering frame, or raises its exception."""
@@ -219,3 +227,4 @@ class Plane:
                 channel.join(self._node.patience_s)
             self._listener.close(self._node.patience_s)
             self._exchanges.join(self._node.patience_s)
+            self._entrance.close()

@@ -1,6 +1,6 @@
-"""Accept the connections of other nodes and answer their requests.
+"""Accept the connections of other nodes, and answer their requests or pass them on to a ring.
 
-One thread serves all strangers, and one every node that is let in.
+One thread serves all strangers, and one every node that is let in with requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from dsgd.processes.admission import Admission, OffenceLog
 from dsgd.processes.pairwise.channel import join_thread
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, VectorPool
-from dsgd.processes.pairwise.wire import HELLO, MAX_TEXT_BYTES, Frame, HelloReply, Kind, ProtocolViolation, Status
+from dsgd.processes.pairwise.ring import RingEntrance
+from dsgd.processes.pairwise.wire import (
+    HELLO,
+    MAX_TEXT_BYTES,
+    REQUESTS,
+    Frame,
+    HelloReply,
+    Kind,
+    ProtocolViolation,
+    Status,
+)
 
 Operation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
 BACKLOG = 128
@@ -131,13 +141,17 @@ class Responder:
 class PeerListener:
     """Listen on one address and let the responder serve, in a thread of its own for every node that has connected.
 
-    A second connection of a rank replaces the first one, and is served when that has ended.
+    A second connection of a rank replaces the first one, and is served when that has ended. Those for a ring wait at
+    its entrance instead.
     """
 
-    def __init__(self, node: LocalNode, address: str, responder: Responder, exchanges: Exchanges) -> None:
+    def __init__(
+        self, node: LocalNode, address: str, responder: Responder, exchanges: Exchanges, entrance: RingEntrance
+    ) -> None:
         self._node = node
         self._responder = responder
         self._exchanges = exchanges
+        self._entrance = entrance
         self._offences = OffenceLog(node.log)
         self._links: dict[int, FrameSocket] = {}
         self._threads: dict[int, threading.Thread] = {}
@@ -172,7 +186,9 @@ class PeerListener:
 
     def _answer(self, sock: socket.socket, hello: bytes) -> None:
         """Let a connection in, or turn it away."""
-        reply, rank = self._node.settings.check_hello(hello, self._node.rank)
+        reply, rank, purpose = self._node.settings.check_hello(hello, self._node.rank)
+        if reply == HelloReply.WELCOME and purpose != REQUESTS and not self._entrance.has_place(purpose):
+            reply = HelloReply.NO_PLACE
         if reply is None:
             self._report("garbage", "a connection was dropped that began with garbage")
             return sock.close()
@@ -183,6 +199,8 @@ class PeerListener:
             return sock.close()
         if _ended(sock):
             return sock.close()
+        if purpose != REQUESTS:
+            return self._entrance.enter(purpose, sock)
         self._let_in(rank, FrameSocket(sock, self._node.slice_s))
 
     def _let_in(self, rank: int, link: FrameSocket) -> None:

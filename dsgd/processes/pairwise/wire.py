@@ -4,6 +4,9 @@ A connection opens with a hello of HELLO.size bytes from the client, answered by
 sides send frames: a header of HEADER.size bytes, the operation's name, the scalars as float64, then the numbers of at
 most one vector as they lie in memory. Everything is little endian, so such a host is required. A client asks and the
 server answers with a frame of the same kind; an EXCHANGE alone has no answer.
+
+A hello with another purpose than REQUESTS opens a place in a ring instead (ring.py): no frames follow, but for every
+all-reduce RING_HEADER and the numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PLANE_MAGIC, VERSION = b"dsgd", 1
-HELLO = struct.Struct("<4sHBB32sIIIQ4x")  # magic, version, dtype, token bytes, token, rank, the rank asked, nodes, d
+PLANE_MAGIC, VERSION = b"dsgd", 2
+# magic, version, dtype, token bytes, token, rank, the rank asked, nodes, d, purpose
+HELLO = struct.Struct("<4sHBB32sIIIQI")
+REQUESTS, RINGS = 0, (1, 2)  # purposes of a connection: requests, or a ring with this number
+RING_MAGIC = b"ring"
+RING_HEADER = struct.Struct("<4sB3xQQ")  # magic, dtype, how many all-reduces were before, numbers
 HEADER = struct.Struct("<BBBB4xqqq")  # kind, status, scalars, name bytes, steps, sequence, payload bytes (-1: none)
 DTYPE_CODES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
 MAX_SCALARS, MAX_NAME_BYTES, MAX_TEXT_BYTES = 16, 32, 1000
@@ -44,12 +51,14 @@ class HelloReply(enum.IntEnum):
     WRONG_TOKEN = 2
     OTHER_RUN = 3
     OTHER_RANK = 4
+    NO_PLACE = 5
 
 
 REFUSALS = {
     HelloReply.WRONG_TOKEN: "it expects another job's token",
     HelloReply.OTHER_RUN: "it runs with another version, number of nodes, dimension or dtype",
     HelloReply.OTHER_RANK: "another rank answers at its address",
+    HelloReply.NO_PLACE: "its place in the ring is taken, or was not meant for us",
 }
 
 
@@ -83,24 +92,29 @@ class PlaneSettings:
                 f"got {vector.dtype} on {vector.device} of shape {tuple(vector.shape)}, strides {vector.stride()}"
             )
 
-    def encode_hello(self, rank: int, asked: int) -> bytes:
+    def encode_hello(self, rank: int, asked: int, purpose: int = REQUESTS) -> bytes:
         """Return the hello of `rank` to the rank that it asks for."""
         token, code = self.token, DTYPE_CODES[self.dtype]
-        return HELLO.pack(PLANE_MAGIC, VERSION, code, len(token), token, rank, asked, self.nodes, self.dimension)
+        return HELLO.pack(
+            PLANE_MAGIC, VERSION, code, len(token), token, rank, asked, self.nodes, self.dimension, purpose
+        )
 
-    def check_hello(self, hello: bytes, own_rank: int) -> tuple[HelloReply | None, int]:
-        """Return the reply to HELLO.size bytes and the rank they came from; (None, 0) if they are no hello."""
-        magic, version, code, length, token, rank, asked, nodes, dimension = HELLO.unpack(hello)
+    def check_hello(self, hello: bytes, own_rank: int) -> tuple[HelloReply | None, int, int]:
+        """Return the reply to HELLO.size bytes, the rank they came from and its purpose; None, 0, 0 if they are no
+        hello. Only the left neighbour has a place in a ring."""
+        magic, version, code, length, token, rank, asked, nodes, dimension, purpose = HELLO.unpack(hello)
         if magic != PLANE_MAGIC:
-            return None, 0
+            return None, 0, 0
         same = hmac.compare_digest(bytes([length]) + token, bytes([len(self.token)]) + self.token.ljust(32, b"\0"))
         if not same:
-            return HelloReply.WRONG_TOKEN, 0
+            return HelloReply.WRONG_TOKEN, 0, 0
         if (version, nodes, dimension, code) != (VERSION, self.nodes, self.dimension, DTYPE_CODES[self.dtype]):
-            return HelloReply.OTHER_RUN, 0
+            return HelloReply.OTHER_RUN, 0, 0
         if asked != own_rank or rank >= nodes or rank == own_rank:
-            return HelloReply.OTHER_RANK, 0
-        return HelloReply.WELCOME, rank
+            return HelloReply.OTHER_RANK, 0, 0
+        if purpose != REQUESTS and (purpose not in RINGS or (rank + 1) % nodes != own_rank):
+            return HelloReply.NO_PLACE, 0, 0
+        return HelloReply.WELCOME, rank, purpose
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from dsgd.processes.pairwise.wire import (
     HEADER,
     HELLO,
     PLANE_MAGIC,
+    REQUESTS,
     VERSION,
     Frame,
     HelloReply,
@@ -113,7 +114,7 @@ def hello(**changes: object) -> bytes:
         "length": len(TOKEN),
         "token": TOKEN,
     }
-    fields |= {"rank": 1, "asked": 2, "nodes": 4, "dimension": 100}
+    fields |= {"rank": 1, "asked": 2, "nodes": 4, "dimension": 100, "purpose": REQUESTS}
     return HELLO.pack(*(fields | changes).values())
 
 
@@ -133,16 +134,20 @@ def hello(**changes: object) -> bytes:
         ({"rank": 4}, HelloReply.OTHER_RANK),
         ({"rank": 2}, HelloReply.OTHER_RANK),
         ({"asked": 3}, HelloReply.OTHER_RANK),
+        ({"purpose": 1, "rank": 3}, HelloReply.NO_PLACE),
+        ({"purpose": 3}, HelloReply.NO_PLACE),
         # who does not know the token learns nothing else about the run
         ({"token": b"", "nodes": 5}, HelloReply.WRONG_TOKEN),
     ],
 )
 def test_a_hello_is_welcome_only_if_all_of_it_agrees(changes: dict[str, object], reply: HelloReply | None) -> None:
-    assert SETTINGS.check_hello(hello(**changes), own_rank=2) == (reply, 1 if reply == HelloReply.WELCOME else 0)
+    assert SETTINGS.check_hello(hello(**changes), own_rank=2) == (reply, 1 if reply == HelloReply.WELCOME else 0, 0)
 
 
 def test_a_run_makes_the_hello_that_it_welcomes() -> None:
     assert SETTINGS.encode_hello(rank=1, asked=2) == hello()
+    assert SETTINGS.encode_hello(1, 2, 2) == hello(purpose=2)
+    assert SETTINGS.check_hello(hello(purpose=2), own_rank=2) == (HelloReply.WELCOME, 1, 2)
 
 
 @pytest.mark.parametrize("token", [b"", b"x" * 15, b"x" * 33])
