@@ -42,3 +42,7 @@ class ProcessJob:
     threads: int
     devices: Mapping[int, Sequence[str]]
     state: Mapping[str, Any] | None = None
+
+    def uses_gpus(self, node: int) -> bool:
+        """Return whether this machine's worker `node` computes on GPUs; a server does not."""
+        return any(name != "cpu" for name in self.devices.get(node, ()))

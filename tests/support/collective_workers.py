@@ -10,22 +10,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import FileStore, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.problem.problem import Problem
+from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.worker import compute
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.sim.simulation import build_problem
+from tests.support.planes import HOST, TOKEN, until
 from tests.support.simulate import experiment
 
 GUARD_S = 100  # against hanging
@@ -223,6 +222,7 @@ def silence(groups: Groups) -> None:
         assert isinstance(error, ConnectionError)
         text = str(error)
         assert text.startswith(f"worker {groups.rank}: all-reduce of "), text
+        assert error.peer in ((groups.rank - 1) % groups.nodes, (groups.rank + 1) % groups.nodes)
         assert "\n" not in text
     assert_close(computing.gradient(at, none, groups.rank, 0).result(), own(problem, groups.rank, 0)[0])  # goes on
     computing.close()
@@ -234,36 +234,32 @@ CHECKS: list[Callable[[Groups], None]] = [
 ]  # fmt: skip
 
 
-def leave(timeout_s: float) -> None:
-    """Destroy the process groups, even where peers are dead; torch may wait for a pending operation, in C++."""
-
-    def destroy() -> None:
-        if dist.is_initialized():
-            with suppress(RuntimeError):  # a dead peer cannot take part
-                dist.destroy_process_group()
-
-    leaving = threading.Thread(target=destroy, daemon=True)
-    leaving.start()
-    leaving.join(timeout_s)
+@contextmanager
+def joined(folder: Path, rank: int, nodes: int, timeout_s: float) -> Iterator[Groups]:
+    """The rings of all workers, which tell each other their ports by files."""
+    folder.mkdir(exist_ok=True)
+    with Plane(rank, nodes, HOST, TOKEN, 1, torch.float64, timeout_s, timeout_s, print) as plane:
+        (folder / f"{rank}.new").write_text(str(plane.port))
+        (folder / f"{rank}.new").rename(folder / f"{rank}.port")
+        right = folder / f"{(rank + 1) % nodes}.port"
+        until(right.exists)
+        with closing(join_rings(plane, rank, nodes, (HOST, int(right.read_text())))) as groups:
+            yield groups
 
 
 def work(folder: Path, rank: int, nodes: int) -> None:
     signal.alarm(GUARD_S)
     torch.set_num_threads(1)
     compute.MAX_BUCKET_BYTES = 1  # every parameter is a bucket
-    store = FileStore(str(folder / "store"), nodes)
     with (folder / str(rank)).open("w", buffering=1) as held:
-        groups = join_groups(PrefixStore("first", store), rank, nodes, "gloo", GUARD_S, "127.0.0.1")
-        for check in CHECKS:
-            check(groups)
-            print(check.__name__, file=held)
-        leave(GUARD_S)
-        groups = join_groups(PrefixStore("second", store), rank, nodes, "gloo", SILENCE_S, "127.0.0.1")
-        print("joining_again", file=held)
-        silence(groups)
-        print("silence", file=held)
-        leave(SILENCE_S)
-        leave(SILENCE_S)
+        with joined(folder / "first", rank, nodes, GUARD_S) as groups:
+            for check in CHECKS:
+                check(groups)
+                print(check.__name__, file=held)
+        with joined(folder / "second", rank, nodes, SILENCE_S) as groups:
+            print("joining_again", file=held)
+            silence(groups)
+            print("silence", file=held)
         print("leaving", file=held)
 
 

@@ -205,7 +205,7 @@ def as_cluster_yaml(
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
         ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
         ("stalls", "[]", "not measured"),
-        ("collective", "ring", "gloo's all-reduce of any size"),
+        ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
         ("time_model", "null", "whose time this is, when it is not the trained model's"),
     ]
     width = max(len(f"{key}: {value}") for key, value, _ in entries)

@@ -57,6 +57,7 @@ class RunMonitor:
         self._end_s: float | None = None
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
         self._store: TCPStore | None = None
+        self._on_gpus: set[int] = set()  # workers
         self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
         self._closing = threading.Event()
         self._outcome = "failed"
@@ -152,7 +153,13 @@ class RunMonitor:
             self._end("interrupted")
         elif self._phase == "joining" and all(member.client for member in members):
             self._phase, self._phase_began = "preparing", now
-            if experiment.algo.lockstep and experiment.nodes > 1:
+            if experiment.algo.lockstep and experiment.nodes > 1 and self._on_gpus:
+                if on_cpu := set(range(experiment.nodes)) - self._on_gpus:
+                    gpu, cpu = min(self._on_gpus), min(on_cpu)
+                    return self._fail(
+                        f"engine.gpus_per_node must be set where only some workers find GPUs: worker {gpu} has, "
+                        f"worker {cpu} has none"
+                    )
                 self._store = serve_store(listen(self._job.coordinator[0]))
             for member in members:
                 self._send_addresses(member)
@@ -242,6 +249,7 @@ class RunMonitor:
             case "hello":
                 client.owner = self.members[message["node"]]
                 if message["role"] == "node":
+                    self._on_gpus |= {message["node"]} if message.get("gpus") else set()
                     self._join(client.owner, client, (message["host"], message["port"]))
             case "ready":
                 member.ready = True

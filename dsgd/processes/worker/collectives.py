@@ -1,7 +1,8 @@
-"""Process groups of the workers, and the thread that all-reduces vectors.
+"""Sums of vectors over all workers, and the thread that averages vectors with them.
 
-A process group serves one thread: operations of two threads on one group mix silently. So there is one group for the
-gradients that the compute thread reduces, and one for the vectors of `Averaging`.
+Workers on CPUs are a ring of the plane's own connections (pairwise/ring.py), workers on GPUs a process group of NCCL.
+Either serves one thread: operations of two threads would mix silently. So there are two, one for the gradients that the
+compute thread reduces, and one for the vectors of `Averaging`.
 """
 
 from __future__ import annotations
@@ -11,71 +12,165 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from dsgd.processes.pairwise.plane import Plane
+from dsgd.processes.pairwise.ring import RingBroken, SumRing
+from dsgd.processes.pairwise.wire import RINGS
+
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class CollectiveFailed(ConnectionError):
-    """Raised when a collective fails: a peer is dead, or was silent for longer than the time limit."""
+    """Raised when a collective fails: a peer is dead, or was silent for longer than the time limit. peer: its rank, if
+    known."""
+
+    def __init__(self, text: str, peer: int | None = None) -> None:
+        super().__init__(text)
+        self.peer = peer
+
+
+class Summation(Protocol):
+    """Sums vectors over all workers, which must make the same calls in the same order. Serves one thread."""
+
+    def sum(self, v: Tensor, what: str) -> None:
+        """Replace v [n] by its sum over all workers, bitwise equal in all of them. Raises CollectiveFailed, one line
+        that names the operation with the words of `what`."""
+        ...
+
+    def begin(self, v: Tensor, what: str) -> Callable[[], None]:
+        """Begin to do so, after what was begun before. Returns a function that waits for the end; either may raise."""
+        ...
+
+    def close(self) -> None:
+        """Give connections and threads back, once nothing is under way."""
+        ...
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The process groups of a worker. With one worker there are none, and all-reduce returns its input.
+    """The summations of a worker. With one worker there are none, and a mean is its input.
 
     gradients: for the compute thread. vectors: for the thread of `Averaging`.
     """
 
     rank: int
     nodes: int
-    gradients: dist.ProcessGroup | None = None
-    vectors: dist.ProcessGroup | None = None
+    gradients: Summation | None = None
+    vectors: Summation | None = None
+
+    def close(self) -> None:
+        for of in (self.gradients, self.vectors):
+            if of is not None:
+                of.close()
 
 
-def join_groups(
-    store: Store, rank: int, nodes: int, backend: Literal["gloo", "nccl"], timeout_s: float, address: str
-) -> Groups:
-    """Form the process groups; waits for all workers, up to timeout_s.
+class RingSummation:
+    """Implements `Summation` on CPUs."""
 
-    store: new for every start of all workers (or a new `PrefixStore`). address: IPv4 address of the interface that
-    carries the traffic, unless GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names another one. Raises CollectiveFailed;
-    ValueError if no interface has the address.
+    def __init__(self, rank: int, ring: SumRing) -> None:
+        self._rank = rank
+        self._ring = ring
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ring")  # starts no thread before its first task
+
+    def sum(self, v: Tensor, what: str) -> None:
+        with _ring_errors(self._rank, what):
+            self._ring.all_reduce(v)
+
+    def begin(self, v: Tensor, what: str) -> Callable[[], None]:
+        return self._thread.submit(self.sum, v, what).result
+
+    def close(self) -> None:
+        self._ring.shutdown()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._ring.close()
+
+
+class NcclSummation:
+    """Implements `Summation` on GPUs."""
+
+    def __init__(self, rank: int, group: dist.ProcessGroup) -> None:
+        self._rank = rank
+        self._group = group
+
+    def sum(self, v: Tensor, what: str) -> None:
+        self.begin(v, what)()
+
+    def begin(self, v: Tensor, what: str) -> Callable[[], None]:
+        with _torch_errors(self._rank, what):
+            work = dist.all_reduce(v, group=self._group, async_op=True)
+        assert work is not None  # None is for processes outside the group
+
+        def wait() -> None:
+            with _torch_errors(self._rank, what):
+                work.wait()
+
+        return wait
+
+    def close(self) -> None:
+        if dist.is_initialized():  # else the other summation has closed all groups
+            with suppress(RuntimeError):  # a dead peer cannot take part
+                dist.destroy_process_group()
+
+
+def join_rings(plane: Plane, rank: int, nodes: int, right: tuple[str, int]) -> Groups:
+    """Join the rings of all workers on CPUs; waits for both neighbours, up to the plane's timeout_s. right: address of
+    the next rank's plane. Raises CollectiveFailed."""
+    if nodes == 1:
+        return Groups(rank, nodes)
+    with _ring_errors(rank, f"meeting {nodes} workers"):
+        gradients, vectors = (RingSummation(rank, plane.ring(number, right)) for number in RINGS)
+    return Groups(rank, nodes, gradients, vectors)
+
+
+def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: str) -> Groups:
+    """Form NCCL's process groups of all workers; waits for all, up to timeout_s.
+
+    store: new for every start of all workers. address: IPv4 address of the interface that carries the traffic, unless
+    NCCL_SOCKET_IFNAME names another one. Raises CollectiveFailed; ValueError if no interface has the address.
     """
     if nodes == 1:
         return Groups(rank, nodes)
-    variable = f"{backend.upper()}_SOCKET_IFNAME"
-    if not os.environ.get(variable):
-        os.environ[variable] = interface_of(address)
-    if backend == "nccl":
-        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # after the time limit wait() raises, not the process
+    if not os.environ.get("NCCL_SOCKET_IFNAME"):
+        os.environ["NCCL_SOCKET_IFNAME"] = interface_of(address)
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # after the time limit wait() raises, not the process
     limit = timedelta(seconds=timeout_s)
     try:
-        with collective(rank, f"meeting {nodes} workers"):
-            dist.init_process_group(backend, store=store, rank=rank, world_size=nodes, timeout=limit)
-            vectors = dist.new_group(backend=backend, timeout=limit)
+        with _torch_errors(rank, f"meeting {nodes} workers"):
+            dist.init_process_group("nccl", store=store, rank=rank, world_size=nodes, timeout=limit)
+            vectors = dist.new_group(backend="nccl", timeout=limit)
     except CollectiveFailed:
         if dist.is_initialized():
             with suppress(RuntimeError):  # a dead peer cannot take part; there is nothing left to save
                 dist.destroy_process_group()
         raise
     assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
-    return Groups(rank, nodes, dist.group.WORLD, vectors)
+    assert dist.group.WORLD is not None
+    return Groups(rank, nodes, NcclSummation(rank, dist.group.WORLD), NcclSummation(rank, vectors))
 
 
 @contextmanager
-def collective(rank: int, what: str) -> Iterator[None]:
-    """Turn the backend's errors into CollectiveFailed, one line that names the worker and the operation."""
+def _ring_errors(rank: int, what: str) -> Iterator[None]:
+    """Turn a ring's errors into CollectiveFailed, one line that names the worker and the operation."""
+    try:
+        yield
+    except RingBroken as error:
+        raise CollectiveFailed(f"worker {rank}: {what} failed: {error}", error.peer) from error
+
+
+@contextmanager
+def _torch_errors(rank: int, what: str) -> Iterator[None]:
+    """Turn torch's errors into CollectiveFailed, one line that names the worker and the operation."""
     try:
         yield
     except RuntimeError as error:
@@ -119,11 +214,10 @@ class Averaging:
 
     def _mean(self, v: Tensor) -> Tensor:
         groups = self._groups
-        if groups.nodes == 1:
+        if groups.vectors is None:
             return v
         total = v.clone()
-        with collective(groups.rank, f"all-reduce of {v.numel()} numbers"):
-            dist.all_reduce(total, group=groups.vectors)
+        groups.vectors.sum(total, f"all-reduce of {v.numel()} numbers")
         total.div_(groups.nodes)
         finish(total.device)
         return total

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.batches import Batch, Batches
-from dsgd.processes.worker.collectives import Groups, collective, finish
+from dsgd.processes.worker.collectives import Groups, finish
 
 # a third of the vector, within limits: small buckets have more overhead, large ones less overlap
 BUCKETS, MIN_BUCKET_BYTES, MAX_BUCKET_BYTES = 3, 256 << 10, 16 << 20
@@ -235,8 +234,7 @@ class Compute:
         weights, factors = (shares, [1.0] * len(shares)) if scale == 1 else ([scale] * len(shares), shares)
         statistics = [buffers, *(buffers.to(replica.device, copy=True) for replica in replicas[1:])]
         g = torch.empty_like(at)
-        reduction = f"all-reduce of step {step}"
-        reductions: list[dist.Work] = []
+        reductions: list[Callable[[], None]] = []
 
         def reduce(bucket: GradientBucket) -> None:
             part = g[bucket.begin : bucket.end]
@@ -245,11 +243,8 @@ class Compute:
                 other = torch.empty_like(part, device=replica.device)
                 replica.collect(bucket, factor / scale, 0, other)
                 part.add_(other.to(g.device))
-            if workers > 1:
-                with collective(self._groups.rank, reduction):
-                    work = dist.all_reduce(part, group=self._groups.gradients, async_op=True)
-                assert work is not None  # None is for processes outside the group
-                reductions.append(work)
+            if workers > 1 and self._groups.gradients is not None:
+                reductions.append(self._groups.gradients.begin(part, f"all-reduce of step {step}"))
 
         reducer = InOrderReducer(self._buckets, len(replicas), reduce)
 
@@ -268,8 +263,7 @@ class Compute:
         self.busy_s += ended - began
         if self.spans is not None:
             self.spans.append((began, ended))
-        with collective(self._groups.rank, reduction):
-            for work in reductions:
-                work.wait()
+        for wait in reductions:
+            wait()
         finish(g.device)
         return g

@@ -153,7 +153,7 @@ class WorkerEngine:
     def counters(self) -> dict[str, Any]:
         """Return this worker's contribution to the fields of a mark."""
         p = self.experiment.nodes
-        # by the ring's formula: gloo and NCCL use a ring for large vectors
+        # of a ring: ours, and NCCL's for large vectors
         collective_bytes = round(self._collective_calls * 2 * (p - 1) / p * self.worker.x.nbytes)
         return {
             "bytes_sent": self.plane.bytes_sent + collective_bytes,
@@ -319,5 +319,5 @@ def _result(done: Future[T]) -> T:
     if isinstance(error, Unreachable):
         raise CannotGoOn(str(error), error.rank) from error
     if isinstance(error, CollectiveFailed):
-        raise CannotGoOn(str(error)) from error
+        raise CannotGoOn(str(error), error.peer) from error
     return done.result()

@@ -18,7 +18,7 @@ from dsgd.problem.precision import prepare
 from dsgd.processes.control import Message
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
-from dsgd.processes.worker.collectives import Averaging, Groups, join_groups
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_nccl, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.engine import WorkerEngine
 from dsgd.processes.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
@@ -35,7 +35,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
         prepare(experiment.precision, device)
     plane = open_plane(job, rank, client)
     joined = connect_peers(plane, client)
-    groups = _open_groups(job, rank, client.local_address, joined["store"])
+    groups = _join_groups(job, rank, plane, joined, client.local_address)
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
     compute = Compute(problem, devices, groups, trace=experiment.trace)
     engine = WorkerEngine(experiment, rank, x, buffers, plane, compute, Averaging(groups), client)
@@ -78,13 +78,22 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
         engine.plane.relocate(message["node"], (message["host"], message["port"]))
 
 
-def _open_groups(job: ProcessJob, rank: int, address: str, store_port: int | None) -> Groups:
-    """Join the process groups of a lock-step algorithm. Other algorithms get none: they must not depend on anybody."""
-    if store_port is None:
+def _join_groups(job: ProcessJob, rank: int, plane: Plane, joined: Message, address: str) -> Groups:
+    """Join the other workers of a lock-step algorithm. Other algorithms have none: they must not depend on anybody.
+
+    joined: the coordinator's message with the addresses of all, and a store's port if the workers are on GPUs. Raises
+    CannotGoOn."""
+    nodes, store_port = job.experiment.nodes, joined["store"]
+    if not job.experiment.algo.lockstep:
         return Groups(rank, 1)
-    store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
-    backend = "nccl" if all(name.startswith("cuda") for name in job.devices[rank]) else "gloo"
-    return join_groups(store, rank, job.experiment.nodes, backend, job.limits.timeout_s, address)
+    try:
+        if store_port is None:
+            host, port = joined["addresses"][(rank + 1) % nodes]
+            return join_rings(plane, rank, nodes, (host, port))
+        store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
+        return join_nccl(store, rank, nodes, job.limits.timeout_s, address)
+    except CollectiveFailed as error:
+        raise CannotGoOn(str(error), error.peer) from error
 
 
 def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:

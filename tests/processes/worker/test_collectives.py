@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, interface_of, join_groups
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, interface_of, join_nccl, join_rings
+from tests.support.planes import HOST, plane
 
 GUARD_S = 120  # against hanging
 ALONE = Groups(0, 1)
@@ -89,21 +90,22 @@ def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
 
 
 def test_alone_nobody_is_met() -> None:
-    groups = join_groups(HashStore(), 0, 1, "gloo", 1.0, "192.0.2.1")
-    assert (groups.nodes, groups.gradients, groups.vectors) == (1, None, None)
+    with plane(0, 1) as own:
+        for groups in (join_rings(own, 0, 1, (HOST, 1)), join_nccl(HashStore(), 0, 1, 1.0, "192.0.2.1")):
+            assert (groups.nodes, groups.gradients, groups.vectors) == (1, None, None)
 
 
-def test_a_worker_that_does_not_come_is_waited_for_up_to_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice: the first failure leaves nothing behind. The user's interface wins over the address."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
-    for _ in range(2):
-        with pytest.raises(CollectiveFailed, match=r"^worker 0: meeting 2 workers failed: [^\n]+$"):
-            join_groups(HashStore(), 0, 2, "gloo", 0.5, "192.0.2.1")
+def test_a_worker_that_does_not_come_is_waited_for_up_to_the_time_limit() -> None:
+    with plane(0, 3, timeout_s=0.3) as own, plane(1, 3) as right:
+        rule = r"^worker 0: meeting 3 workers failed: worker 2 has not connected for 0\.3 s$"
+        with pytest.raises(CollectiveFailed, match=rule) as caught:
+            join_rings(own, 0, 3, (HOST, right.port))
+        assert caught.value.peer == 2
 
 
 def test_the_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert interface_of("127.0.0.1") == "lo"
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
     rule = r"^address must be the IPv4 address of an interface here \(.*lo 127\.0\.0\.1.*\), got 192\.0\.2\.1$"
     with pytest.raises(ValueError, match=rule):
-        join_groups(HashStore(), 0, 2, "gloo", 0.5, "192.0.2.1")
+        join_nccl(HashStore(), 0, 2, 0.5, "192.0.2.1")
