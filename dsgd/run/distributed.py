@@ -81,7 +81,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         coordinator, token = listener.getsockname()[:2], new_token()
     else:
         listener = joined.listener
-        coordinator, token = (joined.meeting.host, joined.meeting.port), joined.meeting.token
+        coordinator, token = (joined.meeting.host, joined.meeting.port), joined.token
     job = ProcessJob(
         experiment=experiment,
         problem=problem,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.host.launcher import Launch
-from dsgd.processes.launch.rendezvous import Meeting, NoMeeting, listen, master_of, meet, new_token
+from dsgd.processes.launch.agreement import Meeting, meet
+from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of
 from dsgd.record.writer import code_version
 from dsgd.run.configuration import RunConfig
 from dsgd.run.resume import compare, with_numbers
@@ -17,10 +18,12 @@ from dsgd.run.values import ConfigError
 
 @dataclass(frozen=True)
 class Joined:
-    """This process's part in the meeting. listener: of the coordinator, in rank 0."""
+    """This process's part in the meeting. token: of the run, in hexadecimal. listener: of the coordinator, in rank
+    0."""
 
     rank: int
     meeting: Meeting
+    token: str
     listener: socket.socket | None
 
 
@@ -40,13 +43,15 @@ def join(where: Launch, config: RunConfig, folder: Path) -> Joined:
     def offer() -> Meeting:
         assert listener is not None
         host, port = listener.getsockname()[:2]
-        return Meeting(host, port, new_token(), str(folder), values, version)
+        return Meeting(host, port, str(folder), values, version)
 
     def object_to(meeting: Meeting) -> str | None:
         try:
             compare(with_numbers(dict(meeting.config)), with_numbers(json.loads(json.dumps(values))), "", "on rank 0")
         except ConfigError as error:
             return str(error)
+        except (ValueError, RecursionError):  # nobody vouches for what stands in the store
+            return "the configuration of rank 0 cannot be read"
         return (
             None if version == meeting.version else f"the code must be {meeting.version}, as on rank 0, got {version}"
         )
@@ -54,7 +59,7 @@ def join(where: Launch, config: RunConfig, folder: Path) -> Joined:
     try:
         if where.rank == 0:
             listener = listen(master_of(where))
-        meeting = meet(where, offer, object_to)
+        meeting, token = meet(where, offer, object_to)
     except NoMeeting as error:
         raise ConfigError(str(error)) from error
-    return Joined(where.rank, meeting, listener)
+    return Joined(where.rank, meeting, token, listener)

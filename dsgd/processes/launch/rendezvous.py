@@ -1,18 +1,14 @@
-"""Rendezvous: processes started by torchrun or srun find the coordinator of rank 0 and agree on the run."""
+"""Where processes started by torchrun or srun find each other: the address of rank 0, and the store that is there."""
 
 from __future__ import annotations
 
 import errno
-import json
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -21,20 +17,6 @@ from dsgd.processes.job import JOIN_TIMEOUT_S
 
 TOKEN_BYTES = 32
 STORE_POLL_S = 0.05
-VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """The run that rank 0 proposes to the others. host, port: of its coordinator. folder: of the record. token: in
-    hexadecimal. config: resolved. version: of the code."""
-
-    host: str
-    port: int
-    token: str
-    folder: str
-    config: Mapping[str, Any]
-    version: str
 
 
 class NoMeeting(ConnectionError):
@@ -91,60 +73,14 @@ def address_of(name: str) -> str:
         raise NoMeeting(f"MASTER_ADDR must be the name of a host, got {name}: {error}") from error
 
 
-def meet(launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meeting], str | None]) -> Meeting:
-    """Agree on the run that rank 0 offers: all ranks get the offer and may object; returns when all have accepted.
-
-    offer: called in rank 0. object_to: returns an objection or None. Raises NoMeeting with the same objection in every
-    rank, or after at most 30 seconds."""
-    deadline = time.monotonic() + JOIN_TIMEOUT_S
-    try:
-        store = _serve(launch) if _serves(launch) else _connect(launch, deadline)
-        key = f"dsgd/{launch.job}"
-        if launch.rank == 0:
-            store.set(key, json.dumps(asdict(offer())))
-        elif _missing(store, [key], deadline):
-            raise NoMeeting(f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {_master(launch)}")
-        meeting = Meeting(**json.loads(store.get(key)))
-        objection = object_to(meeting)
-        verdict = _agree(launch, store, key, "" if objection is None else f"rank {launch.rank}: {objection}", deadline)
-    except (DistNetworkError, DistStoreError) as error:
-        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
-    if verdict:
-        raise NoMeeting(verdict)
-    return meeting
-
-
-def _agree(launch: Launch, store: TCPStore, key: str, objection: str, deadline: float) -> str:
-    """Return the objection of the lowest rank that has one, or "". All ranks have received it when rank 0 returns."""
-    others = [f"{key}/{rank}" for rank in range(1, launch.nodes)]
-    if launch.rank > 0:
-        store.set(f"{key}/{launch.rank}", json.dumps(objection))
-        if _missing(store, [f"{key}/verdict"], deadline + VERDICT_MARGIN_S):
-            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {_master(launch)}")
-        verdict = json.loads(store.get(f"{key}/verdict"))
-        store.set(f"{key}/{launch.rank}/left", "")
-        return verdict
-    late = _missing(store, others, deadline)
-    said = [objection, *(json.loads(store.get(other)) for other in others if other not in late)]
-    if late:
-        names = ", ".join(other.rpartition("/")[2] for other in late)
-        said.append(f"rank {names} did not come within {JOIN_TIMEOUT_S:g} s to {_master(launch)}")
-    verdict = next(filter(None, said), "")
-    store.set(f"{key}/verdict", json.dumps(verdict))
-    if _serves(launch):  # the store ends with this process
-        _missing(store, [f"{other}/left" for other in others if other not in late], time.monotonic() + VERDICT_MARGIN_S)
-    return verdict
-
-
-def _missing(store: TCPStore, keys: Sequence[str], deadline: float) -> list[str]:
-    """Wait for keys; returns those missing at the deadline. The store's own wait would print to the terminal."""
-    while (missing := [key for key in keys if not store.check([key])]) and time.monotonic() <= deadline:
-        time.sleep(STORE_POLL_S)
-    return missing
-
-
-def _master(launch: Launch) -> str:
+def place(launch: Launch) -> str:
+    """Return where the store is, as the user has said it."""
     return f"MASTER_ADDR={launch.master_address} MASTER_PORT={launch.master_port}"
+
+
+def open_store(launch: Launch, deadline: float) -> TCPStore:
+    """Serve the store of the rendezvous, or connect to it until the deadline. Raises NoMeeting."""
+    return _serve(launch) if _serves(launch) else _connect(launch, deadline)
 
 
 def _serves(launch: Launch) -> bool:
@@ -158,7 +94,7 @@ def _serve(launch: Launch) -> TCPStore:
         listener = socket.create_server((address, launch.master_port), backlog=1024)
     except OSError as error:
         what = "port in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise NoMeeting(f"rank 0: {what}: {_master(launch)}") from error
+        raise NoMeeting(f"rank 0: {what}: {place(launch)}") from error
     return serve_store(listener)
 
 
@@ -171,7 +107,7 @@ def _connect(launch: Launch, deadline: float) -> TCPStore:
             break
         except OSError as error:
             if time.monotonic() > deadline:
-                raise NoMeeting(f"rank {launch.rank}: cannot be reached: {_master(launch)}") from error
+                raise NoMeeting(f"rank {launch.rank}: cannot be reached: {place(launch)}") from error
             time.sleep(STORE_POLL_S)
     answer: Future[TCPStore] = Future()
 
@@ -188,6 +124,6 @@ def _connect(launch: Launch, deadline: float) -> TCPStore:
     try:
         store = answer.result(timeout=max(deadline - time.monotonic(), STORE_POLL_S))
     except TimeoutError as error:
-        raise NoMeeting(f"rank {launch.rank}: something else listens at {_master(launch)}") from error
+        raise NoMeeting(f"rank {launch.rank}: something else listens at {place(launch)}") from error
     connecting.join()  # this process is about to fork
     return store

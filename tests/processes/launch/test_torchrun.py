@@ -10,13 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.distributed import DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.processes.control import CONTROL_MAGIC, encode
 from tests.support.command import SCRIPTS, environment
 from tests.support.prefork import Prefork, Run
 from tests.support.watched_run import BUDGET, STEPS
@@ -107,6 +112,105 @@ def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(t
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["status"], summary["workers_lost"]) == ("completed", 1)
     assert summary["samples"] >= 2 * STEPS
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; nothing if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in text.split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def strings(value: object) -> Iterator[str]:
+    """Every string in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from (text for pair in value.items() for part in pair for text in strings(part))
+    elif isinstance(value, list):
+        yield from (text for part in value for text in strings(part))
+
+
+def tokens_in(values: set[bytes]) -> set[bytes]:
+    """Everything in these values that could be a token: 32 bytes of them, or of what their digits say."""
+    found = set()
+    for value in values:
+        texts = list(strings(json.loads(value)))
+        digits = [bytes.fromhex(text) for text in texts if len(text) % 2 == 0 and set(text) <= set("0123456789abcdef")]
+        whole = [value, *(text.encode() for text in texts), *digits]
+        found |= {part[i : i + 32] for part in whole for i in range(0, max(1, len(part) - 31), 32)}
+        found |= {part[-32:] for part in whole}
+    return {token.ljust(32, b"\0")[:32] for token in found}
+
+
+def is_let_in(address: tuple[str, int], token: bytes) -> bool:
+    """Show a token to a coordinator. Who is let in hears from it; who is not is hung up on."""
+    with socket.create_connection(address, PATIENCE_S) as sock:
+        try:
+            sock.sendall(CONTROL_MAGIC + token)
+            sock.sendall(b"".join(map(bytes, encode({"kind": "hello", "role": "agent"}, {}))))
+            return sock.recv(1) != b""  # a heartbeat
+        except (ConnectionResetError, BrokenPipeError):
+            return False
+
+
+def test_who_reads_all_of_torchruns_store_is_not_let_in(tmp_path: Path) -> None:
+    """One rank is held back until the other has made its offer, so that there is time to read it. After the meeting
+    nothing of the run is left in the store."""
+    folder, skip_file = tmp_path / "run", tmp_path / "skip_pauses"
+    slow = ("data._target_=tests.support.slow_gradients.SlowGradients", f"+data.skip_file='{skip_file}'")
+    seen: dict[str, set[bytes]] = {}
+    over = threading.Event()
+    with launched(folder, *QUADRATIC, "algo=gossip", BUDGET, *slow) as (process, mark):
+
+        def until(condition: Callable[[], Any]) -> Any:
+            deadline = time.monotonic() + PATIENCE_S
+            while not (found := condition()):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            return found
+
+        def second() -> int | None:
+            return next((pid for pid in marked(mark) if variables_of(pid).get("RANK") == "1"), None)
+
+        held = until(second)
+        os.kill(held, signal.SIGSTOP)
+        variables = variables_of(held)
+        place = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+        limit = timedelta(seconds=1)
+        store = TCPStore(*place, is_master=False, wait_for_workers=False, timeout=limit)
+
+        def read() -> None:
+            while not over.is_set():
+                for key in store.list_keys():
+                    with contextlib.suppress(DistStoreError):  # it has been deleted meanwhile
+                        if "dsgd" in key and store.check([key]):
+                            seen.setdefault(key, set()).add(store.get(key))
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        try:
+            until(lambda: seen)
+            os.kill(held, signal.SIGCONT)
+            until(
+                lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").read_text().count("\n") > 3
+            )
+            assert not [key for key in store.list_keys() if "dsgd" in key]
+        finally:
+            over.set()
+            reading.join(PATIENCE_S)
+        (offer,) = (json.loads(value) for values in seen.values() for value in values if b'"config"' in value)
+        assert "token" not in offer
+        for token in tokens_in({value for values in seen.values() for value in values}):
+            assert not is_let_in((offer["host"], offer["port"]), token)
+        skip_file.touch()
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
 
 
 def test_the_wrong_number_of_processes_is_one_line(prefork: Prefork, tmp_path: Path) -> None:

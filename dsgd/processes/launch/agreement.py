@@ -1,0 +1,191 @@
+"""Processes started by torchrun or srun agree on the run: rank 0 offers, the others accept, and get the run's token.
+
+They meet in a store that asks nobody for a token, and under torchrun belongs to torchrun, which listens on every
+interface: strangers read what stands there. So nothing that admits to the run stands there, what does is deleted when
+all have read it, and what is read is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.host.launcher import Launch
+from dsgd.processes.job import JOIN_TIMEOUT_S
+from dsgd.processes.launch.key_exchange import NotSealed, new_key_pair, seal, unseal
+from dsgd.processes.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, place
+
+VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
+VALUE_LIMIT = 1 << 20  # bytes of a value in the store
+OBJECTION_LIMIT = 2000  # characters
+OFFER = {"host": str, "port": int, "folder": str, "config": dict, "version": str, "public": str}
+ANSWER = {"objection": str, "public": str}
+VERDICT = {"objection": str, "sealed": dict}
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The run that rank 0 proposes to the others. host, port: of its coordinator. folder: of the record. config:
+    resolved. version: of the code."""
+
+    host: str
+    port: int
+    folder: str
+    config: Mapping[str, Any]
+    version: str
+
+
+def meet(
+    launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meeting], str | None]
+) -> tuple[Meeting, str]:
+    """Agree on the run that rank 0 offers: all ranks get the offer and may object; returns when all have accepted.
+
+    offer: called in rank 0. object_to: called in the others, returns an objection or None. Returns the offer and the
+    run's token, which never stands in the store as it is. Raises NoMeeting with the same objection in every rank, or
+    after at most 30 seconds.
+
+    Every rank takes out of the store what it has put in, also where the meeting fails."""
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    try:
+        store = open_store(launch, deadline)
+        if launch.rank == 0:
+            return _invite(launch, store, offer(), deadline)
+        return _attend(launch, store, object_to, deadline)
+    except (DistNetworkError, DistStoreError) as error:
+        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {place(launch)}") from error
+
+
+def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) -> tuple[Meeting, str]:
+    """Do rank 0's part: publish the offer, hear all others, and give each of them the token, if nobody objects."""
+    offer, verdict = _offer_key(launch), _verdict_key(launch)
+    answers = {rank: _answer_key(launch, rank) for rank in range(1, launch.nodes)}
+    own, token = new_key_pair(), new_token()
+    text = json.dumps({**asdict(meeting), "public": own.public})
+    try:
+        store.set(offer, text)
+        late = _missing(store, list(answers.values()), deadline)
+        said: list[str] = []
+        sealed: dict[str, str] = {}
+        for rank, answer in answers.items():
+            if answer in late:
+                continue
+            try:
+                _, fields = _read(launch, store, answer, ANSWER)
+                said.append(_one_line(fields["objection"]))
+                sealed[str(rank)] = seal(bytes.fromhex(token), own, fields["public"], _context(launch, rank, text))
+            except (NoMeeting, NotSealed) as error:
+                said.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
+        if late:
+            names = ", ".join(answer.rpartition("/")[2] for answer in late)
+            said.append(f"rank {names} did not come within {JOIN_TIMEOUT_S:g} s to {place(launch)}")
+        objection = next(filter(None, said), "")
+        store.set(verdict, json.dumps({"objection": objection, "sealed": {} if objection else sealed}))
+        leave_s = VERDICT_MARGIN_S if objection else JOIN_TIMEOUT_S  # one of them may have been stopped for a while
+        _wait_until_gone(store, [answer for answer in answers.values() if answer not in late], leave_s)
+    finally:
+        _delete(store, [offer, verdict, *answers.values()])
+    if objection:
+        raise NoMeeting(objection)
+    return meeting, token
+
+
+def _attend(
+    launch: Launch, store: TCPStore, object_to: Callable[[Meeting], str | None], deadline: float
+) -> tuple[Meeting, str]:
+    """Do the part of a rank > 0: accept the offer or object, and open the token that rank 0 has sealed for it."""
+    offer, verdict, answer = _offer_key(launch), _verdict_key(launch), _answer_key(launch, launch.rank)
+    if _missing(store, [offer], deadline):
+        raise NoMeeting(f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {place(launch)}")
+    text, fields = _read(launch, store, offer, OFFER)
+    public, own = fields.pop("public"), new_key_pair()
+    meeting = Meeting(**fields)
+    try:
+        objection = object_to(meeting)
+        said = "" if objection is None else f"rank {launch.rank}: {objection}"
+        store.set(answer, json.dumps({"objection": said, "public": own.public}))
+        if _missing(store, [verdict], deadline + VERDICT_MARGIN_S):
+            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {place(launch)}")
+        _, fields = _read(launch, store, verdict, VERDICT)
+        if fields["objection"]:
+            raise NoMeeting(_one_line(fields["objection"]))
+        token = unseal(str(fields["sealed"].get(str(launch.rank))), own, public, _context(launch, launch.rank, text))
+    except NotSealed as error:
+        raise NoMeeting(_foreign(launch, verdict, error)) from error
+    finally:
+        _delete(store, [answer])
+    return meeting, token.hex()
+
+
+def _offer_key(launch: Launch) -> str:
+    return f"dsgd/{launch.job}"
+
+
+def _answer_key(launch: Launch, rank: int) -> str:
+    return f"dsgd/{launch.job}/{rank}"
+
+
+def _verdict_key(launch: Launch) -> str:
+    return f"dsgd/{launch.job}/verdict"
+
+
+def _context(launch: Launch, rank: int, offer: str) -> str:
+    """Return what a sealed token is for: this rank of this job, after this very offer."""
+    return f"{_answer_key(launch, rank)} {hashlib.sha256(offer.encode()).hexdigest()}"
+
+
+def _one_line(text: str) -> str:
+    """Return what somebody else has written so that it can be printed."""
+    return "".join(character if character.isprintable() else " " for character in text[:OBJECTION_LIMIT])
+
+
+def _read(launch: Launch, store: TCPStore, key: str, expected: Mapping[str, type]) -> tuple[str, dict[str, Any]]:
+    """Return the text of a value, a JSON object, and its expected fields. Anybody may have written it: raises NoMeeting
+    for anything else."""
+    try:
+        content = store.get(key)
+        if len(content) > VALUE_LIMIT:
+            raise ValueError(f"{len(content)} bytes")
+        text = content.decode()
+        value = json.loads(text)
+        fields = {name: value[name] for name in expected}
+        wrong = [name for name, kind in expected.items() if type(fields[name]) is not kind]
+        if "host" in expected:
+            socket.inet_pton(socket.AF_INET, fields["host"])
+            wrong += [] if 0 < fields["port"] < 1 << 16 else ["port"]
+        if wrong:
+            raise TypeError(f"{wrong} of another type")
+    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        raise NoMeeting(_foreign(launch, key, "it cannot be read")) from error
+    return text, fields
+
+
+def _foreign(launch: Launch, key: str, why: object) -> str:
+    return f"rank {launch.rank}: {key} in the store at {place(launch)} is not of this run: {why}"
+
+
+def _missing(store: TCPStore, keys: Sequence[str], deadline: float) -> list[str]:
+    """Wait for keys; returns those missing at the deadline. The store's own wait would print to the terminal."""
+    while (missing := [key for key in keys if not store.check([key])]) and time.monotonic() <= deadline:
+        time.sleep(STORE_POLL_S)
+    return missing
+
+
+def _wait_until_gone(store: TCPStore, keys: Sequence[str], limit_s: float) -> None:
+    """Wait until nobody needs the verdict any more: who has read it deletes its own answer."""
+    deadline = time.monotonic() + limit_s
+    while any(store.check([key]) for key in keys) and time.monotonic() <= deadline:
+        time.sleep(STORE_POLL_S)
+
+
+def _delete(store: TCPStore, keys: Sequence[str]) -> None:
+    with contextlib.suppress(DistNetworkError, DistStoreError):  # the store is gone, and all that stood in it
+        for key in keys:
+            store.delete_key(key)
