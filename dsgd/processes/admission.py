@@ -1,8 +1,8 @@
 """Admit connections that open with the run's token, and bound what all others can cost.
 
 A connection is a stranger until it has sent its greeting, a fixed number of bytes with the token among them. At most
-MAX_STRANGERS are kept, for at most STRANGER_S each; the oldest is dropped first. They cost no thread, and one log line
-for each kind of offence.
+MAX_STRANGERS are kept, for at most STRANGER_S each, of the time in which this process listens; the oldest is dropped
+first. They cost no thread, and one log line for each kind of offence.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 MAX_STRANGERS = 64
 STRANGER_S = 5.0
+ROUND_S = 0.5  # the most that counts between two calls of `process`: where it is more, this process was stopped
+PAUSE_S = 0.1  # in which nobody is accepted, where no file descriptor is left
 ENDED = "a connection ended before its greeting was complete"
 
 
@@ -38,7 +40,7 @@ class OffenceLog:
 
 @dataclass(slots=True, eq=False)
 class Stranger:
-    """A connection whose greeting is not complete."""
+    """A connection whose greeting is not complete. deadline: in seconds of listening."""
 
     host: str
     deadline: float
@@ -61,42 +63,60 @@ class Admission:
         self._greeting_bytes = greeting_bytes
         self._report = report
         self._strangers: dict[socket.socket, Stranger] = {}  # the oldest first
+        self._complete: list[tuple[socket.socket, str, bytes]] = []
+        self._called = time.monotonic()
+        self._listened_s = 0.0
+        self._pause_ends: float | None = None  # by time.monotonic(), while the listener is not registered
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ)
 
     def wait_s(self) -> float | None:
-        """Return the seconds until the oldest stranger is dropped, None without strangers."""
+        """Return the seconds after which `process` has something to do, None: not before a socket is readable."""
+        if self._pause_ends is not None:
+            return max(0.0, min(ROUND_S, self._pause_ends - time.monotonic()))
         oldest = next(iter(self._strangers.values()), None)
-        return None if oldest is None else max(0.0, oldest.deadline - time.monotonic())
+        return None if oldest is None else max(0.0, min(ROUND_S, oldest.deadline - self._listened_s))
 
     def process(self, ready: Collection[object]) -> list[tuple[socket.socket, str, bytes]]:
         """Return (socket, host, greeting) of connections whose greeting is complete. They are no longer registered.
 
         ready: the sockets that the selector found readable."""
-        complete: list[tuple[socket.socket, str, bytes]] = []
+        now = time.monotonic()
+        self._listened_s += min(now - self._called, ROUND_S)
+        self._called = now
         for sock in [sock for sock in self._strangers if sock in ready]:  # before new ones push them out
-            stranger = self._strangers[sock]
-            try:
-                received = sock.recv(self._greeting_bytes - len(stranger.greeting))
-            except OSError:
-                received = b""
-            stranger.greeting += received
-            if not received:
-                self._drop(sock, ENDED)
-            elif len(stranger.greeting) == self._greeting_bytes:
-                self._forget(sock)
-                complete.append((sock, stranger.host, bytes(stranger.greeting)))
-        if self._listener in ready:
+            self._read(sock)
+        if self._pause_ends is not None and now >= self._pause_ends:
+            self._pause_ends = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._listener in ready:
             self._accept()
         while self._strangers:
-            sock, stranger = next(iter(self._strangers.items()))
+            oldest = next(iter(self._strangers.values()))
             if len(self._strangers) > MAX_STRANGERS:
-                self._drop(sock, "too many connections without a token")
-            elif stranger.deadline <= time.monotonic():
-                self._drop(sock, "a connection showed no token in time")
+                self._drop_oldest("too many connections without a token")
+            elif oldest.deadline <= self._listened_s:
+                self._drop_oldest("a connection showed no token in time")
             else:
                 break
+        complete, self._complete = self._complete, []
         return complete
+
+    def _read(self, sock: socket.socket) -> None:
+        """Read what has come of a greeting. Who has sent all of it, or has gone, is no stranger any more."""
+        stranger = self._strangers[sock]
+        try:
+            received = sock.recv(self._greeting_bytes - len(stranger.greeting))
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        stranger.greeting += received
+        if not received:
+            self._drop(sock, ENDED)
+        elif len(stranger.greeting) == self._greeting_bytes:
+            self._forget(sock)
+            self._complete.append((sock, stranger.host, bytes(stranger.greeting)))
 
     def _accept(self) -> None:
         """Accept one connection: one at a time, so that greetings are read before the oldest stranger is dropped."""
@@ -106,11 +126,23 @@ class Admission:
             return  # it has gone already
         except OSError as error:
             self._report(f"a connection could not be accepted ({error.strerror})", "an unknown host")
-            time.sleep(0.1)  # no file descriptor is left: nothing to do but wait
+            if self._strangers:
+                self._drop_oldest("a connection without a token gave its place to others")
+            else:  # no file descriptor is left, and those of strangers are not to blame
+                self._selector.unregister(self._listener)
+                self._pause_ends = time.monotonic() + PAUSE_S
             return
         sock.setblocking(False)
-        self._strangers[sock] = Stranger(peer[0], time.monotonic() + STRANGER_S)
+        self._strangers[sock] = Stranger(peer[0], self._listened_s + STRANGER_S)
         self._selector.register(sock, selectors.EVENT_READ)
+
+    def _drop_oldest(self, offence: str) -> None:
+        """Drop the oldest stranger, unless its greeting came after the selector had looked: this process may have been
+        stopped in between."""
+        sock = next(iter(self._strangers))
+        self._read(sock)
+        if sock in self._strangers:
+            self._drop(sock, offence)
 
     def _drop(self, sock: socket.socket, offence: str) -> None:
         self._report(offence, self._forget(sock).host)
