@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 import tarfile
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -169,7 +170,8 @@ def verify(layout: Layout) -> bool:
     """Decode every image, in one process for each core, and print the broken ones."""
     broken, decoder = 0, choose_decoder("auto")
     context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context) as processes:
+    quiet = partial(warnings.filterwarnings, "ignore", module="PIL")  # a broken image is told by its name
+    with ProcessPoolExecutor(cores(), mp_context=context, initializer=quiet) as processes:
         for split, source in ((TRAIN, layout.train), (TEST, layout.test)):
             count = len(source.labels)
             places = map(source.place, range(count))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.data.images import SIDE
-from dsgd.data.images.decode import DECODERS, choose_decoder
+from dsgd.data.images.decode import DECODERS, MAX_PIXELS, choose_decoder
 from dsgd.data.images.generate import Generated, default_folder
 from dsgd.data.images.layout import Layout, find_images
 from dsgd.data.partition import Partition, check_share
@@ -24,14 +24,20 @@ if TYPE_CHECKING:
 
 ON_ERROR = ("skip", "fail")
 SHAPE = (3, SIDE, SIDE)
+MOST_PIXELS = 2**27  # to configure: Pillow itself refuses little more
+MOST_WORKERS = 1024  # decoding processes, more than any machine has cores for
+MOST_SIDE = 4096  # pixels, of generated images: all of them are below MAX_PIXELS
+MOST_IMAGES = 10**7  # generated: a thousand gigabytes
 
 
-def _check_options(decoder: str, on_error: str, workers: int | None) -> None:
+def _check_options(decoder: str, max_pixels: int, on_error: str, workers: int | None) -> None:
     for key, value, choices in (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR)):
         if value not in choices:
             raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be >= 1 or null, got {workers}")
+    if not 1 <= max_pixels <= MOST_PIXELS:
+        raise ValueError(f"max_pixels must be in [1, {MOST_PIXELS}], got {max_pixels}")
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise ValueError(f"workers must be in [1, {MOST_WORKERS}] or null, got {workers}")
 
 
 @dataclass(frozen=True)
@@ -40,11 +46,12 @@ class ImageNet:
 
     path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
     decoder: str = "auto"  # auto | nvimgcodec | simplejpeg | pillow
+    max_pixels: int = MAX_PIXELS  # height x width: a file whose header says more is broken
     on_error: str = "skip"  # a broken file: skip replaces it by the next one, fail ends the run
     workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
 
     def __post_init__(self) -> None:
-        _check_options(self.decoder, self.on_error, self.workers)
+        _check_options(self.decoder, self.max_pixels, self.on_error, self.workers)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -67,7 +74,8 @@ class ImageNet:
         from dsgd.data.images.loader import Images
 
         partition = Partition(len(self._layout.train.labels), nodes, batch_size, seed)
-        return Images(self._layout, partition, dtype, choose_decoder(self.decoder), self.on_error, self.workers)
+        decoder = choose_decoder(self.decoder)
+        return Images(self._layout, partition, dtype, decoder, self.max_pixels, self.on_error, self.workers)
 
     @cached_property
     def _layout(self) -> Layout:
@@ -85,6 +93,7 @@ class ImageNetLike:
     seed: int = 0  # of the images; the seed of the run only orders them
     path: str | None = None  # folder to keep them in; None: one in the user's cache
     decoder: str = "auto"
+    max_pixels: int = MAX_PIXELS
     on_error: str = "skip"
     workers: int | None = None
 
@@ -92,9 +101,14 @@ class ImageNetLike:
         for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16), ("seed", 0)):
             if getattr(self, key) < least:
                 raise ValueError(f"{key} must be >= {least}, got {getattr(self, key)}")
-        if self.classes > 10_000:
-            raise ValueError(f"classes must be <= 10000, got {self.classes}")
-        _check_options(self.decoder, self.on_error, self.workers)
+        for key, most in (("classes", 10_000), ("side", MOST_SIDE)):
+            if getattr(self, key) > most:
+                raise ValueError(f"{key} must be <= {most}, got {getattr(self, key)}")
+        most = MOST_IMAGES // self.classes
+        for key in ("samples_per_class", "test_per_class"):
+            if getattr(self, key) > most:
+                raise ValueError(f"{key} must be <= {most} with classes={self.classes}, got {getattr(self, key)}")
+        _check_options(self.decoder, self.max_pixels, self.on_error, self.workers)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -113,7 +127,7 @@ class ImageNetLike:
             count = self.classes * (self.samples_per_class + self.test_per_class)
             print(f"data: generating {count} images in {self.folder}, once", file=sys.stderr)
             self._images.make(self.folder)
-        found = ImageNet(str(self.folder), self.decoder, self.on_error, self.workers)
+        found = ImageNet(str(self.folder), self.decoder, self.max_pixels, self.on_error, self.workers)
         return found.load(nodes, batch_size, seed, dtype)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from io import BytesIO
 from pathlib import Path
 
@@ -40,3 +42,36 @@ def by_pillow(content: bytes) -> np.ndarray:
 def truncate(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
+
+
+def saying(kind: str, height: int, width: int) -> bytes:
+    """A small file whose header says that it has so many pixels; what follows is that of 64 x 64 ones."""
+    file = BytesIO()
+    small = Image.fromarray(photograph(64, 64))
+    small.save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    content = bytearray(file.getvalue())
+    if kind == "JPEG":
+        at = content.index(b"\xff\xc0") + 5
+        content[at : at + 4] = struct.pack(">HH", height, width)
+    elif kind == "PNG":
+        content[16:24] = struct.pack(">II", width, height)
+        content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    elif kind == "GIF":
+        content[6:10] = struct.pack("<HH", width, height)
+    elif kind == "BMP":
+        content[18:26] = struct.pack("<ii", width, height)
+    elif kind == "PPM":
+        content[:] = content.replace(b"64 64", f"{width} {height}".encode(), 1)
+    elif kind == "WEBP":
+        content[21:25] = struct.pack("<I", (width - 1) | (height - 1) << 14)
+    else:
+        raise ValueError(kind)
+    return bytes(content)
+
+
+def tiff_of_a_tile(side: int, tile: int) -> bytes:
+    """A TIFF file of side x side pixels in one tile of tile x tile."""
+    tags = {256: side, 257: side, 258: 8, 259: 5, 262: 1, 277: 1, 322: tile, 323: tile, 324: 0, 325: 64}
+    start = 8 + 2 + 12 * len(tags) + 4
+    entries = [struct.pack("<HHII", tag, 4, 1, start if tag == 324 else value) for tag, value in tags.items()]
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + b"".join(entries) + bytes(4 + 64)

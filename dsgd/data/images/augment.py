@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from dsgd.data.images import SIDE
 from dsgd.data.images.decode import Box, Picture
 
+ELONGATED = 16  # of an image so many times as long as wide only the middle is seen: all of it could take any memory
 RESIZED = 256  # pixels: the shorter side before the centre is taken
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 TRIES = 10
@@ -38,11 +39,13 @@ def train_pixels(picture: Picture, draws: Sequence[float], out: np.ndarray) -> N
 
 def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
     """Write the centre to out [3, 224, 224] uint8. Raises BrokenImage."""
-    height, width = picture.height, picture.width
+    most = ELONGATED * min(picture.height, picture.width)
+    height, width = min(picture.height, most), min(picture.width, most)
     short = min(height, width)
     rows, columns = int(RESIZED * height / short), int(RESIZED * width / short)
     down, right = round((rows - SIDE) / 2), round((columns - SIDE) / 2)
-    found = _resized_box(picture, Box(0, 0, height, width), rows, columns)
+    middle = Box((picture.height - height) // 2, (picture.width - width) // 2, height, width)
+    found = _resized_box(picture, middle, rows, columns)
     _copy_planes(found[:, down : down + SIDE, right : right + SIDE], out)
 
 

@@ -3,12 +3,16 @@
 simplejpeg is a third faster than Pillow; NVIDIA's nvImageCodec, on the CPU, decodes only the part that is wanted. At
 full size all three give the same pixels. Files that the faster ones do not take (CMYK, turned by their EXIF tag, other
 formats under the name .jpg, damaged) go to Pillow, so which files are broken does not depend on the decoder.
+
+A file is not trusted: how many pixels it has is read from its header, and compared with `data.max_pixels`, before any
+memory is taken for them.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -17,10 +21,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 DECODERS = ("auto", "nvimgcodec", "simplejpeg", "pillow")
 NARROW = 8  # columns: of fewer, libjpeg interpolates the colours otherwise when it decodes nothing else
 END = b"\xff\xd9"  # the last two bytes of a JPEG file
+# what Pillow may find in a file, whatever its name: others are rare, and one of them (EPS) would start a program
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
+MAX_PIXELS = 2**26  # of an image, unless configured otherwise
+FILE_BYTES = 2**29  # no image takes more: 4 bytes for each of as many pixels as may be configured
+TILE = (0x0142, 0x0143)  # the TIFF tags for width and height of what its decoder takes memory for at once
 ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -82,8 +92,13 @@ def choose_decoder(decoder: str) -> str:
 def read(path: str, offset: int, length: int) -> bytes:
     """Return the bytes of one image; length -1: to the end of the file. Raises BrokenImage if they cannot be read."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            content = file.read() if length < 0 else os.pread(file.fileno(), length, offset)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:  # a FIFO must not block
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise BrokenImage("cannot be read: not a regular file")
+            if (size := found.st_size if length < 0 else length) > FILE_BYTES:
+                raise BrokenImage(f"has {size} bytes, more than the {FILE_BYTES} that an image may have")
+            content = os.pread(file.fileno(), size, offset)
     except OSError as error:
         raise BrokenImage(f"cannot be read: {error.strerror}") from error
     if not content:
@@ -91,9 +106,10 @@ def read(path: str, offset: int, length: int) -> bytes:
     return content
 
 
-def open_image(content: bytes, decoder: str) -> Picture:
-    """Read the header of an image. decoder: from `choose_decoder`. Raises BrokenImage."""
-    if b"Exif\0\0" in content[:4096] and (picture := PillowPicture(content)).turned:
+def open_image(content: bytes, decoder: str, max_pixels: int = MAX_PIXELS) -> Picture:
+    """Read the header of an image. decoder: from `choose_decoder`. Raises BrokenImage, also for an image of more than
+    `max_pixels` pixels."""
+    if b"Exif\0\0" in content[:4096] and (picture := PillowPicture(content, max_pixels)).turned:
         return picture
     if decoder != "pillow" and content[:2] == b"\xff\xd8":
         import simplejpeg
@@ -101,18 +117,24 @@ def open_image(content: bytes, decoder: str) -> Picture:
         try:
             height, width, space, _ = simplejpeg.decode_jpeg_header(content)
         except ValueError:
-            return PillowPicture(content)
+            return PillowPicture(content, max_pixels)
         if space in ("YCbCr", "Gray"):
+            _check_size(int(height), int(width), max_pixels)
             kind = JpegPartPicture if decoder == "nvimgcodec" and content.endswith(END) else JpegPicture
-            return kind(content, int(height), int(width))
-    return PillowPicture(content)
+            return kind(content, int(height), int(width), max_pixels)
+    return PillowPicture(content, max_pixels)
+
+
+def _check_size(height: int, width: int, max_pixels: int) -> None:
+    if height * width > max_pixels:
+        raise BrokenImage(f"has {height} x {width} pixels, more than data.max_pixels = {max_pixels}")
 
 
 class JpegPicture:
     """A JPEG file that simplejpeg decodes."""
 
-    def __init__(self, content: bytes, height: int, width: int) -> None:
-        self.content, self.height, self.width = content, height, width
+    def __init__(self, content: bytes, height: int, width: int, max_pixels: int) -> None:
+        self.content, self.height, self.width, self._max_pixels = content, height, width, max_pixels
 
     def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         import simplejpeg
@@ -121,7 +143,7 @@ class JpegPicture:
         try:
             pixels = simplejpeg.decode_jpeg(self.content, "RGB", min_height=height, min_width=width)
         except ValueError:  # it is strict about what Pillow lets pass
-            return PillowPicture(self.content).pixels(factor, box)
+            return PillowPicture(self.content, self._max_pixels).pixels(factor, box)
         return _cut(pixels, self, box)
 
 
@@ -131,7 +153,7 @@ class JpegPartPicture(JpegPicture):
 
     def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         if factor == 1 and box is not None and box.width >= NARROW:
-            pixels = _part_decoder()(self.content, box)
+            pixels = _part_decoder()(self, box)
             if pixels is not None:
                 return pixels
         return super().pixels(factor, box)
@@ -140,12 +162,18 @@ class JpegPartPicture(JpegPicture):
 class PillowPicture:
     """A file of any format that Pillow decodes."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, max_pixels: int) -> None:
         try:
-            self._image = Image.open(BytesIO(content))
-            self._turn = TURNS.get(self._image.getexif().get(ORIENTATION, 1))
-        except MemoryError:
+            self._image = Image.open(BytesIO(content), formats=FORMATS)
+            width, height = self._image.size
+            _check_size(height, width, max_pixels)
+            if isinstance(self._image, TiffImageFile):
+                _check_size(*(int(self._image.tag_v2.get(tag, 0)) for tag in reversed(TILE)), max_pixels)
+            self._turn = TURNS.get(self._image.getexif().get(ORIENTATION, 1))  # decodes a PNG
+        except (BrokenImage, MemoryError):
             raise
+        except Image.DecompressionBombError as error:
+            raise BrokenImage(f"has more pixels than data.max_pixels = {max_pixels}") from error
         except Exception as error:  # a damaged file may raise anything
             raise _as_broken(error) from error
         self.width, self.height = self._image.size
@@ -194,17 +222,20 @@ def _nvimgcodec() -> Any:
 
 
 @cache
-def _part_decoder() -> Callable[[bytes, Box], np.ndarray | None]:
-    """Return a function from the bytes of a JPEG file and a box to pixels; it returns None for files not supported."""
+def _part_decoder() -> Callable[[JpegPartPicture, Box], np.ndarray | None]:
+    """Return a function from a JPEG file and a box to pixels; it returns None for files not supported."""
     codec = _nvimgcodec()
     cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": [codec.Backend(codec.CPU_ONLY)]}
     decoder = codec.Decoder(**cpu, max_num_cpu_threads=1)
     upright_rgb = codec.DecodeParams(apply_exif_orientation=False, sample_format=codec.I_RGB)
 
-    def decode(content: bytes, box: Box) -> np.ndarray | None:
+    def decode(picture: JpegPartPicture, box: Box) -> np.ndarray | None:
         region = codec.Region(box.top, box.left, box.top + box.height, box.left + box.width)
         try:
-            part = codec.CodeStream(content).get_sub_code_stream(region=region)
+            stream = codec.CodeStream(picture.content)
+            if (stream.height, stream.width) != (picture.height, picture.width):  # one of two headers
+                return None
+            part = stream.get_sub_code_stream(region=region)
         except RuntimeError:  # of its header
             return None
         image = decoder.decode(part, params=upright_rgb)

@@ -26,7 +26,7 @@ from dsgd.streams import stream
 LOOK_S = 1.0  # how often to look whether the parent still lives
 
 
-def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
+def serve(channel: int, memory: int, parent: int, decoder: str, max_pixels: int) -> None:
     """Answer requests until the parent is gone.
 
     channel: a SOCK_SEQPACKET socket that all decoding processes of the parent share, so that an idle one takes each
@@ -47,7 +47,7 @@ def serve(channel: int, memory: int, parent: int, decoder: str) -> None:
                 return
             if not message:  # closed
                 return
-            answer = _answer(json.loads(message), chunks, decoder)
+            answer = _answer(json.loads(message), chunks, decoder, max_pixels)
             while os.getppid() == parent:
                 try:
                     link.send(answer)
@@ -64,7 +64,7 @@ def _draws(seed: int, rank: int, step: int, rows: int) -> np.ndarray:
     return stream("augmentation", seed, rank, step).random((rows, DRAWS))
 
 
-def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str) -> bytes:
+def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str, max_pixels: int) -> bytes:
     """Decode into a slot; return the slot and [position, reason] of each broken image, as JSON.
 
     request: slot; images, each [position in the slot, row of the batch, file, offset, length]; draws: [seed, rank,
@@ -74,7 +74,7 @@ def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str) -> bytes:
     for position, row, path, offset, length in request["images"]:
         out = chunks[request["slot"], position]
         try:
-            picture = open_image(read(path, offset, length), decoder)
+            picture = open_image(read(path, offset, length), decoder, max_pixels)
             if draws is None:
                 evaluation_pixels(picture, out)
             else:

@@ -34,13 +34,15 @@ class Images:
     batches, more slowly. One thread at a time.
 
     processes: number of decoding processes; None: the cores that this process may use, divided by `share`.
-    on_error: what a broken file does, `skip` or `fail`. broken: number of broken files that this process has met.
+    max_pixels: a file with more is broken. on_error: what a broken file does, `skip` or `fail`.
+    broken: number of broken files that this process has met.
     scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift."""
 
     layout: Layout
     partition: Partition
     dtype: torch.dtype
     decoder: str
+    max_pixels: int
     on_error: str
     processes: int | None
 
@@ -114,7 +116,7 @@ class Images:
             self.close()
         if self._pool is None:
             processes = self.processes or max(1, cores() // self._sharing)
-            self._pool = DecodingPool(processes, self.decoder, self._substitute)
+            self._pool = DecodingPool(processes, self.decoder, self.max_pixels, self._substitute)
         return self._pool
 
     def _training_batch(self, rank: int, step: int) -> PendingBatch:

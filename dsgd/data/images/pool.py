@@ -89,7 +89,7 @@ class PendingChunk:
 class DecodingPool:
     """The decoding processes of this process. To be used by one thread at a time, and not after a fork."""
 
-    def __init__(self, processes: int, decoder: str, substitute: Substitute) -> None:
+    def __init__(self, processes: int, decoder: str, max_pixels: int, substitute: Substitute) -> None:
         self.owner = os.getpid()
         self.outstanding = 0  # images submitted, and neither collected nor cancelled
         self.ahead = 2 * processes * CHUNK  # images to have outstanding, so that no process waits
@@ -105,15 +105,15 @@ class DecodingPool:
             self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._link.setblocking(False)
             with theirs:
-                self.processes = [self._start(theirs.fileno(), memory, decoder) for _ in range(processes)]
+                self.processes = [self._start(theirs.fileno(), memory, decoder, max_pixels) for _ in range(processes)]
         finally:
             os.close(memory)
         # ends the processes; also called when the pool is dropped, and at exit
         self.close = weakref.finalize(self, _end, self._link, self.processes, self.owner)
 
-    def _start(self, channel: int, memory: int, decoder: str) -> subprocess.Popen[bytes]:
+    def _start(self, channel: int, memory: int, decoder: str, max_pixels: int) -> subprocess.Popen[bytes]:
         signals, files = list(map(int, SIGNALS)), (channel, memory)
-        program = PROGRAM.format(signals=signals, path=sys.path, arguments=(*files, self.owner, decoder))
+        program = PROGRAM.format(signals=signals, path=sys.path, arguments=(*files, self.owner, decoder, max_pixels))
         command = [sys.executable, "-c", program]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=files, env=os.environ | SINGLE)
 

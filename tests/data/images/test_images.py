@@ -234,7 +234,7 @@ from dsgd.data.images.layout import find_images
 from dsgd.data.images.pool import DecodingPool, PendingBatch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
 source = find_images(sys.argv[1]).train
-pool = DecodingPool(int(sys.argv[3]), "auto", None)
+pool = DecodingPool(int(sys.argv[3]), "auto", 2**20, None)
 def decode():
     batch = PendingBatch(source, np.arange(24), None)
     pool.submit(batch)
