@@ -29,6 +29,8 @@ from yaml import YAMLError
 from dsgd.run.values import RENAMED, ConfigError
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
+# mappings whose keys are the user's: Hydra by itself would refuse those that no file has
+FREE = ("model.arguments", "data.arguments", "cluster.slow_nodes", "cluster.node_bandwidth")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -85,6 +87,7 @@ class ConfigTree:
 
     def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
         """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
+        overrides = opened(overrides)
         try:
             return self._load(overrides, mode)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
@@ -92,6 +95,7 @@ class ConfigTree:
 
     def jobs(self, overrides: Sequence[str], multirun: bool) -> HydraJobs:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError."""
+        overrides = opened(overrides)
         parsed = self.parse(overrides)
         master = self.load(overrides, RunMode.MULTIRUN)
         hydra = master.hydra
@@ -193,6 +197,13 @@ class ConfigTree:
             return key_first(text)
         choices = [item for item in self.parse(overrides) if item.key_or_group in GROUPS and item.package is None]
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
+
+
+def opened(arguments: Sequence[str]) -> list[str]:
+    """Return a command line in which free mappings are set as Hydra lets new keys be set, by `++`: as a whole,
+    model.arguments={width: 3}, which adds to the keys that are there, or by key, model.arguments.width=3."""
+    free = tuple(f"{key}{sign}" for key in FREE for sign in "=.")
+    return [f"++{text}" if text.startswith(free) else text for text in arguments]
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:

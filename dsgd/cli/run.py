@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from dsgd.cli.arguments import Parser
-from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, HydraJob, one_line, plain
+from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, HydraJob, one_line, opened, plain
 from dsgd.cli.folders import check_writable, existing_ancestor, remove_empty
 from dsgd.host.launcher import launch
 from dsgd.host.signals import STOP_SIGNALS
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after an exception."""
     as_called = sys.argv
-    arguments = list(as_called[1:] if argv is None else argv)
+    arguments = opened(as_called[1:] if argv is None else argv)
     handlers = {number: signal.signal(number, _interrupt) for number in STOP_SIGNALS}
     try:
         checked = check(arguments)

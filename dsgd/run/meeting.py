@@ -12,8 +12,8 @@ from dsgd.processes.launch.agreement import Meeting, meet
 from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of
 from dsgd.record.writer import code_version
 from dsgd.run.configuration import RunConfig
-from dsgd.run.resume import compare, with_numbers
-from dsgd.run.values import ConfigError
+from dsgd.run.resume import compare
+from dsgd.run.values import ConfigError, with_numbers
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dsgd.host.launcher import launch
 from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header
 from dsgd.record.reader import count_marks, read_config, read_status
 from dsgd.record.writer import METRICS
-from dsgd.run.values import ConfigError
+from dsgd.run.values import ConfigError, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
@@ -94,17 +94,10 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
     return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
 
 
-def with_numbers(value: Any) -> Any:
-    """Turn keys like "3" back into numbers: JSON writes {3: 2.0} as {"3": 2.0}."""
-    if not isinstance(value, dict):
-        return value
-    return {int(key) if key.isdecimal() else key: with_numbers(inner) for key, inner in value.items()}
-
-
 def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     for key in dict.fromkeys([*stored, *given]):
         if key not in FREE_TO_CHANGE:
-            compare(stored.get(key), given.get(key), key, where)
+            compare(with_numbers(stored.get(key)), with_numbers(given.get(key)), key, where)
 
 
 def compare(stored: Any, given: Any, key: str, where: str) -> None:

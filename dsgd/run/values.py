@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+SHORT_NUMBER = re.compile("[0-9]{1,18}")
 RENAMED = {"cluster.vector_s": "cluster.receive_overhead_s", "cluster.pieces": "cluster.chunks_per_message"}
 
 
@@ -87,6 +89,8 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {value!r}")
         of_key, of_value = typing.get_args(hint)
+        if of_key is int:
+            value = with_numbers(value)
         return {checked(k, of_key, f"{key}: every key"): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
     if hint is Any:
         return value
@@ -98,6 +102,16 @@ def checked(value: Any, hint: Any, key: str) -> Any:
     if hint in (bool, str) and isinstance(value, hint):
         return value
     raise ConfigError(f"{key} must be {NAMES.get(hint, hint)}, got {value!r}")
+
+
+def with_numbers(value: Any) -> Any:
+    """Turn keys like "3" into numbers, at every level: JSON and the command line have {3: 2.0} as {"3": 2.0}."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        int(key) if isinstance(key, str) and SHORT_NUMBER.fullmatch(key) else key: with_numbers(inner)
+        for key, inner in value.items()
+    }
 
 
 @contextmanager
