@@ -168,7 +168,8 @@ class PillowPicture:
             width, height = self._image.size
             _check_size(height, width, max_pixels)
             if isinstance(self._image, TiffImageFile):
-                _check_size(*(int(self._image.tag_v2.get(tag, 0)) for tag in reversed(TILE)), max_pixels)
+                width, height = (int(self._image.tag_v2.get(tag, 0)) for tag in TILE)
+                _check_size(height, width, max_pixels)
             self._turn = TURNS.get(self._image.getexif().get(ORIENTATION, 1))  # decodes a PNG
         except (BrokenImage, MemoryError):
             raise

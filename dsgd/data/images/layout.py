@@ -82,8 +82,9 @@ def _of_shards(root: Path, shards: dict[str, list[str]]) -> Layout:
     train, test = (read_shards(shards[split]) for split in (TRAIN, TEST))
     seen = [set(np.unique(source.labels).tolist()) for source in (train, test)]
     _same_classes(*({str(label) for label in labels} for labels in seen))
-    if empty := set(range(max(seen[0]) + 1)) - seen[0]:
-        raise ValueError(f"data.path must hold images of every class, found none of label {min(empty)} in {root}")
+    empty = next((label for label in range(len(seen[0])) if label not in seen[0]), None)
+    if empty is not None:
+        raise ValueError(f"data.path must hold images of every class, found none of label {empty} in {root}")
     return Layout(train, test, tuple(map(str, sorted(seen[0]))))
 
 

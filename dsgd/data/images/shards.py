@@ -7,16 +7,19 @@ from folders. The library webdataset reads shards from front to back, so it cann
 from __future__ import annotations
 
 import os
+import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
+from io import BytesIO, FileIO
 from itertools import chain
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
+NAME_BYTES = 2**20  # of a member, at most; its headers may say more
+LABEL_DIGITS = 9
 IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
 
 
@@ -56,42 +59,85 @@ def _samples(path: str) -> Iterator[tuple[int, int, int]]:
         key = parent + slash + stem
         if extension.lower() in IMAGES:
             if key in images:
-                raise ValueError(f"{problem}two images of key {key}")
+                raise ValueError(f"{problem}two images of key {_shown(key)}")
             images[key] = offset, length
         elif extension == "cls":
             text = opening[:length].strip()
-            if not text.isdigit():
-                raise ValueError(f"{problem}{name} must hold an integer >= 0")
+            if not text.isdigit() or len(text) > LABEL_DIGITS or length > len(opening):
+                rule = f"must hold an integer >= 0 of at most {LABEL_DIGITS} digits"
+                raise ValueError(f"{problem}{_shown(name)} {rule}")
             labels[key] = int(text)
     if not images:
         raise ValueError(f"{problem}no image")
     if lonely := images.keys() ^ labels.keys():
-        raise ValueError(f"{problem}{min(lonely)} is alone")
+        raise ValueError(f"{problem}{_shown(min(lonely))} is alone")
     for key, (offset, length) in images.items():
         yield offset, length, labels[key]
+
+
+class Headers:
+    """A tar file as tarfile reads it: only its headers, however long they say that a name is."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self.tell, self.seek = file.tell, file.seek
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= NAME_BYTES:
+            raise ValueError(f"a name of {size} bytes")
+        return self._file.read(size)
 
 
 def _members(path: str) -> Iterator[tuple[str, int, int, bytes]]:
     """Yield (name, offset, length, first 512 bytes) of each file in a tar file. A million files take about 24 s."""
     problem = f"data.path must hold readable tar files, got {path}: "
-    at = 0  # where the next header is
     try:
-        with open(path, "rb", buffering=0) as file:
-            # where reading fails, what lies there says more than the error
-            with suppress(tarfile.ReadError), tarfile.open(fileobj=file, mode="r:") as archive:
-                while (member := archive.next()) is not None:
-                    archive.members.clear()  # pyright: ignore[reportAttributeAccessIssue]  # tarfile keeps every header
-                    at = archive.offset
-                    if member.isreg():
-                        opening = os.pread(file.fileno(), tarfile.BLOCKSIZE, member.offset_data)
-                        yield member.name, member.offset_data, member.size, opening
-            end = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)  # zeros, unless headers go on that tarfile cannot read
-            if len(end) < tarfile.BLOCKSIZE:
-                raise ValueError(f"{problem}cut off at {os.fstat(file.fileno()).st_size} bytes")
-            if end.strip(b"\0"):
-                raise ValueError(f"{problem}no tar header at {at}")
+        # a FIFO must not block
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{problem}not a regular file")
+            for member in _headers(file, problem):
+                end = member.offset_data + member.size
+                if member.size < 0 or member.sparse is not None:
+                    raise ValueError(f"{problem}{_shown(member.name)} is {member.size} bytes, or has holes")
+                if end > found.st_size:
+                    got = f"ends at {end}, cut off at {found.st_size} bytes"
+                    raise ValueError(f"{problem}{_shown(member.name)} {got}")
+                if member.isreg():
+                    opening = os.pread(file.fileno(), tarfile.BLOCKSIZE, member.offset_data)
+                    yield member.name, member.offset_data, member.size, opening
     except OSError as error:
         raise ValueError(f"{problem}{error.strerror}") from error
+
+
+def _headers(file: FileIO, problem: str) -> Iterator[tarfile.TarInfo]:
+    """Yield the header of each member. Raises ValueError, with `problem` before the reason."""
+    at = 0  # where the next header is
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", Headers(file)), mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # pyright: ignore[reportAttributeAccessIssue]  # tarfile keeps every header
+                at = archive.offset
+                yield member
+    except tarfile.ReadError:
+        pass  # what lies there says more than the error
+    except OverflowError as error:
+        raise ValueError(f"{problem}no tar header at {at}: a length beyond every file's") from error
+    except RecursionError as error:  # each of the headers before a member has the next one read
+        raise ValueError(f"{problem}no tar header at {at}: too many headers of one member") from error
+    except ValueError as error:
+        raise ValueError(f"{problem}no tar header at {at}: {error}") from error
+    end = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)  # zeros, unless headers go on that tarfile cannot read
+    if len(end) < tarfile.BLOCKSIZE:
+        raise ValueError(f"{problem}cut off at {os.fstat(file.fileno()).st_size} bytes")
+    if end.strip(b"\0"):
+        raise ValueError(f"{problem}no tar header at {at}")
+
+
+def _shown(name: str) -> str:
+    """Return a name out of a file as it may stand in a line."""
+    return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
 
 
 def write_shards(folder: Path, split: str, samples: Iterable[tuple[bytes, int]], bytes_per_shard: int = 10**9) -> int:
