@@ -1,0 +1,245 @@
+"""The judgement of a record: what must hold in every one, however its run ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsgd.problem.evaluation import FIELDS
+from dsgd.record.checkpoint import NAME, CheckpointError, read_header, read_state
+
+STATUSES = ("completed", "diverged", "interrupted", "failed")
+GROWING = ("time_s", "wall_s", "samples", "epoch", "bytes_sent", "staleness_max")  # of marks: they never go back
+AT_THE_END = {"time_s": "time_s", "wall_s": "wall_s", "samples": "samples", "epochs": "epoch"} | {
+    "bytes_sent_total": "bytes_sent"
+}  # fields of the summary, and of the marks that they may not be below
+SLACK = 1e-9  # relative; times and epochs are sums of floating-point numbers
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a checkpoint says of the run until then. lines: marks that stay when the run goes on."""
+
+    time_s: float
+    wall_s: float
+    samples: int
+    bytes_sent: int
+    messages_lost: int
+    lines: int
+
+
+def stored(folder: Path) -> Stored | None:
+    """Return what the checkpoint in a folder says, None without one and for a simulation's. Raises CheckpointError."""
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    header = read_header(path)
+    if header["engine"] != "dist":
+        return None
+    state, batch_size = read_state(path), header["config"]["batch_size"]
+    workers = [worker for worker in state["workers"] if worker is not None]
+    everybody = [*workers, *state["servers"]]
+    return Stored(
+        time_s=state["time_s"],
+        wall_s=header["wall_s"],
+        samples=sum(worker["steps"] for worker in workers) * batch_size,
+        bytes_sent=sum(own["counters"].get("bytes_sent", 0) for own in everybody),
+        messages_lost=sum(own["counters"].get("missed", 0) for own in workers),
+        lines=header["lines"],
+    )
+
+
+def problems(folder: Path, before: Stored | None = None) -> list[str]:
+    """Return what is wrong with the record in a folder, one line each; nothing for one that is valid.
+
+    before: the checkpoint that the run went on from, read before it did, if it is a resumed one."""
+    found: list[str] = []
+    config = _config(folder, found)
+    marks = _marks(folder, found)
+    summary = _object(folder / "summary.json", found)
+    _object(folder / "env.json", found)
+    _trace(folder, summary, found)
+    _growth(marks, found)
+    if summary is not None:
+        _summary(summary, config.get("batch_size", 1), marks, found)
+    try:
+        saved = stored(folder)
+    except CheckpointError as error:
+        found.append(str(error))
+        return found
+    if saved is None:
+        _promised_checkpoint(folder, config, summary, marks, found)
+    else:
+        _checkpoint(saved, marks, summary, found)
+    if before is not None:
+        _continuation(before, marks, summary, found)
+    return found
+
+
+def _config(folder: Path, found: list[str]) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        found.append(f"config.yaml cannot be read: {error}")
+        return {}
+    if not isinstance(config, dict):
+        found.append("config.yaml is no mapping")
+        return {}
+    return config
+
+
+def _marks(folder: Path, found: list[str]) -> list[dict[str, Any]]:
+    try:
+        *lines, rest = (folder / "metrics.jsonl").read_bytes().split(b"\n")
+    except OSError as error:
+        found.append(f"metrics.jsonl cannot be read: {error.strerror}")
+        return []
+    if rest:
+        found.append(f"metrics.jsonl ends in a torn line of {len(rest)} bytes")
+    marks = []
+    for number, line in enumerate(lines, start=1):
+        mark = _parsed(line)
+        if isinstance(mark, dict) and isinstance(mark.get("samples"), int):
+            marks.append(mark)
+        else:
+            found.append(f"metrics.jsonl line {number} is no mark: {line[:80]!r}")
+    return marks
+
+
+def _object(path: Path, found: list[str]) -> dict[str, Any] | None:
+    """Return the object in a JSON file, None without the file."""
+    if not path.is_file():
+        return None
+    value = _parsed(path.read_bytes())
+    if not isinstance(value, dict):
+        found.append(f"{path.name} is no whole JSON object")
+        return None
+    return value
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _trace(folder: Path, summary: Mapping[str, Any] | None, found: list[str]) -> None:
+    path = folder / "trace.json"
+    if summary is not None and path.is_file() and _parsed(path.read_bytes()) is None:
+        found.append("trace.json is no whole JSON")
+
+
+def _less(value: float, least: float) -> bool:
+    return value < least - SLACK * max(1.0, abs(least))
+
+
+def _growth(marks: Sequence[Mapping[str, Any]], found: list[str]) -> None:
+    for number, (mark, following) in enumerate(pairwise(marks), start=2):
+        found.extend(
+            f"metrics.jsonl line {number}: {field} goes back from {mark[field]} to {following[field]}"
+            for field in GROWING
+            if _less(following[field], mark[field])
+        )
+    for number, mark in enumerate(marks, start=1):
+        shares = [mark["idle_fraction_mean"], mark["idle_fraction_max"]]
+        if not all(0 <= share <= 1 + SLACK for share in shares):
+            found.append(f"metrics.jsonl line {number}: idle shares are {shares}")
+        found.extend(
+            f"metrics.jsonl line {number}: {field} is {mark[field]}"
+            for field in GROWING
+            if not math.isfinite(mark[field]) or mark[field] < 0
+        )
+
+
+def _summary(summary: Mapping[str, Any], batch_size: int, marks: Sequence[Mapping[str, Any]], found: list[str]) -> None:
+    status, error = summary.get("status"), summary.get("error")
+    if status not in STATUSES:
+        found.append(f"summary.json: status is {status!r}")
+    if status == "failed" and not (isinstance(error, str) and error.strip() and "\n" not in error):
+        found.append(f"summary.json: a failed run's error is {error!r}, not one line")
+    if status != "failed" and error is not None:
+        found.append(f"summary.json: a run that is {status} has the error {error!r}")
+    samples, steps = summary["samples"], summary["steps"]
+    if summary["bytes_sent_max_node"] > summary["bytes_sent_total"]:
+        found.append("summary.json: one node sent more bytes than all")
+    if not steps * batch_size <= samples <= steps * batch_size * summary["nodes"]:
+        found.append(f"summary.json: {samples} samples cannot be those of {steps} steps of the foremost worker")
+    if not marks:
+        return
+    last = marks[-1]
+    found.extend(
+        f"summary.json: {field} is {summary[field]}, but {last[of_mark]} at the last mark"
+        for field, of_mark in AT_THE_END.items()
+        if _less(summary[field], last[of_mark])
+    )
+    if status != "failed":  # whose last mark may have been measured and not written
+        found.extend(
+            f"summary.json: {field} is {summary[field]}, but {last[field]} at the last mark"
+            for field in FIELDS
+            if summary[field] != last[field]
+        )
+    if status in ("completed", "diverged") and samples != last["samples"]:
+        found.append(f"summary.json: {samples} samples, but {last['samples']} at the mark that ended the run")
+
+
+def _promised_checkpoint(
+    folder: Path,
+    config: Mapping[str, Any],
+    summary: Mapping[str, Any] | None,
+    marks: Sequence[object],
+    found: list[str],
+) -> None:
+    """A run in real processes has a checkpoint from its second mark on, until it is completed or diverged."""
+    source = config.get("resume")
+    elsewhere = source not in (None, "auto") and Path(source).resolve() not in (folder.resolve(), folder / NAME)
+    ended = summary is not None and summary.get("status") in ("completed", "diverged")
+    simulated = not (folder / "logs").exists()  # which promises one on an interrupt only
+    wanted = len(marks) > 1 if not simulated else summary is not None and summary.get("status") == "interrupted"
+    if wanted and not (ended or elsewhere):
+        found.append(f"{NAME} is missing")
+
+
+def _checkpoint(
+    saved: Stored, marks: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None, found: list[str]
+) -> None:
+    if saved.lines > len(marks):
+        found.append(f"{NAME} counts {saved.lines} marks, metrics.jsonl has {len(marks)}")
+    elif saved.lines:
+        last = marks[saved.lines - 1]
+        found.extend(
+            f"{NAME}: {field} is {getattr(saved, field)}, but {last[field]} at the last mark that it counts"
+            for field in ("time_s", "wall_s", "samples", "bytes_sent")
+            if _less(getattr(saved, field), last[field])
+        )
+    if summary is None or summary.get("engine") != "dist":
+        return
+    pairs = {"time_s": "time_s", "samples": "samples", "bytes_sent_total": "bytes_sent"}
+    pairs |= {"messages_lost": "messages_lost"}
+    found.extend(
+        f"summary.json: {field} is {summary[field]}, but {getattr(saved, own)} in {NAME}"
+        for field, own in pairs.items()
+        if _less(summary[field], getattr(saved, own))
+    )
+
+
+def _continuation(
+    before: Stored, marks: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None, found: list[str]
+) -> None:
+    if len(marks) < before.lines:
+        found.append(f"metrics.jsonl has {len(marks)} marks, fewer than the {before.lines} to go on from")
+    for mark in marks[before.lines : before.lines + 1]:  # the others are not below it
+        found.extend(
+            f"the first mark after resuming: {field} is {mark[field]}, below {getattr(before, field)} before"
+            for field in ("time_s", "wall_s", "samples", "bytes_sent")
+            if _less(mark[field], getattr(before, field))
+        )
+    if summary is not None and summary["messages_lost"] < before.messages_lost:
+        found.append(f"summary.json: messages_lost fell from {before.messages_lost} to {summary['messages_lost']}")
