@@ -5,6 +5,7 @@
 exchange: both send and both receive at once. pull: one way, asked for by the receiver. GB/s is of the payload in one
 direction, in medians over rounds that take the ways in turn; the ratio is to the plain sockets of the same run. The
 plain sockets receive into one buffer again and again; the others may not, since their receivers keep what they got.
+crc32: what a checksum of the vectors would cost, of the one that is sent and of the one that comes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -25,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dsgd.processes.pairwise.plane import Plane
+from dsgd.processes.pairwise.wire import as_bytes
 
 WIDTHS = (10, 14, 10, 8, 8)
 PATIENCE_S = 60.0
@@ -94,11 +97,20 @@ def plane_ways(rank: int, x: Tensor, plane: Plane, control: socket.socket) -> Wa
     def exchange() -> None:
         plane.exchange(x, 0, [1 - rank], [1 - rank]).result(PATIENCE_S)
 
+    def exchange_with_checksum() -> None:
+        zlib.crc32(as_bytes(x))
+        received = plane.exchange(x, 0, [1 - rank], [1 - rank]).result(PATIENCE_S)
+        zlib.crc32(as_bytes(received[1 - rank]))
+
     def pull() -> None:
         if rank == 0:
             plane.pull(1).result(PATIENCE_S)
 
-    return {("exchange", "plane"): exchange, ("pull", "plane"): pull}
+    return {
+        ("exchange", "plane"): exchange,
+        ("exchange", "plane + crc32"): exchange_with_checksum,
+        ("pull", "plane"): pull,
+    }
 
 
 @contextlib.contextmanager

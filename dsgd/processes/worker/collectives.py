@@ -76,7 +76,7 @@ class Groups:
 
 
 class RingSummation:
-    """Implements `Summation` on CPUs."""
+    """Implements `Summation` on CPUs, by a ring."""
 
     def __init__(self, rank: int, ring: SumRing) -> None:
         self._rank = rank
@@ -96,8 +96,8 @@ class RingSummation:
         self._ring.close()
 
 
-class NcclSummation:
-    """Implements `Summation` on GPUs."""
+class GroupSummation:
+    """Implements `Summation` by a process group of torch: on GPUs, by one of NCCL."""
 
     def __init__(self, rank: int, group: dist.ProcessGroup) -> None:
         self._rank = rank
@@ -156,7 +156,7 @@ def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: st
         raise
     assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
     assert dist.group.WORLD is not None
-    return Groups(rank, nodes, NcclSummation(rank, dist.group.WORLD), NcclSummation(rank, vectors))
+    return Groups(rank, nodes, GroupSummation(rank, dist.group.WORLD), GroupSummation(rank, vectors))
 
 
 @contextmanager
