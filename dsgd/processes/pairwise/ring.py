@@ -152,12 +152,14 @@ class SumRing:
     def _move(self, outgoing: OutgoingChunks, incoming: IncomingChunks) -> None:
         """Send and receive both streams to their ends."""
         waited_s, queued, passed_on = 0.0, 0, 0
+        # One's own header goes first, and then what comes is looked at first: both see that their calls are not alike.
+        self._tried(self._right, lambda: outgoing.send(self._to_right))
         while outgoing.missing or incoming.missing:
-            moved = outgoing.ready > 0 and self._tried(self._right, lambda: outgoing.send(self._to_right))
-            if incoming.missing and self._tried(self._left, lambda: incoming.receive(self._from_left)):
+            moved = incoming.missing > 0 and self._tried(self._left, lambda: incoming.receive(self._from_left))
+            outgoing.ready += incoming.passed_on - passed_on
+            passed_on = incoming.passed_on
+            if outgoing.ready and self._tried(self._right, lambda: outgoing.send(self._to_right)):
                 moved = True
-                outgoing.ready += incoming.passed_on - passed_on
-                passed_on = incoming.passed_on
             if moved:
                 waited_s = 0.0
                 continue
@@ -191,8 +193,8 @@ class SumRing:
             poll.register(self._from_left, select.POLLIN)
         if outgoing.missing:  # a neighbour that has everything may go
             poll.register(self._to_right, select.POLLRDHUP | (select.POLLOUT if outgoing.ready else 0))
-        ready = poll.poll(self._timeout_s / SLICES_PER_WAIT * 1e3)
-        if any(mask & ENDED for number, mask in ready if number == self._to_right.fileno()):
+        ready = dict(poll.poll(self._timeout_s / SLICES_PER_WAIT * 1e3))
+        if ready.get(self._to_right.fileno(), 0) & ENDED and self._from_left.fileno() not in ready:
             raise RingBroken(self._right, CLOSED)
         return bool(ready)
 
