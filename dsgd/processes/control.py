@@ -1,81 +1,39 @@
-"""Messages between the coordinator and all other processes of a run: their bytes, and both ends of a connection.
+"""Both ends of the connections between the coordinator and all other processes of a run.
 
-A message is one JSON object, with vectors behind it. A client opens its connection with CONTROL_MAGIC and the token, 36
-bytes. Then each side sends frames, little endian: bytes of JSON (4), bytes of vectors (8), the JSON, the vectors.
-`vectors` in the JSON lists their names, types and lengths. Nothing is ever unpickled.
+A client opens its connection with CONTROL_MAGIC and the token, 36 bytes. Then each side sends frames (`frames.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from dsgd.processes.admission import ENDED, Admission, OffenceLog
+from dsgd.processes.frames import (
+    FRAME,
+    NO_VECTORS,
+    BadFrame,
+    Message,
+    VectorLimit,
+    decode_header,
+    decode_text,
+    encode,
+    rooms,
+)
 
 CONTROL_MAGIC = b"dsgC"
-FRAME = struct.Struct("<IQ")
-TEXT_LIMIT = 1 << 20
-VECTORS_LIMIT = 1 << 36
-TEXT_ALIGNMENT = 64  # bytes; the JSON is padded to it, since vectors are used where they were received
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-Message = dict[str, Any]
 READS_PER_POLL = 64  # of one client, before the others are served
 CLOSING_SEND_S = 0.5
-
-
-class BadFrame(Exception):
-    """A frame that the protocol does not allow; nothing behind it can be understood."""
-
-
-def encode(message: Mapping[str, Any], vectors: Mapping[str, Tensor]) -> list[memoryview]:
-    """Return the parts of a frame. The vectors must be contiguous and on the CPU; they are not copied."""
-    listed = [[name, str(v.dtype).removeprefix("torch."), v.numel()] for name, v in vectors.items()]
-    text = json.dumps({**message, "vectors": listed} if listed else message).encode()
-    text += b" " * (-len(text) % TEXT_ALIGNMENT)
-    parts = [v.numpy().data.cast("B") for v in vectors.values() if v.numel()]
-    return [memoryview(FRAME.pack(len(text), sum(map(len, parts))) + text), *parts]
-
-
-def decode_header(header: memoryview) -> tuple[int, int]:
-    """Return the bytes of JSON and the bytes of vectors that follow. Raises BadFrame beyond the limits."""
-    text_bytes, vectors_bytes = FRAME.unpack(header)
-    if not 0 < text_bytes <= TEXT_LIMIT or vectors_bytes > VECTORS_LIMIT:
-        raise BadFrame("a message had no possible length")
-    return text_bytes, vectors_bytes
-
-
-def decode_body(body: memoryview, text_bytes: int) -> tuple[Message, dict[str, Tensor]]:
-    """Return the message and its vectors, which share the memory of `body`. Raises BadFrame."""
-    vectors: dict[str, Tensor] = {}
-    begin = text_bytes
-    try:
-        message = json.loads(bytes(body[:text_bytes]))
-        message["kind"]
-        for name, dtype_name, length in message.pop("vectors", ()):
-            dtype = DTYPES[dtype_name]
-            vectors[name] = torch.empty(0, dtype=dtype)
-            if length:  # frombuffer takes no empty range
-                vectors[name] = torch.frombuffer(body, dtype=dtype, count=length, offset=begin)
-            begin += length * dtype.itemsize
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadFrame("a message was not readable") from error
-    if begin != len(body):
-        raise BadFrame("a message was not readable")
-    return message, vectors
 
 
 class CoordinatorGone(ConnectionError):
@@ -85,7 +43,8 @@ class CoordinatorGone(ConnectionError):
 class CoordinatorConnection:
     """Send messages to the coordinator and receive its own. Any thread may send; one thread receives.
 
-    Raises CoordinatorGone when the coordinator has ended or was silent for timeout_s."""
+    limit: of the vectors that it may receive. Raises CoordinatorGone when the coordinator has ended or was silent for
+    timeout_s."""
 
     def __init__(self, address: tuple[str, int], token: bytes, timeout_s: float) -> None:
         try:
@@ -94,6 +53,7 @@ class CoordinatorConnection:
             raise CoordinatorGone(f"the coordinator at {address[0]}:{address[1]} cannot be reached: {error}") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout_s = timeout_s
+        self.limit = NO_VECTORS
         self._sending = threading.Lock()
         self.local_address: str = self.socket.getsockname()[0]
         self._write([memoryview(CONTROL_MAGIC + token)])
@@ -117,15 +77,19 @@ class CoordinatorConnection:
     def receive_with_vectors(self) -> tuple[Message, dict[str, Tensor]]:
         """Return the next message and its vectors, in memory of their own."""
         try:
-            text_bytes, vectors_bytes = decode_header(self._read(FRAME.size))
-            return decode_body(self._read(text_bytes + vectors_bytes), text_bytes)
+            text_bytes, vectors_bytes = decode_header(self._read(memoryview(bytearray(FRAME.size))), self.limit)
+            text = self._read(memoryview(bytearray(text_bytes)))
+            message, vectors = decode_text(text, vectors_bytes, self.limit)
         except BadFrame as error:
             raise CoordinatorGone(f"the coordinator sent nonsense: {error}") from error
+        for room in rooms(vectors):
+            self._read(room)
+        return message, vectors
 
-    def _read(self, count: int) -> memoryview:
-        room = memoryview(bytearray(count))
+    def _read(self, room: memoryview) -> memoryview:
+        """Fill the room, and return it."""
         filled, silences = 0, 0
-        while filled < count:
+        while filled < len(room):
             try:
                 received = self.socket.recv_into(room[filled:])
                 silences = 0
@@ -144,29 +108,48 @@ class CoordinatorConnection:
 
 @dataclass(eq=False)
 class Client:
-    """One connection that has shown the token. heard: when data last came, by time.monotonic(). owner: set by the
-    coordinator. room: memory of the header, or of the body behind a header that announced text_bytes of JSON."""
+    """One connection that has shown the token.
+
+    heard: when data last came, by time.monotonic(). owner: set by the coordinator. role, node: what the client has said
+    that it is. place: held by one connection at a time. limit: of the vectors that it may send. rooms: memory that is
+    still to be filled of the header, the JSON or the vectors; filled: bytes in the first of them."""
 
     socket: socket.socket
     host: str
     heard: float
     owner: Any = None
+    role: str | None = None
+    node: int | None = None
+    place: str | None = None
+    limit: VectorLimit = NO_VECTORS
     outgoing: deque[memoryview] = field(default_factory=deque)
-    room: memoryview = field(default_factory=lambda: memoryview(bytearray(FRAME.size)))
+    rooms: deque[memoryview] = field(default_factory=lambda: deque([memoryview(bytearray(FRAME.size))]))
     filled: int = 0
-    text_bytes: int = 0
+    vectors_bytes: int | None = None  # that follow the JSON, once the header is complete
+    arriving: tuple[Message, dict[str, Tensor]] | None = None  # once the JSON is complete
 
 
 Event = tuple[Client, Message | None, dict[str, Tensor]]  # no message: the connection has ended
 
 
+class Rules(Protocol):
+    """What clients may do. clients: the most connections at a time."""
+
+    clients: int
+
+    def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
+        """Raise BadFrame unless this client may send this message; a hello sets the client's place and limit."""
+        ...
+
+
 class Hub:
     """Receive messages from all clients and send to each, without waiting for any."""
 
-    def __init__(self, listener: socket.socket, token: bytes, log: Callable[[str], None]) -> None:
+    def __init__(self, listener: socket.socket, token: bytes, log: Callable[[str], None], rules: Rules) -> None:
         """listener: bound and listening already."""
         self._greeting = CONTROL_MAGIC + token
         self._offences = OffenceLog(log)
+        self._rules = rules
         self._clients: set[Client] = set()
         self._selector = selectors.DefaultSelector()
         self._admission = Admission(listener, self._selector, len(self._greeting), self._report)
@@ -184,14 +167,17 @@ class Hub:
             if mask & selectors.EVENT_READ and client in self._clients:
                 self._read(client)
         for sock, host, greeting in self._admission.process({key.fileobj for key, _ in ready}):
-            if hmac.compare_digest(greeting, self._greeting):
+            if not hmac.compare_digest(greeting, self._greeting):
+                self._report("a connection showed a wrong token", host)
+                sock.close()
+            elif len(self._clients) >= self._rules.clients:
+                self._report("there were more connections than the run needs", host)
+                sock.close()
+            else:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client = Client(sock, host, time.monotonic())
                 self._clients.add(client)
                 self._selector.register(sock, selectors.EVENT_READ, client)
-            else:
-                self._report("a connection showed a wrong token", host)
-                sock.close()
         events, self._events = self._events, []
         return events
 
@@ -236,34 +222,55 @@ class Hub:
         writable = selectors.EVENT_WRITE if client.outgoing else 0
         self._selector.modify(client.socket, selectors.EVENT_READ | writable, client)
 
+    def refuse(self, client: Client, offence: str) -> None:
+        """End the connection of a client that has sent what makes no sense."""
+        if client in self._clients:
+            self._report(offence, client.host)
+            self._drop(client)
+
     def _read(self, client: Client) -> None:
         try:
             for _ in range(READS_PER_POLL):
-                count = client.socket.recv_into(client.room[client.filled :])
+                count = client.socket.recv_into(client.rooms[0][client.filled :])
                 if count == 0:
                     self._drop(client)
                     return
                 client.heard = time.monotonic()
                 client.filled += count
-                if client.filled == len(client.room):
-                    self._advance(client)
+                if client.filled == len(client.rooms[0]):
+                    self._advance(client, client.rooms.popleft())
         except BlockingIOError:
             return
         except OSError:
             self._drop(client)
         except BadFrame as error:
-            self._report(str(error), client.host)
-            self._drop(client)
+            self.refuse(client, str(error))
 
-    def _advance(self, client: Client) -> None:
-        """Decode a complete header or body and make room for what follows. Raises BadFrame."""
-        if client.text_bytes:
-            self._events.append((client, *decode_body(client.room, client.text_bytes)))
-            client.text_bytes, client.room = 0, memoryview(bytearray(FRAME.size))
-        else:
-            client.text_bytes, vectors_bytes = decode_header(client.room)
-            client.room = memoryview(bytearray(client.text_bytes + vectors_bytes))
+    def _advance(self, client: Client, complete: memoryview) -> None:
+        """Decode a complete header or JSON, and make room for what follows. Raises BadFrame."""
         client.filled = 0
+        if client.vectors_bytes is None:
+            text_bytes, client.vectors_bytes = decode_header(complete, client.limit)
+            client.rooms.append(memoryview(bytearray(text_bytes)))
+            return
+        if client.arriving is None:
+            client.arriving = decode_text(complete, client.vectors_bytes, client.limit)
+            client.rooms.extend(rooms(client.arriving[1]))
+        if not client.rooms:
+            message, vectors = client.arriving
+            self._rules.check(client, message, vectors)
+            if message["kind"] == "hello" and client.place is not None:
+                self._make_room(client)
+            self._events.append((client, message, vectors))
+            client.arriving = client.vectors_bytes = None
+            client.rooms.append(memoryview(bytearray(FRAME.size)))
+
+    def _make_room(self, client: Client) -> None:
+        """Let a client take the place of one that has gone. Raises BadFrame if that is still there."""
+        for other in [other for other in self._clients if other.place == client.place and other is not client]:
+            self._read(other)  # its end may not have been seen yet
+            if other in self._clients:
+                raise BadFrame(f"a second connection wanted to send {client.place}")
 
     def _report(self, offence: str, host: str) -> None:
         if offence != ENDED:

@@ -8,9 +8,12 @@ from typing import Any
 
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
+from dsgd.processes.frames import VectorLimit
 
 HEARTBEAT_S = 0.5  # interval at which workers, servers and evaluators report to the coordinator
 JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
+KEPT_LIMIT = 8  # vectors that an algorithm may keep between steps: snapshots have a limited size
+TRACE_INTERVALS = 1 << 20  # of one kind and node that a trace holds
 EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
 
 
@@ -46,3 +49,18 @@ class ProcessJob:
     def uses_gpus(self, node: int) -> bool:
         """Return whether this machine's worker `node` computes on GPUs; a server does not."""
         return any(name != "cpu" for name in self.devices.get(node, ()))
+
+    @property
+    def model_limit(self) -> VectorLimit:
+        """Return the most that a model for an evaluator is: x and buffers."""
+        numbers = [self.problem.dimension, self.problem.start_buffers.numel()]
+        return VectorLimit(2, max(numbers), sum(numbers) * self.problem.start.element_size())
+
+    @property
+    def snapshot_limit(self) -> VectorLimit:
+        """Return the most that a snapshot of one node is: x, buffers, velocity and kept vectors, in the checkpoint of a
+        worker, and intervals with `trace`. A server has no more than that."""
+        model, further = self.model_limit, 1 + KEPT_LIMIT
+        nbytes = model.nbytes + further * self.problem.start.nbytes
+        spans = 2 * TRACE_INTERVALS if self.experiment.trace else 0
+        return VectorLimit(model.vectors + further, model.numbers, nbytes, spans)

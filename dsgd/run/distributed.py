@@ -21,6 +21,7 @@ from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control import CoordinatorConnection, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
+from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.sharded import evaluate, is_sharded
 from dsgd.processes.job import Limits, ProcessJob
 from dsgd.processes.launch.parent import Child, Parent
@@ -150,7 +151,7 @@ class CoordinatedTraining(Coordinator):
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
     with remembered([signal.SIGINT]) as caught:
-        training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print))
+        training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print, MessageRules(job)))
         status = live(plan, folder, training, caught)
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)

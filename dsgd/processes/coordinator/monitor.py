@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
+from typing import Any
 
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -244,7 +245,7 @@ class RunMonitor:
             self._receive_from_member(client, message, vectors)
 
     def _receive_from_member(self, client: Client, message: Message, vectors: dict[str, Tensor]) -> None:
-        member: Member = client.owner
+        member: Any = client.owner  # None: it has failed before it could say who it is
         match message["kind"]:
             case "hello":
                 client.owner = self.members[message["node"]]
@@ -267,11 +268,10 @@ class RunMonitor:
             case "snapshot":
                 self._add_snapshot(member, message, vectors)
             case "failed" if not message["caused_by_peer"]:
-                self._fail(f"{member.name}: {message['error']}", member.name)
+                self._fail(_said(member, message), member.name if member is not None else None)
             case "failed" if self._complaint is None:
                 # who caused it shows within a moment: a dead process's connections end
-                complaint = f"{member.name}: {message['error']}"
-                self._complaint = time.monotonic() + BLAME_DELAY_S, complaint, message["suspect"]
+                self._complaint = time.monotonic() + BLAME_DELAY_S, _said(member, message), message["suspect"]
             case "interrupt":  # by an agent
                 self.stop_requested.set()
 
@@ -338,3 +338,7 @@ class RunMonitor:
         if self._phase != "over":
             self._end_s = self.time_s
             self.status, self.error, self._phase = status, error, "over"
+
+
+def _said(member: Member | None, message: Message) -> str:
+    return message["error"] if member is None else f"{member.name}: {message['error']}"

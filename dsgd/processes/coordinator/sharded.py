@@ -116,7 +116,9 @@ class EvaluatorPool:
                 self._log(f"{evaluator.name} cannot evaluate: {message['error']}; its part is given to others")
                 self._remove(evaluator)
                 return
-            assert evaluator.busy is not None
+            if evaluator.busy is None or len(message["sums"]) != len(evaluator.busy.sets):
+                self._hub.refuse(evaluator.client, "sums came that nobody had asked for")
+                return
             evaluator.busy.sums = [Sums(*sums) for sums in message["sums"]]  # a second result is the same
             evaluator.busy = None
             self._changed.notify()
@@ -224,6 +226,7 @@ def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replaceme
             x, buffers = vectors["x"], vectors["buffers"]
             parts.put(EvaluationPart(message["mark"], x, buffers, sets=message["sets"], shard=message["shard"]))
 
+    client.accept_models()
     client.send("hello", role="evaluator", name=f"evaluator {rank}")
     client.listen(enqueue)
     client.start_heartbeat(dict)

@@ -22,6 +22,7 @@ from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
+from dsgd.processes.worker.spans import as_vector
 from dsgd.streams import stream
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
@@ -167,7 +168,7 @@ class WorkerEngine:
         vectors = {"x": self.worker.x, "buffers": self.buffers}
         if self.ended and self.communicating is not None:
             for name, spans in (("computing", self.compute.spans or []), ("communicating", self.communicating)):
-                vectors[name] = torch.tensor(spans, dtype=torch.float64).flatten().sub_(self._begun)
+                vectors[name] = as_vector(name, spans, self._begun)
         self._submit(key, vectors, {})
 
     def _submit(self, key: str, vectors: dict[str, Tensor], extra: dict[str, Any]) -> None:

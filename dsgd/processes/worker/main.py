@@ -22,6 +22,7 @@ from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Group
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.engine import WorkerEngine
 from dsgd.processes.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
+from dsgd.processes.worker.spans import as_vector
 
 
 def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
@@ -152,7 +153,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
         if message["kind"] in ("mark", "checkpoint"):
             with lock:
                 vectors = {name: v.clone() for name, v in vars(shard.server).items() if isinstance(v, Tensor)}
-                communicating = torch.tensor(spans, dtype=torch.float64).flatten().sub_(start_s)
+                communicating = as_vector("communicating", spans, start_s)
             if experiment.trace and message.get("last"):
                 vectors |= {"computing": communicating[:0], "communicating": communicating}
             fields = {"key": message["key"], "steps": shard.version, "time_s": time.monotonic() - start_s}

@@ -17,7 +17,8 @@ from torch import Tensor
 from dsgd.data import DataLost
 from dsgd.problem.precision import Unsuitable
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Message
-from dsgd.processes.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, HEARTBEAT_S, ProcessJob
+from dsgd.processes.frames import BadFrame, listed
+from dsgd.processes.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, HEARTBEAT_S, KEPT_LIMIT, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import CollectiveFailed
 
@@ -50,6 +51,10 @@ class CoordinatorClient:
         """Send a small message."""
         self._line.send({"kind": kind, **fields})
 
+    def accept_models(self) -> None:
+        """Let the coordinator send models, which nobody but an evaluator gets."""
+        self._line.limit = self._job.model_limit
+
     def open_snapshot_channel(self, node: int) -> None:
         """Open the second connection, which `submit` uses in a thread of its own."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
@@ -57,7 +62,13 @@ class CoordinatorClient:
         _repeat("snapshots", lambda: line.send(*self._snapshots.get()))
 
     def submit(self, message: Message, vectors: dict[str, Tensor]) -> None:
-        """Queue a snapshot for sending. The vectors must not change any more."""
+        """Queue a snapshot for sending. The vectors must not change any more. Raises ValueError if they are more than
+        a snapshot may have."""
+        try:
+            self._job.snapshot_limit.check(listed(vectors))
+        except BadFrame as error:
+            kept = f"an algorithm may keep at most {KEPT_LIMIT} vectors"
+            raise ValueError(f"{error}: {kept}, got {', '.join(vectors)}") from error
         self._snapshots.put(({"kind": "snapshot", **message}, vectors))
 
     def wait_for(self, kind: str) -> Message:

@@ -17,10 +17,12 @@ import torch
 from dsgd.host.resources import cores
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control import CoordinatorConnection, Event, Hub
+from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.coordinator.sharded import EvaluationPart
 from dsgd.processes.job import Limits, ProcessJob
 from tests.processes.launch.test_torchrun import free_port, static
+from tests.support.any_message import ANY_VECTORS, AnyMessage
 from tests.support.cases import prepared
 from tests.support.prefork import Prefork, Run
 from tests.support.watched_run import WatchedRun
@@ -249,12 +251,13 @@ def test_vectors_come_to_a_client_bit_for_bit_while_others_are_heard() -> None:
     """Larger than what the kernel takes at once."""
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
-    hub = Hub(listener, TOKEN, print)
+    hub = Hub(listener, TOKEN, print, AnyMessage())
     vectors = {"x": torch.randn(4_000_000, dtype=torch.float64), "buffers": torch.empty(0)}
     received: list[Any] = []
 
     def receive() -> None:
         line = CoordinatorConnection(address, TOKEN, DEADLINE_S)
+        line.limit = ANY_VECTORS
         line.send({"kind": "hello"})
         received.append(line.receive_with_vectors())
         line.socket.close()
@@ -285,7 +288,7 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         job = ProcessJob(experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)})
-        hub = Hub(listener, TOKEN, print)
+        hub = Hub(listener, TOKEN, print, MessageRules(job))
         monitor = RunMonitor(job, hub, print, None)
         first, worker, last = lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in range(3)]
         first.send({"kind": "hello", "role": "evaluator", "name": "evaluator 0"})

@@ -1,0 +1,103 @@
+"""The bytes of a message between the coordinator and another process: JSON, with vectors behind it.
+
+A frame is, little endian: bytes of JSON (4), bytes of vectors (8), the JSON, the vectors. `vectors` in the JSON lists
+their names, types and lengths. Nothing is ever unpickled, and no memory is taken for a vector before its length has
+been compared with what the receiver expects.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FRAME = struct.Struct("<IQ")
+TEXT_LIMIT = 1 << 20
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+SPANS = ("computing", "communicating")  # names of vectors of intervals, (begin, end) each, with `trace`
+
+Message = dict[str, Any]
+Listed = tuple[str, torch.dtype, int]  # name, type and length of a vector
+
+
+class BadFrame(Exception):
+    """A frame that the protocol does not allow; nothing behind it can be understood."""
+
+
+@dataclass(frozen=True)
+class VectorLimit:
+    """The most that the vectors of one message may be: so many, of so many numbers each, so many bytes in all without
+    the spans. spans: numbers of each of SPANS; 0: there are none."""
+
+    vectors: int = 0
+    numbers: int = 0
+    nbytes: int = 0
+    spans: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.nbytes + len(SPANS) * self.spans * torch.float64.itemsize
+
+    def check(self, announced: Sequence[Listed]) -> None:
+        """Raise BadFrame if these vectors are too many or too long."""
+        spans = [one for one in announced if self.spans and one[0] in SPANS]
+        others = [one for one in announced if one not in spans]
+        if len(others) > self.vectors or sum(dtype.itemsize * length for _, dtype, length in others) > self.nbytes:
+            raise BadFrame("a message had more vectors than it may")
+        if any(length > self.numbers for _, _, length in others) or any(length > self.spans for *_, length in spans):
+            raise BadFrame("a message had a longer vector than it may")
+
+
+NO_VECTORS = VectorLimit()
+
+
+def listed(vectors: Mapping[str, Tensor]) -> list[Listed]:
+    return [(name, vector.dtype, vector.numel()) for name, vector in vectors.items()]
+
+
+def encode(message: Mapping[str, Any], vectors: Mapping[str, Tensor]) -> list[memoryview]:
+    """Return the parts of a frame. The vectors must be contiguous and on the CPU; they are not copied."""
+    names = [[name, str(dtype).removeprefix("torch."), length] for name, dtype, length in listed(vectors)]
+    text = json.dumps({**message, "vectors": names} if names else message).encode()
+    parts = rooms(vectors)
+    return [memoryview(FRAME.pack(len(text), sum(map(len, parts))) + text), *parts]
+
+
+def decode_header(header: memoryview, limit: VectorLimit) -> tuple[int, int]:
+    """Return the bytes of JSON and the bytes of vectors that follow. Raises BadFrame beyond the limits."""
+    text_bytes, vectors_bytes = FRAME.unpack(header)
+    if not 0 < text_bytes <= TEXT_LIMIT or vectors_bytes > limit.total_bytes:
+        raise BadFrame("a message had no possible length")
+    return text_bytes, vectors_bytes
+
+
+def decode_text(text: memoryview, vectors_bytes: int, limit: VectorLimit) -> tuple[Message, dict[str, Tensor]]:
+    """Return the message and its vectors, which are still to be received: in their order, into `rooms`.
+
+    Raises BadFrame before any memory is taken for them."""
+    try:
+        message = json.loads(bytes(text))
+        if not isinstance(message, dict) or not isinstance(message["kind"], str):
+            raise TypeError("no message")
+        found = [(name, DTYPES[dtype], length) for name, dtype, length in message.pop("vectors", ())]
+        if any(type(name) is not str or type(length) is not int or length < 0 for name, _, length in found):
+            raise TypeError("no list of vectors")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadFrame("a message was not readable") from error
+    if sum(dtype.itemsize * length for _, dtype, length in found) != vectors_bytes:
+        raise BadFrame("a message was not readable")
+    limit.check(found)
+    vectors = {name: torch.empty(length, dtype=dtype) for name, dtype, length in found}
+    if len(vectors) != len(found):
+        raise BadFrame("a message named two vectors alike")
+    return message, vectors
+
+
+def rooms(vectors: Mapping[str, Tensor]) -> list[memoryview]:
+    """Return the memory of vectors, byte by byte; empty ones have none."""
+    return [vector.numpy().data.cast("B") for vector in vectors.values() if vector.numel()]
