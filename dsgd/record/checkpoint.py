@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def read_header(path: Path) -> dict[str, Any]:
     if header.pop("sha256", None) != _digest(header, payload):
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}, which is truncated or corrupt")
     return header
+
+
+def has_header(path: Path, header: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is still the one whose header this was, without reading the rest. Raises OSError."""
+    with path.open("rb") as file:
+        first = file.readline()
+    try:
+        found = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {k: v for k, v in found.items() if k != "sha256"} == header
 
 
 def _digest(header: dict[str, Any], payload: bytes) -> str:

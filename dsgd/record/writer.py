@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 import yaml
 
 import dsgd
+from dsgd.record.lock import give_room_back
 
-CONFIG, ENV, METRICS, SUMMARY = "config.yaml", "env.json", "metrics.jsonl", "summary.json"
+CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 
 
 class Record:
@@ -41,13 +42,16 @@ class Record:
         of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
+        if before is None:  # a summary of another run must not stand beside this configuration
+            (folder / SUMMARY).unlink(missing_ok=True)
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False).encode())
         write_atomically(folder / ENV, json.dumps(environment(devices), indent=2).encode() + b"\n")
         write_atomically(folder / METRICS, kept)
         (folder / SUMMARY).unlink(missing_ok=True)
-        self._metrics = (folder / METRICS).open("ab")
+        self._metrics = (folder / METRICS).open("ab", buffering=0)
+        self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
 
     @property
     def wall_s(self) -> float:
@@ -55,10 +59,17 @@ class Record:
         return time.monotonic() - self._started
 
     def mark(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Append one line to metrics.jsonl and return it."""
+        """Append one line to metrics.jsonl and return it. Raises OSError, with nothing of the line in the file."""
         line = {"wall_s": round(self.wall_s, 3), **values}
-        self._metrics.write(json.dumps(finite(line)).encode() + b"\n")
-        self._metrics.flush()
+        content = json.dumps(finite(line)).encode() + b"\n"
+        try:
+            left = content
+            while left:  # a disk takes what it has room for, and refuses the rest
+                left = left[self._metrics.write(left) :]
+        except OSError:
+            self._metrics.truncate(self._whole_bytes)
+            raise
+        self._whole_bytes += len(content)
         return line
 
     def sync(self) -> None:
@@ -68,6 +79,7 @@ class Record:
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write the summary, atomically, and close the record; returns the summary as written."""
         self._metrics.close()
+        give_room_back(self.folder)
         whole = {**summary, "wall_s": round(self.wall_s, 3)}
         write_atomically(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
         return whole
@@ -78,12 +90,14 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step: after a crash there is the old file or the new one, whole."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Replace a file in one step: after a crash there is the old file or the new one, whole.
+
+    content: of the file, or its pieces."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

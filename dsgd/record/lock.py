@@ -1,0 +1,91 @@
+"""The lock of a record folder: one run at a time writes in it, and some room on the disk is kept for its summary.
+
+The kernel gives the lock back when its owner, and every process that the owner has forked, is gone. It is on a hidden
+file, since not every file system locks folders; the file goes when the lock is given back, and if its owner was killed
+it stays, as nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK = ".lock"
+RESERVED_BYTES = 1 << 14  # for a summary on a disk that is full
+TRIALS = 20  # of a file that others take away
+UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # from file systems without locks
+
+
+class FolderInUse(Exception):
+    """Another run holds the lock."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a record folder, which is made if it is not there. Raises FolderInUse, and OSError."""
+    descriptor = _take(folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it is gone, or the disk cannot be written: nobody's
+            os.unlink(folder / LOCK)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a forked process that has not ended yet
+        os.close(descriptor)
+
+
+def give_room_back(folder: Path) -> None:
+    """Free what was reserved. The lock is held on."""
+    with contextlib.suppress(FileNotFoundError):  # a record that is written without the lock
+        os.truncate(folder / LOCK, 0)
+
+
+def _take(folder: Path) -> int:
+    """Return a descriptor of the file in the folder, locked and filled. Raises FolderInUse, and OSError."""
+    for attempt in range(TRIALS):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # whoever was refused has taken the folder away
+            if attempt == TRIALS - 1:
+                raise
+            continue
+        try:
+            if _lock(descriptor, folder):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise FolderInUse(folder)
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    """Lock and fill a file; returns whether it still is the one in the folder. Raises FolderInUse, and OSError."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise FolderInUse(folder) from error
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            raise
+        print(f"warning: {folder} cannot be locked ({error.strerror}): start no other run in it", file=sys.stderr)
+    try:
+        if not os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
+            return False
+    except FileNotFoundError:  # its owner has given it back since it was opened
+        return False
+    try:
+        content = os.urandom(RESERVED_BYTES)  # a file system may store zeros without any room
+        while content:
+            content = content[os.pwrite(descriptor, content, RESERVED_BYTES - len(content)) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.unlink(folder / LOCK)
+        raise
+    return True
