@@ -70,6 +70,7 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
 
     import torch
 
+    from dsgd.host.signals import signal_pipe
     from dsgd.problem.problem import build_problem
     from dsgd.processes.launch.parent import Parent
     from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of
@@ -90,8 +91,8 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
     build_problem(experiment)  # data files that cannot be read are found here, once
     listener = listen("127.0.0.1")
     port: int = listener.getsockname()[1]
-    with tempfile.TemporaryDirectory() as logs:
-        parent = Parent(Path(logs))
+    with tempfile.TemporaryDirectory() as logs, signal_pipe() as signals:
+        parent = Parent(Path(logs), signals)
         children = []
         for rank in reversed(range(experiment.nodes)):  # rank 0, which ends the run, comes last
             devices = [torch.device(name) for name in devices_by_rank[rank]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import shutil
 from pathlib import Path
 
 from dsgd.run.values import ConfigError
@@ -13,31 +13,29 @@ TRIALS = 20  # of making a folder
 
 def existing_ancestor(folder: Path) -> Path:
     """Return the folder itself, or the nearest one above it that exists."""
-    return next((path for path in [folder, *folder.parents] if path.exists()), folder)
+    return next((path for path in [folder, *folder.parents] if os.path.exists(path)), folder)
 
 
 def check_writable(folder: Path, key: str) -> None:
-    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind."""
+    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind.
+
+    It is tried out under another name, beside where the folder will be: two commands that are given the same folder
+    must not take it away from each other."""
     for attempt in range(TRIALS):
-        made: list[Path] = []
+        standing = existing_ancestor(folder)
+        trial = standing / f".probe-{os.getpid()}"
+        inner = trial / folder.relative_to(standing)
         try:
-            for path in [*reversed(folder.parents), folder]:
-                if not path.exists():
-                    path.mkdir(exist_ok=True)
-                    made.append(path)
-            probe = folder / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            inner.mkdir(parents=True)
+            (inner / "file").touch()
             return
         except OSError as error:
-            # jobs that begin at the same time take away the folders above that they made for their trial
+            # others that begin at the same time may take away a folder that they had made
             if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:
                 reason = f"{folder} ({error.strerror})"
                 raise ConfigError(f"{key} must be a folder that can be written, got {reason}") from error
         finally:
-            for path in reversed(made):
-                with contextlib.suppress(OSError):  # somebody else is using it by now
-                    path.rmdir()
+            shutil.rmtree(trial, ignore_errors=True)
 
 
 def remove_empty(folder: Path, standing: Path) -> None:

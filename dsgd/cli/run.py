@@ -21,20 +21,20 @@ from dsgd.cli.arguments import Parser
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, HydraJob, one_line, opened, plain
 from dsgd.cli.folders import check_writable, existing_ancestor, remove_empty
 from dsgd.host.launcher import launch
-from dsgd.host.signals import STOP_SIGNALS
+from dsgd.host.signals import STOP_SIGNALS, Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.writer import METRICS
-from dsgd.run.child import text_of_child
+from dsgd.run.child import EXIT_INTERRUPTED, told_by_child
 from dsgd.run.execute import execute, join_launch
 from dsgd.run.feasible import check_with_torch
 from dsgd.run.plan import Plan, plan_run, with_wandb_group
-from dsgd.run.resume import NothingToDo, command, is_automatic, quoted, unfinished
+from dsgd.run.resume import NothingToDo, command, contents, is_automatic, quoted, unfinished
 from dsgd.run.values import ConfigError
 
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
 
-EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_CONFIG = 1, 2
 # Imported before the jobs of a sweep are forked: each would take three seconds to import it for itself.
 PRELOADED = ("dsgd.run.distributed", "dsgd.run.simulated", "sklearn.datasets", "torch._dynamo")
 
@@ -59,38 +59,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after an exception."""
     as_called = sys.argv
     arguments = opened(as_called[1:] if argv is None else argv)
-    handlers = {number: signal.signal(number, _interrupt) for number in STOP_SIGNALS}
+    interruption = Interruption()
+    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
+    try:
+        return _run(arguments, interruption)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        interruption.end()
+        sys.argv = as_called
+        for number, handler in handlers.items():
+            # as a command of its own this process ends now, and signals must not change its exit status
+            signal.signal(number, signal.SIG_IGN if argv is None else handler)
+
+
+def _run(arguments: list[str], interruption: Interruption) -> int:
+    """Check a command line and let Hydra act on it. Returns the exit status."""
     try:
         checked = check(arguments)
-        sys.argv = [as_called[0], *arguments, *checked.overrides]  # hydra.main reads it
-        return _run_hydra(checked)
+        sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it
+        return _run_hydra(checked, interruption)
     except NothingToDo as line:
+        interruption.end()
         if launch(os.environ).rank == 0:
             print(line, file=sys.stderr)
         return 0
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    finally:
-        sys.argv = as_called
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _run_hydra(checked: Checked) -> int:
+def _run_hydra(checked: Checked, interruption: Interruption) -> int:
     """Let Hydra start every job. Returns the exit status."""
     outcome: dict[Path, str] = {}  # the status of each run by its folder
 
     def task(config: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
-        outcome[folder] = run_job(config, checked, folder)
-        if outcome[folder] == "interrupted" and HydraConfig.get().mode is RunMode.MULTIRUN:
+        outcome[folder] = run_job(config, checked, folder, interruption)
+        asked = outcome[folder] == "interrupted" or (interruption.asked and not interruption.over)
+        if asked and HydraConfig.get().mode is RunMode.MULTIRUN:
             raise KeyboardInterrupt  # ends the sweep as well
         if outcome[folder] == "failed" and not checked.plans:  # in a launcher's process, whose exit status nobody sees
             raise RuntimeError(f"the run in {folder} failed")
@@ -98,6 +105,7 @@ def _run_hydra(checked: Checked) -> int:
     try:
         hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
     finally:
+        interruption.end()
         if outcome and (checked.joined is None or checked.joined.rank == 0):
             show(outcome)
     if "failed" in outcome.values():
@@ -105,10 +113,11 @@ def _run_hydra(checked: Checked) -> int:
     return EXIT_INTERRUPTED if "interrupted" in outcome.values() else 0
 
 
-def run_job(config: DictConfig, checked: Checked, folder: Path) -> str:
+def run_job(config: DictConfig, checked: Checked, folder: Path, interruption: Interruption) -> str:
     """Run one job of Hydra's with its record in `folder`. Returns the status of the run.
 
-    Each job of a sweep is a process of its own, which inherits no threads and no CUDA from the job before it."""
+    Each job of a sweep is a process of its own, which inherits no threads and no CUDA from the job before it. A signal
+    after the run, or after the last one of a sweep, changes nothing; one in the midst of a sweep is noted."""
     job = HydraConfig.get()
     sweep = job.mode is RunMode.MULTIRUN
     try:
@@ -118,23 +127,28 @@ def run_job(config: DictConfig, checked: Checked, folder: Path) -> str:
             choices = {"hydra": {"runtime": {"choices": job.runtime.choices}}}
             plan = plan_run(plain(DictConfig({**config, **choices})), job.overrides.task)
         if not sweep:
-            return execute(plan, folder, checked.joined or join_launch(plan, folder))
+            return execute(plan, folder, checked.joined or join_launch(plan, folder), interruption.end)
     except ConfigError as error:  # Hydra would print where it was raised
         _refuse(error, folder, checked)
+    except KeyboardInterrupt:  # there may be nothing to keep
+        remove_empty(folder, checked.folders.get(folder, folder))
+        raise
     plan = with_wandb_group(plan, Path(job.sweep.dir).name)
     for module in PRELOADED:
         importlib.import_module(module)
 
     def run() -> str:
         try:
-            return execute(plan, folder, join_launch(plan, folder))
+            return execute(plan, folder, join_launch(plan, folder), interruption.end)
         except ConfigError as error:
             _refuse(error, folder, checked)
 
-    status, exit_status = text_of_child(run)
-    if exit_status == EXIT_CONFIG:
+    is_last = job.job.num == len(checked.plans) - 1
+    told = told_by_child(run, interruption.end if is_last else lambda: None)
+    interruption.asked.extend(told.signals)
+    if told.status == EXIT_CONFIG:
         sys.exit(EXIT_CONFIG)
-    return status or "failed"
+    return "interrupted" if told.status == EXIT_INTERRUPTED else told.text or "failed"
 
 
 def _refuse(error: ConfigError, folder: Path, checked: Checked) -> NoReturn:
@@ -151,7 +165,9 @@ def show(outcome: Mapping[Path, str]) -> None:
     from dsgd.record.reader import find_runs
     from dsgd.report.table import summary_table
 
-    summary_table(find_runs(list(outcome))).print(Console(width=None if sys.stdout.isatty() else 160))
+    recorded = [folder for folder in outcome if contents(folder) != "nothing"]  # a disk may have been full before
+    if recorded:
+        summary_table(find_runs(recorded)).print(Console(width=None if sys.stdout.isatty() else 160))
     for folder, status in outcome.items():
         print(f"record: {folder}")
         if status in ("interrupted", "failed") and (folder / NAME).is_file():
@@ -223,6 +239,7 @@ def check_run(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
         return Checked([plan], [f"{key}={quoted(folder)}"], {}, joined)
     if not own:
         _check_unused(folder, job, f"; resume={job.folder} goes on with that run")
+    plan = replace(plan, found=contents(folder))
     check_writable(folder, key)
     added = [] if given else [f"{key}={quoted(folder)}"]
     return Checked([plan], added, {folder: existing_ancestor(folder)}, joined)
@@ -245,6 +262,7 @@ def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
             started = f"got --multirun in {where.nodes} processes"
             raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
         _check_unused(folder, job)
+        plans[-1] = replace(plans[-1], found=contents(folder))
         if folder in folders:
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
         folders[folder] = existing_ancestor(folder)
@@ -254,7 +272,7 @@ def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
 
 
 def _check_unused(folder: Path, job: HydraJob, hint: str = "") -> None:
-    if (folder / METRICS).exists():
+    if os.path.exists(folder / METRICS):
         raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{hint}")
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 Span = tuple[float, float]
@@ -21,27 +20,26 @@ class TraceRow:
     communicating: list[Span]
 
 
-def write_trace(rows: Sequence[TraceRow], end_s: float, path: Path) -> None:
-    """Write the trace file. A node computes, or else its port is busy (communication), or else it waits.
+def trace_text(rows: Sequence[TraceRow], end_s: float) -> Iterator[str]:
+    """Yield the pieces of the trace file. A node computes, or else its port is busy (communication), or else it waits.
 
     Times are converted to microseconds, the unit of the format."""
-    with path.open("w") as file:
-        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        separator = ""
-        for number, row in enumerate(rows):
-            name = {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": row.name}}
-            events: list[dict[str, Any]] = [name]
-            computing = sorted(span for span in until(end_s, row.computing) if span[1] > span[0])
-            communicating = without(merged(until(end_s, row.communicating)), computing)
-            waiting = without([(0.0, end_s)], merged(computing + communicating))
-            for kind, spans in zip(COLOURS, (computing, communicating, waiting), strict=True):
-                for begin, end in spans:
-                    span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": number, "cname": COLOURS[kind]}
-                    events.append(span | {"ts": begin * 1e6, "dur": (end - begin) * 1e6})
-            for event in events:
-                file.write(separator + json.dumps(event))
-                separator = ",\n"
-        file.write("\n]}\n")
+    yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
+    separator = ""
+    for number, row in enumerate(rows):
+        name = {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": row.name}}
+        events: list[dict[str, Any]] = [name]
+        computing = sorted(span for span in until(end_s, row.computing) if span[1] > span[0])
+        communicating = without(merged(until(end_s, row.communicating)), computing)
+        waiting = without([(0.0, end_s)], merged(computing + communicating))
+        for kind, spans in zip(COLOURS, (computing, communicating, waiting), strict=True):
+            for begin, end in spans:
+                span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": number, "cname": COLOURS[kind]}
+                events.append(span | {"ts": begin * 1e6, "dur": (end - begin) * 1e6})
+        for event in events:
+            yield separator + json.dumps(event)
+            separator = ",\n"
+    yield "\n]}\n"
 
 
 def until(end_s: float, spans: Sequence[Span]) -> list[Span]:

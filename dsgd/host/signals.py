@@ -1,4 +1,4 @@
-"""Signals that end a run, and a way to wait for signals in select()."""
+"""Signals that end a run: what they do to a command, how a run remembers them, how to wait for them in select()."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 # Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -22,9 +23,46 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
             os._exit(1)
 
 
+@dataclass
+class Interruption:
+    """A handler for STOP_SIGNALS: each raises KeyboardInterrupt, until the command's work is over; then none does.
+
+    asked: the signals that have come before that."""
+
+    over: bool = False
+    asked: list[int] = field(default_factory=list)
+
+    def __call__(self, number: int, frame: object) -> None:
+        if not self.over:
+            self.asked.append(number)
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """Say that a signal changes nothing any more."""
+        self.over = True
+
+
 @contextmanager
-def signal_pipe() -> Iterator[tuple[int, list[int]]]:
-    """Yield a file descriptor, readable after STOP_SIGNALS and SIGCHLD, and the list of the stop signals caught."""
+def blocked(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
+    """Keep signals from this thread inside of the block, at whose end they come; yields the mask before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass(frozen=True)
+class CaughtSignals:
+    """Signals that were caught instead of doing anything. descriptor: readable after each. numbers: of STOP_SIGNALS."""
+
+    descriptor: int
+    numbers: list[int]
+
+
+@contextmanager
+def signal_pipe() -> Iterator[CaughtSignals]:
+    """Catch STOP_SIGNALS and SIGCHLD inside of the block."""
     caught: list[int] = []
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -35,7 +73,7 @@ def signal_pipe() -> Iterator[tuple[int, list[int]]]:
         for number in STOP_SIGNALS:
             signal.signal(number, lambda received, frame: caught.append(received))
         signal.signal(signal.SIGCHLD, lambda received, frame: None)
-        yield reading, caught
+        yield CaughtSignals(reading, caught)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -44,20 +82,69 @@ def signal_pipe() -> Iterator[tuple[int, list[int]]]:
         os.close(writing)
 
 
+class StopRequests:
+    """The requests to end a run early that have come so far; true from the first on, which asks for a checkpoint.
+
+    A Ctrl-C after it raises KeyboardInterrupt, once, and only where that is expected: inside of `armed`, and there not
+    inside of `held`, where it waits for the end of that block."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._impatient = False
+        self._armed = False
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, is_ctrl_c: bool) -> None:
+        """Count a request. May be called by any thread; `deliver` must follow in the main thread."""
+        self._count += 1
+        self._impatient |= is_ctrl_c and self._count > 1
+
+    def deliver(self) -> None:
+        """Raise KeyboardInterrupt if that is due. Handlers of signals call it."""
+        if self._armed:
+            self.check()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the run is to end at once, also if the handler's own was swallowed on its way, as
+        Python does in destructors."""
+        if self._impatient:
+            self._armed = False
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Let a second Ctrl-C raise KeyboardInterrupt inside of the block, or at its beginning, but not after it."""
+        self._armed = True
+        try:
+            self.deliver()
+            yield
+        finally:
+            self._armed = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a second Ctrl-C from tearing what the block writes: it raises at the end, unless an error did."""
+        before, self._armed = self._armed, False
+        yield
+        self._armed = before
+        self.deliver()
+
+
 @contextmanager
-def remembered(numbers: Sequence[signal.Signals]) -> Iterator[list[int]]:
-    """Yield the list of the signals that have come. Ctrl-C after any other of them raises KeyboardInterrupt."""
-    caught: list[int] = []
+def remembered(numbers: Sequence[signal.Signals]) -> Iterator[StopRequests]:
+    """Yield the requests to stop that these signals make."""
+    requests = StopRequests()
 
     def remember(number: int, frame: object) -> None:
-        caught.append(number)
-        if number == signal.SIGINT and len(caught) > 1:
-            raise KeyboardInterrupt
+        requests.add(number == signal.SIGINT)
+        requests.deliver()
 
     previous = {number: signal.signal(number, remember) for number in numbers}
     try:
-        yield caught
+        yield requests
     finally:
         for number, handler in previous.items():
-            if not caught or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal it was told to send
+            if not requests or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal it was told to send
                 signal.signal(number, handler)

@@ -10,50 +10,93 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
-from dsgd.host.signals import STOP_SIGNALS, end_with_parent
+from dsgd.host.signals import STOP_SIGNALS, blocked, end_with_parent
+
+EXIT_INTERRUPTED = 130
 
 
-def text_of_child(function: Callable[[], str]) -> tuple[str, int]:
-    """Fork, call `function` in the child, and return its result and the child's exit status.
+class Told(NamedTuple):
+    """What a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
+    KeyboardInterrupt, that of a SystemExit, or minus the number of the signal that killed it. signals: those of
+    STOP_SIGNALS that came meanwhile, and were passed on to it."""
 
-    The status is 0, 1 for an exception, that of a SystemExit, or minus the number of the signal that killed the child.
-    Meanwhile this process passes STOP_SIGNALS on to the child, which gets none by itself from a terminal."""
+    text: str
+    status: int
+    signals: Sequence[int]
+
+
+def told_by_child(function: Callable[[], str], ended: Callable[[], None] = lambda: None) -> Told:
+    """Fork, call `function` in the child, where signals do what they do here, and wait for its end.
+
+    Meanwhile this process passes STOP_SIGNALS on to the child, which gets none by itself from a terminal, and does
+    nothing else on them. ended: called before they do again what they did."""
     sys.stdout.flush()
     sys.stderr.flush()
-    parent = os.getpid()
+    parent, child = os.getpid(), 0
+    came: list[int] = []
+    waiting: deque[int] = deque()  # for the child to be there
+
+    def pass_on(number: int, frame: object) -> None:
+        came.append(number)
+        waiting.append(number)
+        if child:
+            _send(child, waiting)
+
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
+    # handlers that raise would do so inside of os.fork, where exceptions are lost
+    handlers = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
+    try:
+        with blocked(STOP_SIGNALS) as mask:
+            child = os.fork()
+            if child == 0:
+                os.close(reading)
+                _run_child(function, writing, parent, handlers, mask)
+        _send(child, waiting)
+        os.close(writing)
+        with open(reading, encoding="utf-8") as told:
+            text = told.read()
+        _, status = os.waitpid(child, 0)
+        ended()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return Told(text, os.waitstatus_to_exitcode(status), came)
+
+
+def _run_child(
+    function: Callable[[], str], writing: int, parent: int, handlers: Mapping[signal.Signals, Any], mask: set[int]
+) -> NoReturn:
+    """Write the result of the function, and end this process. Signals are blocked until their handlers stand."""
+    status = 1
+    try:
         try:
-            os.close(reading)
             os.setpgid(0, 0)
             end_with_parent(parent, signal.SIGTERM)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.write(writing, function().encode())
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
+        except KeyboardInterrupt:
+            status = EXIT_INTERRUPTED
         except Exception:  # the end of this process, which nobody else would report
             traceback.print_exc()
         finally:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(status)
-    os.close(writing)
-    handlers = {number: signal.signal(number, lambda received, _: _pass_on(child, received)) for number in STOP_SIGNALS}
-    try:
-        with open(reading, encoding="utf-8") as told:
-            text = told.read()
-        _, status = os.waitpid(child, 0)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return text, os.waitstatus_to_exitcode(status)
+    finally:  # also of a signal in the lines above: never return into the parent's code
+        os._exit(status)
 
 
-def _pass_on(child: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, number)
+def _send(child: int, numbers: deque[int]) -> None:
+    """Send signals to the child, each once, though a handler may do the same in the midst of it."""
+    while numbers:
+        with contextlib.suppress(IndexError, ProcessLookupError):
+            os.kill(child, numbers.popleft())

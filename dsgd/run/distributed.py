@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -16,14 +17,15 @@ from dsgd.data.protocols import SharedDecoding
 from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
-from dsgd.host.signals import remembered
+from dsgd.host.signals import signal_pipe
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
-from dsgd.processes.control import CoordinatorConnection, Hub
+from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.sharded import evaluate, is_sharded
 from dsgd.processes.job import Limits, ProcessJob
+from dsgd.processes.launch.lifeline import Lifeline, overseen
 from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
 from dsgd.processes.worker.main import serve, train
@@ -39,31 +41,50 @@ LOGS = "logs"
 LAST_LINES = 15  # of a failed process's log that are printed
 
 
-def run_distributed(plan: Plan, folder: Path, joined: Joined | None) -> str:
+def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
     """Run a plan with its record in `folder`. Returns the status. Raises ConfigError.
 
-    joined: with the processes of a launcher; None: all workers are started here."""
+    joined: with the processes of a launcher; None: all workers are started here. ended: called when the run is over,
+    before signals do again what they did."""
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     job, listener = _job(plan, joined)
     _warn_of_crowding(job)
     logs = folder / LOGS
-    logs.mkdir(parents=True, exist_ok=True)
-    parent = Parent(logs)
+    with signal_pipe() as signals:
+        logs.mkdir(parents=True, exist_ok=True)
+        try:
+            return _supervised(Parent(logs, signals), plan, folder, job, joined, listener)
+        finally:
+            ended()
+
+
+def _supervised(
+    parent: Parent, plan: Plan, folder: Path, job: ProcessJob, joined: Joined | None, listener: socket.socket | None
+) -> str:
+    """Start all processes of this command and wait for the end of the run. Returns its status."""
     over: Child | CoordinatorConnection
-    if listener is not None:
-        over = parent.start("coordinator", lambda _: _coordinate(plan, folder, job, listener), quiet=False)
-        listener.close()
-    else:
-        over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
-        over.send({"kind": "hello", "role": "agent"})
-        parent.closing.append(over.socket)
+    try:
+        if listener is not None:
+            line = Lifeline(job.limits.timeout_s)
+            over = parent.start(
+                "coordinator", lambda _: _coordinate(plan, folder, job, listener, line), quiet=False, line=line
+            )
+            listener.close()
+        else:
+            over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
+            over.send({"kind": "hello", "role": "agent"})
+            parent.closing.append(over.socket)
+    except CoordinatorGone as error:
+        _print(str(error))
+        return "failed"
     _start_members(parent, plan, job, joined)
     status = parent.supervise(over, lambda: _ask_to_stop(over))
-    if status is not None and status < 0:
-        _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
-        return "failed"
     if parent.status is not None:
         return parent.status
+    if status is not None and status < 0:
+        _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
+    if status:  # it could not write its record; a summary in the folder is an older one
+        return "failed"
     return read_status(folder) or "failed"
 
 
@@ -117,9 +138,11 @@ def _process(main: ProcessMain, job: ProcessJob, index: int) -> Callable[[bool],
 def _ask_to_stop(over: Child | CoordinatorConnection) -> None:
     """Ask the coordinator to end the run."""
     if isinstance(over, Child):
-        os.kill(over.pid, signal.SIGINT)
+        assert over.line is not None
+        over.line.ask_to_stop()
     else:
-        over.send({"kind": "interrupt"})
+        with contextlib.suppress(CoordinatorGone):  # which shows where its messages are received
+            over.send({"kind": "interrupt"})
 
 
 def _warn_of_crowding(job: ProcessJob) -> None:
@@ -148,11 +171,11 @@ class CoordinatedTraining(Coordinator):
         return self.monitor.trace
 
 
-def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket) -> int:
+def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket, line: Lifeline) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
-    with remembered([signal.SIGINT]) as caught:
+    with overseen(line) as stops:
         training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print, MessageRules(job)))
-        status = live(plan, folder, training, caught)
+        status = live(plan, folder, training, stops)
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)
     return 1 if status == "failed" else 0

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.host.launcher import launch
+from dsgd.record.lock import FolderInUse, locked
 from dsgd.run.plan import Plan
+from dsgd.run.resume import check_unchanged, in_use
 
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
@@ -32,16 +35,28 @@ def join_launch(plan: Plan, folder: Path) -> Joined | None:
     return join(where, plan.config, folder)
 
 
-def execute(plan: Plan, folder: Path, joined: Joined | None = None) -> str:
+def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Callable[[], None] = lambda: None) -> str:
     """Run a plan with its record in `folder`. Returns the status: completed, diverged, interrupted or failed.
 
-    joined: with the processes of a launcher. Raises ConfigError for what only loading data and model can tell."""
-    if joined is None or joined.rank == 0:
-        print(plan.why, file=sys.stderr)
+    joined: with the processes of a launcher. ended: called when the run is over, before signals do again what they did
+    before it. Raises ConfigError for what only loading data and model can tell, and for a folder in which another run
+    writes, or has written since the plan was made."""
+    if joined is not None and joined.rank > 0:
+        return _run(plan, folder, joined, ended)
+    try:
+        with locked(folder):
+            check_unchanged(folder, plan.found, plan.checkpoint)
+            print(plan.why, file=sys.stderr)
+            return _run(plan, folder, joined, ended)
+    except FolderInUse as error:
+        raise in_use(folder) from error
+
+
+def _run(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
     if plan.engine == "sim":
         from dsgd.run.simulated import run_simulated  # imports torch
 
-        return run_simulated(plan, folder)
+        return run_simulated(plan, folder, ended)
     from dsgd.run.distributed import run_distributed
 
-    return run_distributed(plan, folder, joined)
+    return run_distributed(plan, folder, joined, ended)

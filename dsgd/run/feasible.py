@@ -10,7 +10,7 @@ import signal
 
 from dsgd.host.launcher import launch
 from dsgd.models.library import ImportedModel, Torchvision
-from dsgd.run.child import text_of_child
+from dsgd.run.child import told_by_child
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.values import ConfigError, prefixed
 
@@ -49,7 +49,10 @@ def _check_devices(plan: Plan) -> None:
     if names == {"cpu"}:
         problem = _problem(experiment.precision, names)
     else:  # CUDA, once begun in this process, could not be used in those that are forked of it
-        problem, _ = text_of_child(lambda: _problem_in_time(experiment.precision, names))
+        told = told_by_child(lambda: _problem_in_time(experiment.precision, names))
+        if told.signals:
+            raise KeyboardInterrupt
+        problem = told.text
     if problem:
         raise ConfigError(problem)
 

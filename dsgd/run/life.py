@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import Any, Protocol
 
 from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
-from dsgd.engine.trace import TraceRow, write_trace
+from dsgd.engine.trace import TraceRow, trace_text
+from dsgd.host.signals import StopRequests
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
-from dsgd.record.writer import Record
+from dsgd.record.writer import TRACE, Record, write_atomically
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
 from dsgd.run.progress import ProgressLine
+from dsgd.run.resume import ENDED
 
 LOOK_S = 0.1  # between two updates of the progress line
 
@@ -66,16 +69,18 @@ class RecordLost(OSError):
     """The record cannot be written: one line."""
 
 
-def live(plan: Plan, folder: Path, training: Training, caught: Sequence[int]) -> str:
+def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> str:
     """Run to the end or to a signal, with the record in `folder`. Returns the status.
 
-    caught: the signals that have come so far (`dsgd.host.signals.remembered`). The first asks for a checkpoint and the
-    end."""
-    config, checkpoint = plan.config, plan.checkpoint
-    before, lines, wall_s = None, 0, 0.0
-    if checkpoint is not None:
-        before, lines, wall_s = checkpoint.path.parent, checkpoint.header["lines"], checkpoint.header["wall_s"]
-    record = Record(folder, config.values, training.devices, before, lines, wall_s)
+    stops: the first asks for a checkpoint and the end. None has an effect once the status is decided on."""
+    config = plan.config
+    try:
+        with _writing(folder):
+            record = _begun(plan, folder, training)
+    except RecordLost as failure:
+        print(failure, file=sys.stderr, flush=True)
+        training.close("failed")
+        return "failed"
     mirror = Mirror(config.wandb, folder)
     progress = ProgressLine(config.experiment, training.clock)
     looked = 0.0
@@ -88,7 +93,7 @@ def live(plan: Plan, folder: Path, training: Training, caught: Sequence[int]) ->
             "lines": training.state.marks,
             "wall_s": record.wall_s,
         }
-        with _writing(folder):
+        with stops.held(), _writing(folder):
             record.sync()
             write_checkpoint(folder, header, dict(contents))
 
@@ -99,19 +104,18 @@ def live(plan: Plan, folder: Path, training: Training, caught: Sequence[int]) ->
             looked = now
             state = training.state
             progress.moved(state.time_s, state.samples, record.wall_s)
-        return bool(caught)
+        stops.check()
+        return bool(stops)
 
     status, error = "failed", ""
     try:
-        with progress:
+        with progress, stops.armed():
             for mark in training.run(interrupted, save):
-                with _writing(folder):
+                with stops.held(), _writing(folder):
                     record.mark(mark)
                 mirror.wake()
                 progress.measured(mark)
         status, error = training.state.status, training.state.error
-        if status in ("completed", "diverged"):
-            (folder / NAME).unlink(missing_ok=True)  # there is nothing to go on with
     except KeyboardInterrupt:  # a second Ctrl-C
         status = "interrupted"
     except (DataLost, RecordLost) as failure:
@@ -121,18 +125,44 @@ def live(plan: Plan, folder: Path, training: Training, caught: Sequence[int]) ->
         error = f"the {where} failed: {type(failure).__name__}: {failure}"
         raise
     finally:
-        if status == "failed":
-            print(error, file=sys.stderr, flush=True)  # also where the summary cannot be written
-        summary = _described(config, training) | training.summary() | training.header
-        try:
-            record.finish({**summary, "status": status, "error": error or None})
-        except OSError as failure:
-            print(f"the summary in {folder} cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
-            status = "failed"
+        status = _finish(plan, folder, training, record, status, error)
         training.close(status)
         mirror.finish()
-    if config.experiment.trace:
-        write_trace(training.trace_rows(), training.state.time_s, folder / "trace.json")
+    return status
+
+
+def _begun(plan: Plan, folder: Path, training: Training) -> Record:
+    """Begin the record, or go on with that of the plan's checkpoint."""
+    values, checkpoint = plan.config.values, plan.checkpoint
+    if checkpoint is None:
+        (folder / NAME).unlink(missing_ok=True)  # of another run
+        return Record(folder, values, training.devices)
+    header = checkpoint.header
+    return Record(folder, values, training.devices, checkpoint.path.parent, header["lines"], header["wall_s"])
+
+
+def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:
+    """Write what comes at the end of a record. Returns the status: failed where it cannot be written.
+
+    At every moment there is what a resumption needs: the checkpoint goes when the summary is there."""
+    if plan.config.experiment.trace and status != "failed":
+        try:
+            pieces = trace_text(training.trace_rows(), training.state.time_s)
+            with _writing(folder):
+                write_atomically(folder / TRACE, (piece.encode() for piece in pieces))
+        except RecordLost as failure:
+            status, error = "failed", str(failure)
+    if status == "failed":
+        print(error, file=sys.stderr, flush=True)  # also where the summary cannot be written
+    summary = _described(plan.config, training) | training.summary() | training.header
+    try:
+        record.finish({**summary, "status": status, "error": error or None})
+    except OSError as failure:
+        print(f"the summary in {folder} cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
+        return "failed"
+    if status in ENDED:
+        with contextlib.suppress(OSError):  # one that is left over has no effect beside this summary
+            (folder / NAME).unlink(missing_ok=True)
     return status
 
 

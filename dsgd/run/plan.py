@@ -19,12 +19,14 @@ from dsgd.run.values import ConfigError
 
 @dataclass(frozen=True)
 class Plan:
-    """engine: sim or dist. why: one line on the choice. checkpoint: to go on from; None at a start."""
+    """engine: sim or dist. why: one line on the choice. checkpoint: to go on from; None at a start. found: what the
+    folder of the record was found to hold (`dsgd.run.resume.contents`); None: nobody has looked."""
 
     config: RunConfig
     engine: str
     why: str
     checkpoint: Checkpoint | None
+    found: str | None = None
 
 
 def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:

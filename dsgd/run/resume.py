@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.host.launcher import launch
-from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header
+from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, has_header, read_header
 from dsgd.record.reader import count_marks, read_config, read_status
 from dsgd.record.writer import METRICS
 from dsgd.run.values import ConfigError, with_numbers
@@ -19,6 +19,7 @@ from dsgd.run.values import ConfigError, with_numbers
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
 AUTO = "auto"
+ENDED = ("completed", "diverged")  # statuses of a run that came to its end
 CHECKPOINT = "in the checkpoint to resume from"
 
 
@@ -46,27 +47,49 @@ def is_automatic(wanted: str | None) -> bool:
     return wanted == AUTO or (wanted is None and where.step is not None and where.attempt > 0)
 
 
+def contents(folder: Path) -> str:
+    """Say what a run folder holds: nothing; ended: a run that has come to its end; checkpoint: one to go on with;
+    remains: of a run that was ended before its first checkpoint.
+
+    A summary that says how the run came to its end counts more than a checkpoint, which goes after it is written.
+    Raises ConfigError for a summary that is none."""
+    if not os.path.exists(folder):  # false also for a name that cannot be one
+        return "nothing"
+    has_checkpoint = (folder / NAME).is_file()
+    try:
+        status = read_status(folder)
+    except ValueError as error:
+        if not has_checkpoint:
+            raise ConfigError(str(error)) from error
+        status = None  # whatever damaged it, the checkpoint is whole or says so
+    if status in ENDED:
+        return "ended"
+    if has_checkpoint:
+        return "checkpoint"
+    return "nothing" if status is None and not (folder / METRICS).exists() else "remains"
+
+
 def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
     """Return the folder if the run in it can go on, None if it has to begin.
 
     Raises NothingToDo if it is completed, and ConfigError if that was a run of another configuration."""
-    if (folder / NAME).is_file():
-        return str(folder)
-    status = read_status(folder)
-    if status not in ("completed", "diverged"):
-        return None  # it was ended before its first checkpoint, if there ever was one
+    found = contents(folder)
+    if found != "ended":
+        return str(folder) if found == "checkpoint" else None
     _compare_all(read_config(folder), values, f"in the record in {folder}")
-    raise NothingToDo(f"the run in {folder} is {status}: nothing to do")
+    raise NothingToDo(f"the run in {folder} is {read_status(folder)}: nothing to do")
 
 
 def checkpoint_of(path: str) -> Checkpoint:
     """Return the checkpoint in a run folder, or at a path itself.
 
-    Raises ConfigError unless it is whole, with its record beside it."""
+    Raises ConfigError unless it is whole, with its record beside it, of a run that has not come to its end."""
     try:
         checkpoint = find_checkpoint(path)
     except CheckpointError as error:
-        raise ConfigError(ended(path) or str(error)) from error
+        raise ConfigError(_not_to_go_on(path, Path(path)) or str(error)) from error
+    if contents(checkpoint.parent) == "ended":
+        raise ConfigError(_not_to_go_on(path, checkpoint.parent) or path)
     try:
         header = read_header(checkpoint)
     except CheckpointError as error:
@@ -78,10 +101,31 @@ def checkpoint_of(path: str) -> Checkpoint:
     return Checkpoint(checkpoint, header)
 
 
-def ended(path: str) -> str | None:
-    """Return an error text for a run without checkpoint that has ended; None if it has not."""
-    status = read_status(Path(path))
+def _not_to_go_on(path: str, folder: Path) -> str | None:
+    """Return an error text for a run that has ended; None if it has not."""
+    status = read_status(folder)
     return None if status is None else f"resume must be an interrupted run, got {path}, which is {status}"
+
+
+def check_unchanged(folder: Path, found: str | None, checkpoint: Checkpoint | None) -> None:
+    """Check, now that nobody else can write in a run folder, that there and at the checkpoint to go on from everything
+    is as it was when the run was planned. Raises ConfigError.
+
+    found: what `contents` said then; None: nobody has looked."""
+    if found is not None and contents(folder) != found:
+        raise in_use(folder)
+    if checkpoint is not None:
+        try:
+            same = has_header(checkpoint.path, checkpoint.header)
+        except OSError:  # the run has come to its end meanwhile
+            same = False
+        if not same:
+            raise in_use(checkpoint.path.parent)
+
+
+def in_use(folder: Path) -> ConfigError:
+    """Return the error for a folder in which another run writes, or has just written."""
+    return ConfigError(f"hydra.run.dir must not be in use by another run, got {folder}")
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:

@@ -26,14 +26,19 @@ from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
 
 
-def run_simulated(plan: Plan, folder: Path) -> str:
-    """Run a plan with its record in `folder`. Returns the status. Raises ConfigError."""
+def run_simulated(plan: Plan, folder: Path, ended: Callable[[], None]) -> str:
+    """Run a plan with its record in `folder`. Returns the status. Raises ConfigError.
+
+    ended: called when the run is over, before signals do again what they did."""
     training = SimulatedTraining(plan)
     # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
-    with remembered(STOP_SIGNALS) as caught:
-        return live(plan, folder, training, caught)
+    with remembered(STOP_SIGNALS) as stops:
+        try:
+            return live(plan, folder, training, stops)
+        finally:
+            ended()
 
 
 class SimulatedTraining:

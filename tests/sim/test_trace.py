@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.cluster import Cluster
-from dsgd.engine.trace import COLOURS, merged, without, write_trace
+from dsgd.engine.trace import COLOURS, merged, trace_text, without
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.simulation import Simulation
 from tests.support.cases import CASES, described, prepared
@@ -53,7 +53,7 @@ def test_every_row_is_filled_by_disjoint_spans(case: tuple[str, ...], tmp_path: 
     """One row per worker and server; it computes, communicates or waits, one at a time, from the start to the end; and
     what it computes is what is not idle."""
     _, simulation = run(case)
-    write_trace(simulation.trace_rows(), simulation.time_s, tmp_path / "trace.json")
+    (tmp_path / "trace.json").write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
     names, rows = read(tmp_path / "trace.json")
     servers = simulation.experiment.algo.servers
     assert list(names.values()) == [f"worker {i}" for i in range(4)] + [f"server {i}" for i in range(servers)]
@@ -79,7 +79,7 @@ def test_a_span_is_what_it_says(tmp_path: Path) -> None:
     cluster = Cluster(0.01, 1e9, 1e-3, message_bytes=1e6, slow_nodes={1: 3.0}, collective="ring")
     case = ("sync", "algo.overlap=false")
     _, simulation = run(case, cluster=cluster)
-    write_trace(simulation.trace_rows(), simulation.time_s, tmp_path / "trace.json")
+    (tmp_path / "trace.json").write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
     ring = 2 * 3 * (1e-3 + 0.002)
     for row, spans in read(tmp_path / "trace.json")[1].items():
         total = {kind: sum(s["dur"] for s in spans if s["cat"] == kind) / 12e6 for kind in COLOURS}
@@ -104,7 +104,7 @@ def test_the_trace_of_a_resumed_run_is_that_of_the_whole_run(tmp_path: Path) -> 
     restore(resumed, snapshot(stopped))
     assert list(resumed.run())
     for simulation, name in ((whole, "whole"), (resumed, "resumed")):
-        write_trace(simulation.trace_rows(), simulation.time_s, tmp_path / name)
+        (tmp_path / name).write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
 
 

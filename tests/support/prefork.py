@@ -135,8 +135,9 @@ def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str])
     end_with_parent(os.getppid(), signal.SIGKILL)
     os.setsid()
     os.environ.update(environment)
+    sys.argv = ["dsgd-run", *arguments]
     try:
-        return main(list(arguments))
+        return main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import select
 import signal
@@ -19,23 +20,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dsgd.host.signals import STOP_SIGNALS, end_with_parent, signal_pipe
+from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, blocked, end_with_parent
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
+from dsgd.processes.launch.lifeline import Lifeline
 
-EXIT_GRACE_S = 3.0  # for children to end by themselves when the run is over
+EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
+IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C
+POLL_S = 0.5
 PR_SET_NAME = 15  # of Linux' prctl
 
 
 @dataclass
 class Child:
     """A forked process. main: gets whether the process replaces one that died, returns the exit status. restarts:
-    that are left. echo: reading end of a pipe, copied to the log and the terminal. status: exit status as in
-    subprocess, minus the signal that killed it; None while it runs."""
+    that are left. line: to a coordinator. echo: reading end of a pipe, copied to the log and the terminal. status: exit
+    status as in subprocess, minus the signal that killed it; None while it runs."""
 
     name: str
     main: Callable[[bool], int]
     log: Path
     restarts: int = 0
+    line: Lifeline | None = None
     pid: int = 0
     echo: int | None = None
     status: int | None = None
@@ -45,23 +50,38 @@ class Child:
 class Parent:
     """Starts, watches and ends the children.
 
-    logs: existing folder for their output. closing: sockets that no child may keep open. status: of the run, as sent by
-    a coordinator on another machine. heard: when that coordinator last sent anything, by time.monotonic().
+    logs: existing folder for their output. signals: those that come, caught from before the first child is started, as
+    a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that no child may
+    keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator fell silent.
+    silent_s: how long it has been, apart from times in which this process did not run. polled: when that was last
+    looked at, by time.monotonic().
     """
 
     logs: Path
+    signals: CaughtSignals
     closing: list[socket.socket] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     status: str | None = None
-    heard: float = 0.0
+    silent_s: float = 0.0
+    polled: float = 0.0
 
     def start(
-        self, name: str, main: Callable[[bool], int], restarts: int = 0, echo: bool = False, quiet: bool = True
+        self,
+        name: str,
+        main: Callable[[bool], int],
+        restarts: int = 0,
+        echo: bool = False,
+        quiet: bool = True,
+        line: Lifeline | None = None,
     ) -> Child:
-        """Fork a child. echo: its output goes to the log and the terminal. quiet: it goes to the log, not here."""
-        child = Child(name, main, self.logs / f"{name.replace(' ', '_')}.log", restarts)
+        """Fork a child. echo: its output goes to the log and the terminal. quiet: it goes to the log, not here. line:
+        to a coordinator, whose end it takes."""
+        child = Child(name, main, self.logs / f"{name.replace(' ', '_')}.log", restarts, line)
         self.children.append(child)
         self._fork(child, is_replacement=False, echo=echo, quiet=quiet)
+        if line is not None:
+            line.theirs.close()
+            self.closing.append(line.socket)
         return child
 
     def _fork(self, child: Child, is_replacement: bool, echo: bool, quiet: bool) -> None:
@@ -69,23 +89,25 @@ class Parent:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        child.pid = os.fork()
-        if child.pid == 0:
-            status = 1
-            try:
-                _detach(child.name, parent, child.log if quiet else None, writing)
-                for other in self.closing if quiet else []:
-                    other.close()
-                status = child.main(is_replacement)
-            except KeyboardInterrupt:
-                status = 130
-            except Exception:  # this process ends, and nobody else would report why
-                traceback.print_exc()
-            finally:  # never return into the parent's code
-                with contextlib.suppress(OSError, ValueError):
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                os._exit(status)
+        with blocked(STOP_SIGNALS) as mask:
+            child.pid = os.fork()
+            if child.pid == 0:
+                status = 1
+                try:
+                    _detach(child.name, parent, child.log if quiet else None, writing)
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                    for other in self.closing if quiet else []:
+                        other.close()
+                    status = child.main(is_replacement)
+                except KeyboardInterrupt:
+                    status = 130
+                except Exception:  # this process ends, and nobody else would report why
+                    traceback.print_exc()
+                finally:  # never return into the parent's code
+                    with contextlib.suppress(OSError, ValueError):
+                        sys.stdout.flush()
+                        sys.stderr.flush()
+                    os._exit(status)
         child.status = None
         if writing is not None:
             os.close(writing)
@@ -95,51 +117,66 @@ class Parent:
         """Wait until the run is over, then end every child.
 
         over: the coordinator, a child or the line to another machine, whose end is that of the run. stop: called on
-        the first of STOP_SIGNALS, and on a later Ctrl-C, which kills all children. Returns the exit status of a
-        coordinating child."""
-        self.heard = time.monotonic()
+        the first of STOP_SIGNALS, and on a later Ctrl-C, after which a child has IMPATIENCE_S to end. Returns the exit
+        status of a coordinating child. Raises KeyboardInterrupt if a Ctrl-C has ended the run at once."""
+        caught, stopped, deadline = self.signals.numbers, False, math.inf
+        self.silent_s, self.polled = 0.0, time.monotonic()
         try:
-            with signal_pipe() as (woken, caught):
-                stopped = False
-                while not self._poll(over, woken):
-                    while caught:
-                        impatient = stopped and caught[0] == signal.SIGINT
-                        del caught[0]
-                        if impatient or not stopped:  # SLURM's signals come in twos and mean one thing
-                            stop()
-                        if impatient:
-                            raise KeyboardInterrupt
-                        stopped = True
-                    for child in self.children:
-                        if child is not over and child.status not in (None, 0) and child.restarts > 0:
-                            child.restarts -= 1
-                            self._fork(child, is_replacement=True, echo=child.echo is not None, quiet=True)
+            while not self._poll(over):
+                while caught:
+                    number = caught.pop(0)
+                    impatient = stopped and number == signal.SIGINT
+                    if (impatient and deadline == math.inf) or not stopped:  # SLURM's come in twos and mean one thing
+                        stop()
+                    if impatient:
+                        deadline = min(deadline, time.monotonic() + IMPATIENCE_S * isinstance(over, Child))
+                    stopped = True
+                if time.monotonic() >= deadline:
+                    raise KeyboardInterrupt
+                for child in self.children:
+                    if child is not over and child.status not in (None, 0) and child.restarts > 0:
+                        child.restarts -= 1
+                        self._fork(child, is_replacement=True, echo=child.echo is not None, quiet=True)
         finally:
             self._end()
         return over.status if isinstance(over, Child) else None
 
-    def _poll(self, over: Child | CoordinatorConnection, woken: int) -> bool:
-        """Wait up to half a second for output, signals and messages; returns whether the run is over."""
+    def _poll(self, over: Child | CoordinatorConnection) -> bool:
+        """Wait up to POLL_S for output, signals and messages; returns whether the run is over."""
         pipes = {child.echo: child for child in self.children if child.echo is not None}
-        line = [over.socket.fileno()] if isinstance(over, CoordinatorConnection) else []
-        readable, _, _ = select.select([woken, *pipes, *line], [], [], 0.5)
+        line = over.line if isinstance(over, Child) else over
+        lines = [] if line is None else [line.socket.fileno()]
+        woken = self.signals.descriptor
+        readable, _, _ = select.select([woken, *pipes, *lines], [], [], POLL_S)
+        now = time.monotonic()
+        self.silent_s += min(now - self.polled, 2 * POLL_S)  # a longer gap is our own: this process was stopped
+        self.polled = now
         if woken in readable:
             os.read(woken, 4096)
         for pipe in readable:
             if pipe in pipes:
                 self._copy_output(pipes[pipe])
         self._reap()
-        if isinstance(over, Child):
-            return over.status is not None
-        if over.socket.fileno() not in readable:
-            if time.monotonic() - self.heard <= over.timeout_s:
-                return False
-            print(f"the coordinator has been silent for {over.timeout_s:g} s", file=sys.stderr)
-            self.status = "failed"
+        if isinstance(over, Child) and over.status is not None:
             return True
-        self.heard = time.monotonic()
+        if line is None:
+            return False
+        if line.socket.fileno() in readable:
+            self.silent_s = 0.0
+            return self._receive(line)
+        if self.silent_s <= line.timeout_s:
+            return False
+        print(f"the coordinator has been silent for {line.timeout_s:g} s", file=sys.stderr, flush=True)
+        self.status = "failed"
+        return True
+
+    def _receive(self, line: Lifeline | CoordinatorConnection) -> bool:
+        """Take in what the coordinator has sent; returns whether the run is over."""
+        if isinstance(line, Lifeline):
+            line.listen()
+            return False
         try:
-            message = over.receive()
+            message = line.receive()
         except CoordinatorGone:
             self.status = "failed"
             return True
@@ -153,7 +190,7 @@ class Parent:
             os.close(child.echo)
             child.echo = None
             return
-        with child.log.open("ab") as log:
+        with contextlib.suppress(OSError), child.log.open("ab") as log:  # the disk is full: the terminal has it all
             log.write(content)
         sys.stderr.write(content.decode(errors="replace"))
         sys.stderr.flush()
@@ -178,6 +215,8 @@ class Parent:
         for child in self.children:
             while child.echo is not None:
                 self._copy_output(child)
+            if child.line is not None:
+                child.line.close()
 
 
 def _detach(name: str, parent: int, log: Path | None, writing: int | None) -> None:
