@@ -5,14 +5,27 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dsgd.record.bounded import json_object
 from dsgd.record.writer import write_atomically
 
 NAME = "checkpoint.pt"
 FORMAT = 1
+HEADER_BYTES = 2**24
+NUMBER = (int, float)
+# What must be there to go on, and of which type: a right signature says only that a file is whole.
+HEADER = {"config": dict, "engine": str, "lines": int, "wall_s": NUMBER}
+STATE = {
+    "sim": {"fingerprint": dict, "progress": dict, "vectors": list},
+    "dist": {"time_s": NUMBER, "steps": int, "progress": dict, "next": list, "workers": list, "servers": list},
+}
+WORKER = {"steps": int, "counters": dict, "vectors": dict, "batches": int, "rng": dict}
+SERVER = {"counters": dict, "vectors": dict}
+PROGRESS = {"marks": int, "next_samples": int, "next_time": int}
 
 
 class CheckpointError(ValueError):
@@ -43,13 +56,13 @@ def find_checkpoint(path: str) -> Path:
 
 def read_header(path: Path) -> dict[str, Any]:
     """Read the header of a checkpoint and check that all of it is whole. Raises CheckpointError."""
-    first, _, payload = path.read_bytes().partition(b"\n")
-    try:
-        header = json.loads(first)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        problem = f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt"
-        raise CheckpointError(problem) from error
-    if not isinstance(header, dict) or header.get("dsgd_checkpoint") != FORMAT:
+    with path.open("rb") as file:
+        first = file.readline(HEADER_BYTES)
+        payload = file.read() if first.endswith(b"\n") else b""
+    header = json_object(first)
+    if header is None:
+        raise CheckpointError(f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt")
+    if header.get("dsgd_checkpoint") != FORMAT:
         raise CheckpointError(f"resume must be a checkpoint of dsgd in format {FORMAT}, got {path}")
     if header.pop("sha256", None) != _digest(header, payload):
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}, which is truncated or corrupt")
@@ -59,12 +72,25 @@ def read_header(path: Path) -> dict[str, Any]:
 def has_header(path: Path, header: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is still the one whose header this was, without reading the rest. Raises OSError."""
     with path.open("rb") as file:
-        first = file.readline()
-    try:
-        found = json.loads(first)
-    except ValueError:
-        return False
-    return isinstance(found, dict) and {k: v for k, v in found.items() if k != "sha256"} == header
+        found = json_object(file.readline(HEADER_BYTES))
+    return found is not None and {k: v for k, v in found.items() if k != "sha256"} == header
+
+
+def check_header(header: Mapping[str, Any], path: Path) -> None:
+    """Raise CheckpointError unless a header says what is needed to go on. path: of its checkpoint."""
+    _check(header, HEADER, "the header", path)
+    if header["engine"] not in STATE or header["lines"] < 0 or not 0 <= header["wall_s"] < math.inf:
+        said = {key: header[key] for key in ("engine", "lines", "wall_s")}
+        raise CheckpointError(f"resume must be a checkpoint of a run, got {path}, whose header says {said}")
+
+
+def _check(values: Any, needed: Mapping[str, Any], where: str, path: Path) -> None:
+    """Raise CheckpointError unless there is a value of the right type for every key that is needed."""
+    for key, kind in needed.items():
+        value = values.get(key) if isinstance(values, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            got = f"{where} of which has no {key}" if value is None else f"{where} of which has {key}={value!r:.40}"
+            raise CheckpointError(f"resume must be a checkpoint with all that a run needs, got {path}, {got}")
 
 
 def _digest(header: dict[str, Any], payload: bytes) -> str:
@@ -72,7 +98,37 @@ def _digest(header: dict[str, Any], payload: bytes) -> str:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the state of a checkpoint, as `write_checkpoint` was given it."""
+    """Read the state of a checkpoint, as `write_checkpoint` was given it. Raises CheckpointError."""
     import torch
 
-    return torch.load(io.BytesIO(path.read_bytes().partition(b"\n")[2]), weights_only=True)
+    with path.open("rb") as file:
+        file.readline(HEADER_BYTES)
+        try:
+            return torch.load(io.BytesIO(file.read()), weights_only=True)
+        except Exception as error:  # of what is no such state anything may be raised
+            problem = f"resume must be a whole checkpoint, got {path}: {type(error).__name__}"
+            raise CheckpointError(problem) from error
+
+
+def check_state(state: Any, engine: str, workers: int, path: Path) -> None:
+    """Raise CheckpointError unless a state holds what an engine needs to go on with a run of so many workers."""
+    from torch import Tensor
+
+    _check(state, STATE[engine], "the state", path)
+    _check(state["progress"], PROGRESS, "the progress", path)
+    if engine == "sim":
+        _check(state["fingerprint"], {"events": int}, "the fingerprint", path)
+        tensors = [state["vectors"]]
+    else:
+        members = [*filter(None, state["workers"]), *state["servers"]]
+        for stored in members:
+            _check(stored, SERVER, "a server or worker", path)
+        for stored in filter(None, state["workers"]):
+            _check(stored, WORKER, "a worker", path)
+            _check(stored["vectors"], {"x": Tensor, "buffers": Tensor}, "a worker", path)
+        if len(state["workers"]) != workers:
+            got = f"{path} of {len(state['workers'])} workers"
+            raise CheckpointError(f"resume must be a checkpoint of {workers} workers, got {got}")
+        tensors = [list(stored["vectors"].values()) for stored in members]
+    if not all(isinstance(vector, Tensor) for vectors in tensors for vector in vectors):
+        raise CheckpointError(f"resume must be a checkpoint whose vectors are tensors, got {path}")

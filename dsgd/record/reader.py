@@ -6,7 +6,6 @@ they return: `dsgd-sweep status` asks hundreds of records. Broken files raise Va
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -17,16 +16,22 @@ from typing import Any
 
 import yaml
 
+from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
+
+LARGEST = 1e100  # no run takes so many seconds or sends so many bytes; sums and squares of it are floats still
+# bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
+CONFIG_BYTES, SUMMARY_BYTES, METRICS_BYTES = 2**20, 2**24, 2**29
 
 _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent"}  # summary field: field of a mark
 
 
 def number(value: object) -> float:
-    """Return the value as a float; NaN for null, text, booleans and infinities, so that one test finds them all."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """Return the value as a float; NaN for null, text, booleans, infinities and what no run can reach, so that one test
+    finds them all."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return math.nan
     return float(value)
 
@@ -128,11 +133,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{CONFIG} missing in {folder}")
     try:
-        config = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml, if built in
-    except yaml.YAMLError as error:
+        config = yaml_document(_content(path, CONFIG_BYTES))
+    except (yaml.YAMLError, Unbounded) as error:
         raise ValueError(f"{path} must be a YAML mapping, got: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
-        raise ValueError(f"{path} must be a YAML mapping with the run's configuration, got {config!r}")
+        got = f"{type(config).__name__} of {len(config)} values" if isinstance(config, list) else repr(config)[:100]
+        raise ValueError(f"{path} must be a YAML mapping with the run's configuration, got {got}")
     return {str(key): value for key, value in config.items()}
 
 
@@ -141,18 +147,18 @@ def read_marks(folder: Path) -> list[dict[str, Any]]:
     *lines, last = _metrics(folder).split(b"\n")
     marks = []
     for i, line in enumerate(lines, start=1):
-        mark = _json_object(line)
+        mark = json_object(line)
         if mark is None:
             raise ValueError(f"{folder / METRICS} line {i} is not a JSON object")
         marks.append(mark)
-    torn = _json_object(last)  # no newline yet: being written now, or cut off by a kill
+    torn = json_object(last)  # no newline yet: being written now, or cut off by a kill
     return marks if torn is None else [*marks, torn]
 
 
 def read_last_mark(folder: Path) -> dict[str, Any] | None:
     """Read the last mark whose line is whole, without parsing those before it; None before the first."""
     whole, _, _ = _metrics(folder).rpartition(b"\n")
-    return _json_object(whole.rpartition(b"\n")[2])
+    return json_object(whole.rpartition(b"\n")[2])
 
 
 def count_marks(folder: Path) -> int:
@@ -165,7 +171,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     path = folder / SUMMARY
     if not path.is_file():
         return None
-    summary = _json_object(path.read_bytes())
+    summary = json_object(_content(path, SUMMARY_BYTES))
     if summary is None:
         raise ValueError(f"{path} is not a JSON object")
     return summary
@@ -203,13 +209,12 @@ def _natural(folder: Path) -> list[tuple[int, int, str]]:
 def _metrics(folder: Path) -> bytes:
     """Read metrics.jsonl; empty where a run ended, or was killed, before its first mark."""
     path = folder / METRICS
-    return path.read_bytes() if path.is_file() else b""
+    return _content(path, METRICS_BYTES) if path.is_file() else b""
 
 
-def _json_object(text: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the text is anything else."""
+def _content(path: Path, most: int) -> bytes:
+    """Read a file of a record. Raises ValueError if it is not a regular one of at most `most` bytes."""
     try:
-        value = json.loads(text)
-    except ValueError:  # not JSON, or not UTF-8
-        return None
-    return value if isinstance(value, dict) else None
+        return read_bounded(path, most)
+    except OSError as error:
+        raise ValueError(f"{path} must be readable, got: {error.strerror}") from error

@@ -30,7 +30,7 @@ from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
 from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
-from dsgd.record.checkpoint import read_state
+from dsgd.record.checkpoint import check_state, read_state
 from dsgd.record.reader import read_status
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
@@ -93,6 +93,9 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
     experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
     devices = worker_devices(options.gpus_per_node, experiment.nodes, where)
     with prefixed(None):
+        state = None if plan.checkpoint is None else read_state(plan.checkpoint.path)
+        if plan.checkpoint is not None:
+            check_state(state, "dist", experiment.nodes, plan.checkpoint.path)
         if any(names == ["cpu"] for names in devices.values()):
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
@@ -112,7 +115,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         limits=Limits(options.timeout_s, options.patience_s),
         threads=options.threads or 1,
         devices=devices,
-        state=None if plan.checkpoint is None else read_state(plan.checkpoint.path),
+        state=state,
     )
     return job, listener
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.host.launcher import launch
-from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, has_header, read_header
+from dsgd.record.checkpoint import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
 from dsgd.record.reader import count_marks, read_config, read_status
 from dsgd.record.writer import METRICS
 from dsgd.run.values import ConfigError, with_numbers
@@ -92,6 +92,7 @@ def checkpoint_of(path: str) -> Checkpoint:
         raise ConfigError(_not_to_go_on(path, checkpoint.parent) or path)
     try:
         header = read_header(checkpoint)
+        check_header(header, checkpoint)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     lines, wanted = count_marks(checkpoint.parent), header["lines"]

@@ -18,7 +18,7 @@ from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
 from dsgd.host.resources import cores
 from dsgd.host.signals import STOP_SIGNALS, remembered
-from dsgd.record.checkpoint import read_state
+from dsgd.record.checkpoint import CheckpointError, check_state, read_state
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.values import ConfigError, prefixed
@@ -68,7 +68,11 @@ class SimulatedTraining:
             raise ConfigError(f"resume must find gradients={before['gradients']} as before; {chosen.why}")
         if checkpoint is not None:
             try:
-                restore(self._simulation, read_state(checkpoint.path))
+                state = read_state(checkpoint.path)
+                check_state(state, "sim", experiment.nodes, checkpoint.path)
+                restore(self._simulation, state)
+            except CheckpointError as error:
+                raise ConfigError(str(error)) from error
             except OtherRun as error:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error

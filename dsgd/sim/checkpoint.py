@@ -43,6 +43,8 @@ def restore(simulation: Simulation, state: dict[str, Any]) -> None:
     simulation.replay(state["fingerprint"]["events"])
     vectors = live_vectors(simulation)
     found = _fingerprint(simulation)
+    if state["progress"].keys() != asdict(simulation.progress).keys():
+        raise OtherRun(f"its progress is {', '.join(map(str, state['progress']))}")
     if found != state["fingerprint"] or [v.shape for v in vectors] != [v.shape for v in state["vectors"]]:
         raise OtherRun(
             f"the run went another way than before ({found} instead of {state['fingerprint']}): either its "

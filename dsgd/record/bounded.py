@@ -1,0 +1,97 @@
+"""Read files that somebody else may have written: regular ones, of bounded size, depth and number of values."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if built in
+DEPTH = 32  # of lists and mappings in each other: a configuration has 5
+WORD = 2**16  # characters of one value
+VALUES = 100_000  # in one document, what an alias stands for counted each time: a configuration has some hundred
+
+
+class Unbounded(ValueError):
+    """Raised for a document of more than DEPTH levels or VALUES values, or one of more than WORD characters."""
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Read a regular file of at most `most` bytes. Raises OSError, whose strerror says what else it is."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a FIFO must not block
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if found.st_size > most:
+            raise OSError(errno.EFBIG, f"{found.st_size} bytes, more than {most}", str(path))
+        return file.read(most)
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None if the text is anything else, or too deep."""
+    try:
+        value = json.loads(text)
+        if text.count(b"{") + text.count(b"[") > DEPTH:
+            _check(value)
+    except (ValueError, RecursionError):  # not JSON, or not UTF-8
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def yaml_document(text: bytes) -> Any:
+    """Parse one YAML document. Raises yaml.YAMLError and Unbounded.
+
+    Its events are counted before anything is built of them: libyaml builds lists in lists until the stack is full, and
+    nine aliases of nine aliases each, nine times over, are a thousand million values."""
+    depth, total = 0, 0
+    sizes: dict[str, tuple[int, int]] = {}  # by anchor: the values in it, and their depth
+    open_at: list[tuple[str | None, int, int]] = []  # of each list or mapping: anchor, values before it, height so far
+    for event in yaml.parse(text, LOADER):
+        size, height = 0, 0
+        if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
+            open_at.append((event.anchor, total, 0))
+            size, depth = 1, len(open_at)
+        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
+            anchor, before, below = open_at.pop()
+            height = below + 1
+            if anchor is not None:
+                sizes[anchor] = (total - before, height)
+        elif isinstance(event, yaml.AliasEvent):
+            size, height = sizes.get(event.anchor, (VALUES + 1, 0))  # without an end: it holds itself
+        elif isinstance(event, yaml.ScalarEvent):
+            size = 1 if len(event.value) <= WORD else VALUES + 1
+            if event.anchor is not None:
+                sizes[event.anchor] = (1, 0)
+        if open_at and height:
+            anchor, before, below = open_at[-1]
+            open_at[-1] = (anchor, before, max(below, height))
+            depth = len(open_at) + height
+        total += size
+        if depth > DEPTH or total > VALUES:
+            raise Unbounded(f"more than {DEPTH} levels or {VALUES} values")
+    try:
+        return yaml.load(text, LOADER)
+    except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:  # of what is tagged wrongly
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
+
+
+def _check(value: Any) -> None:
+    """Raise Unbounded for a value of more than DEPTH levels or VALUES values."""
+    level, total = [value], 0
+    for _ in range(DEPTH + 1):
+        if not level:
+            return
+        total += len(level)
+        if total > VALUES:
+            break
+        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inner(outer)]
+    raise Unbounded(f"more than {DEPTH} levels or {VALUES} values")
+
+
+def _inner(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
