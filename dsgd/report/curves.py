@@ -136,7 +136,7 @@ def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str)
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.mean > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 70), fontsize=8, loc="right")
     axes.set_xlabel(axis.label)
-    axes.set_ylabel(Y_LABELS[field])
+    axes.set_ylabel(Y_LABELS[field], parse_math=True)
     if field == "test_accuracy":
         targets = {run.target for one in gathered for run in one.runs}
         if len(targets) == 1 and (target := targets.pop()) is not None:

@@ -15,6 +15,7 @@ Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 _UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # where a run goes, not what it computes
 _CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
 _ENGINES = ("sim", "dist")  # each has a clock of its own; `auto` has either
+LONGEST = 60  # characters of a value in a label
 _SHORT = {"target.accuracy": "target", "target.stop": "target.stop"}
 
 
@@ -97,7 +98,10 @@ def label(flats: Sequence[Flat]) -> list[str]:
             if key in flat and len(values[_group_names(flat, key)]) > 1:
                 differing[key] = flat[key]
     short = _short_names(list(dict.fromkeys(key for differing in named for key in differing)))
-    return [", ".join(short[key] + differing[key] for key in sorted(differing, key=_rank)) for differing in named]
+    return [
+        ", ".join(short[key] + _shortened(differing[key]) for key in sorted(differing, key=_rank))
+        for differing in named
+    ]
 
 
 def flatten(runs: Sequence[Run]) -> list[Flat]:
@@ -141,6 +145,11 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
     return "none" if value is None else json.dumps(value)
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text that would leave no room for a figure."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _group_names(flat: Flat, key: str) -> tuple[str | None, ...]:

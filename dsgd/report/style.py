@@ -29,6 +29,7 @@ _LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
 
 _SETTINGS: dict[str, Any] = {
+    "text.parse_math": False,  # names of users' choices may hold a dollar
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,
