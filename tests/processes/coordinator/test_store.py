@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from dsgd.processes.control import CoordinatorConnection, Hub, Message
+from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.job import Limits, ProcessJob
 from dsgd.sim.simulation import build_problem
@@ -28,7 +29,7 @@ def told(gpus: Sequence[bool], algo: str) -> tuple[Message, RunMonitor]:
         job = ProcessJob(
             experiment, build_problem(experiment), address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)}
         )
-        monitor = RunMonitor(job, Hub(listener, TOKEN, print), print, None)
+        monitor = RunMonitor(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
         monitor.start()
         lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in gpus]
         for rank, (line, has) in enumerate(zip(lines, gpus, strict=True)):
