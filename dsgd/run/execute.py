@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from dsgd.host.launcher import launch
 from dsgd.record.lock import FolderInUse, locked
 from dsgd.run.plan import Plan
 from dsgd.run.resume import check_unchanged, in_use
+from dsgd.run.values import ConfigError
 
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
@@ -43,13 +45,24 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
     writes, or has written since the plan was made."""
     if joined is not None and joined.rank > 0:
         return _run(plan, folder, joined, ended)
-    try:
-        with locked(folder):
-            check_unchanged(folder, plan.found, plan.checkpoint)
-            print(plan.why, file=sys.stderr)
-            return _run(plan, folder, joined, ended)
-    except FolderInUse as error:
-        raise in_use(folder) from error
+    with _locked(folder):
+        check_unchanged(folder, plan.found, plan.checkpoint)
+        print(plan.why, file=sys.stderr)
+        return _run(plan, folder, joined, ended)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the record's folder. Raises ConfigError."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except FolderInUse as error:
+            raise in_use(folder) from error
+        except OSError as error:
+            reason = f"{folder} ({error.strerror})"
+            raise ConfigError(f"hydra.run.dir must be a folder that can be written, got {reason}") from error
+        yield
 
 
 def _run(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
