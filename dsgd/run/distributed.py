@@ -35,6 +35,7 @@ from dsgd.record.reader import read_status
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
+from dsgd.run.resume import ENDED
 from dsgd.run.values import prefixed
 
 LOGS = "logs"
@@ -78,14 +79,20 @@ def _supervised(
         _print(str(error))
         return "failed"
     _start_members(parent, plan, job, joined)
-    status = parent.supervise(over, lambda: _ask_to_stop(over))
-    if parent.status is not None:
-        return parent.status
-    if status is not None and status < 0:
+    try:
+        status = parent.supervise(over, lambda: _ask_to_stop(over))
+    except KeyboardInterrupt:
+        if not isinstance(over, Child) or read_status(folder) not in ENDED:
+            raise
+        status = None
+    if isinstance(over, CoordinatorConnection):
+        return parent.status or "failed"
+    if status is not None and status < 0 and parent.status is None:
         _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
-    if status:  # it could not write its record; a summary in the folder is an older one
-        return "failed"
-    return read_status(folder) or "failed"
+    written = read_status(folder)
+    if written in ENDED:  # by this run, whatever happened to the coordinator after that
+        return written
+    return "failed" if status or written is None else written  # without its own summary, one that is there is older
 
 
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:

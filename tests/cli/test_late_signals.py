@@ -1,0 +1,83 @@
+"""Signals that come when a run is over change nothing; in the midst of a sweep they end it, whenever they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import PATIENCE_S, lines, start, summary, wait_until
+
+SMALL = "experiment=quadratic nodes=2 budget.steps=30 eval.every_steps=10"
+
+
+def bombarded(process: subprocess.Popen[str], record: Path, numbers: Sequence[signal.Signals]) -> tuple[int, str, str]:
+    """Send signals again and again from the moment on at which the summary is there. Returns exit status and output."""
+    wait_until((record / "summary.json").exists, process)
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        for number in numbers:
+            process.send_signal(number)
+        time.sleep(0.0005)
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]])
+@pytest.mark.parametrize("engine", ["sim", "dist"])
+def test_a_run_that_is_over_has_its_own_exit_status(
+    tmp_path: Path, engine: str, numbers: Sequence[signal.Signals]
+) -> None:
+    process = start(f"dsgd-run {SMALL} engine={engine} hydra.run.dir=run", tmp_path)
+    status, out, err = bombarded(process, tmp_path / "run", numbers)
+    assert status == 0, err
+    assert "Traceback" not in err
+    assert out.splitlines()[-1] == f"record: {tmp_path / 'run'}"
+    assert "completed" in out
+    assert summary(tmp_path / "run")["status"] == "completed"
+
+
+def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path) -> None:
+    process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 hydra.sweep.dir=swept", tmp_path)
+    status, out, err = bombarded(process, tmp_path / "swept" / "1_sync_2", [signal.SIGINT, signal.SIGTERM])
+    assert status == 0, err
+    assert out.count("record: ") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path, number: signal.Signals) -> None:
+    """It is for the sweep, though the process that it was passed on to has nothing left to end."""
+    process = start(f"dsgd-run -m {SMALL} engine=sim seed=range(12) hydra.sweep.dir=swept", tmp_path)
+    wait_until((tmp_path / "swept" / "0_sync_2" / "summary.json").exists, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    begun = [path for path in (tmp_path / "swept").iterdir() if (path / "metrics.jsonl").exists()]
+    assert len(begun) < 12
+    assert out.count("record: ") == len(begun)
+    assert summary(tmp_path / "swept" / "0_sync_2")["status"] == "completed"
+
+
+def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path) -> None:
+    """However impatient somebody is: the checkpoint, if there was one, and the summary are whole."""
+    for pause_s in (0.0, 0.002, 0.01):
+        record = tmp_path / str(pause_s)
+        line = "dsgd-run experiment=quadratic nodes=2 engine=sim budget.steps=10000000 eval.every_steps=50"
+        process = start(f"{line} engine.checkpoint_every_s=0.01 hydra.run.dir={record}", tmp_path)
+        wait_until(lambda record=record: lines(record) >= 2 and (record / "checkpoint.pt").exists(), process)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(pause_s)
+        out, err = process.communicate()
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert summary(record)["status"] == "interrupted"
+        assert f"interrupted; go on with: dsgd-run resume={record}" in out
+        assert not [name for name in os.listdir(record) if name.endswith(".partial")]
