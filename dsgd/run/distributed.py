@@ -52,9 +52,12 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Call
     _warn_of_crowding(job)
     logs = folder / LOGS
     with signal_pipe() as signals:
-        logs.mkdir(parents=True, exist_ok=True)
         try:
+            logs.mkdir(parents=True, exist_ok=True)
             return _supervised(Parent(logs, signals), plan, folder, job, joined, listener)
+        except OSError as error:  # of the folder; what happens on connections is handled there
+            _print(f"the record in {folder} cannot be written: {error.strerror}")
+            return "failed"
         finally:
             ended()
 

@@ -230,6 +230,7 @@ def test_a_machine_that_stood_still_has_lost_nobody(prefork: Prefork, tmp_path: 
     watched = start(prefork, tmp_path / "run", "algo=dpsgd", "nodes=3", BUDGET, SILENT)
     found = watched.wait_for_marks()
     coordinator = found.pop("coordinator")
+    found["the command"] = watched.run.pid
     for pid in (*found.values(), coordinator):
         os.kill(pid, signal.SIGSTOP)
     signal.sigtimedwait([], SILENCE_S + 1)
