@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 COLLECTIVES = ("best", "ring", "halving_doubling", "tree")
+LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
+MOST_BYTES = 1e15  # of a vector
+LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
+MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
 DISTRIBUTIONS = ("gamma", "lognormal")
 
 
@@ -34,24 +37,38 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("gradient_s", "latency_s", "receive_overhead_s", "jitter"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be finite and >= 0, got {value}")
-        for name in ("bandwidth", "server_bandwidth", "message_bytes"):
+            if not 0 <= value <= LONGEST_S:
+                raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
+        if 0 < self.jitter < LEAST_JITTER or self.jitter > 1 / LEAST_JITTER:
+            raise ValueError(f"jitter must be 0 or in [{LEAST_JITTER:g}, {1 / LEAST_JITTER:g}], got {self.jitter}")
+        for name in ("bandwidth", "server_bandwidth"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be > 0, got {value}")
-        for name, unit in (("node_bandwidth", "a bandwidth"), ("slow_nodes", "a factor")):
+            if value is not None and not value >= 1:
+                raise ValueError(f"{name} must be >= 1 bit/s, got {value}")
+        if self.message_bytes is not None and not 0 < self.message_bytes <= MOST_BYTES:
+            raise ValueError(f"message_bytes must be in (0, {MOST_BYTES:g}], got {self.message_bytes}")
+        for name, what, least, most in (("node_bandwidth", "bit/s", 1, 1e18), ("slow_nodes", "a factor", 1e-6, 1e6)):
             for node, value in (getattr(self, name) or {}).items():
-                if not value > 0 or not math.isfinite(value):
-                    raise ValueError(f"{name} must give {unit} > 0 for each node, got {value} for node {node}")
+                if not least <= value <= most:
+                    raise ValueError(f"{name} must give {what} in [{least:g}, {most:g}], got {value} for node {node}")
         if not 1 <= self.chunks_per_message <= 1024:
             raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
         if self.jitter_distribution not in DISTRIBUTIONS:
             raise ValueError(f"jitter_distribution must be gamma or lognormal, got {self.jitter_distribution!r}")
-        for stall in self.stalls:
-            Stall.of(stall)
+        for stall in map(Stall.of, self.stalls):
+            least_s = self.longest_s / MOST_STALLS
+            if stall.every_s is not None and stall.every_s < least_s:
+                rule = f"every_s must be >= {least_s:g} ({MOST_STALLS} stalls in {self.longest_s:g} s of work)"
+                raise ValueError(f"stalls: {rule}, got {stall.every_s}")
+
+    @property
+    def longest_s(self) -> float:
+        """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
+        a latency, or a received vector."""
+        slowest = max((self.slow_nodes or {}).values(), default=1.0)
+        return max(self.gradient_s * max(1.0, slowest), self.latency_s, self.receive_overhead_s)
 
     def check(self, nodes: int) -> None:
         """Raise ValueError if a node is named that a cluster of `nodes` workers does not have."""
@@ -98,4 +115,6 @@ class Stall:
                 raise ValueError(f"stalls: {name} must be a number, got {value!r}")
             if not value >= 0 or (name in ("duration_s", "every_s") and value == 0):
                 raise ValueError(f"stalls: {name} must be > 0, got {value}")
+            if value > LONGEST_S:
+                raise ValueError(f"stalls: {name} must be <= {LONGEST_S:g}, got {value}")
         return Stall(**entry)

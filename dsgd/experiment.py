@@ -9,10 +9,12 @@ from functools import cached_property
 from dsgd.cluster import Cluster
 from dsgd.data import DataConfig
 from dsgd.models import ModelConfig
-from dsgd.optimizer import SGD
+from dsgd.optimizer import LARGEST, SGD
 from dsgd.schedule import Schedule
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm
+
+MOST_MARKS = 1_000_000  # by time: each is an evaluation and a line of the record
 
 
 def _positive(owner: object, *names: str) -> None:
@@ -104,8 +106,30 @@ class Experiment:
             raise ValueError(
                 "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
             )
+        self._check_limits()
         if self.target.accuracy is not None and self.data.classes is None:
             raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
+
+    def _check_limits(self) -> None:
+        """Raise ValueError for numbers beyond those in which samples are counted, and for marks without end."""
+        if self.total_samples is not None and self.total_samples >= 2**63:
+            raise ValueError(f"budget must be < 2^63 samples, got {self.total_samples:.3g}")
+        if self.mark_samples < 1:
+            marks = {name: getattr(self.eval, f"every_{name}") for name in ("epochs", "samples", "steps")}
+            given = ", ".join(f"eval.every_{name}={value:g}" for name, value in marks.items() if value is not None)
+            raise ValueError(f"eval.every_epochs must be at least one sample, got {self.mark_samples:g} ({given})")
+        if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
+            raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
+        every_s, lasts_s = self.eval.every_time_s, self._least_time_s()
+        if every_s is not None and lasts_s / every_s > MOST_MARKS:
+            rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
+            raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
+
+    def _least_time_s(self) -> float:
+        """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
+        limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
+        total = math.inf if self.total_samples is None else self.total_samples
+        return min(limit_s, self.cluster.longest_s * total / (self.nodes * self.batch_size))
 
     @cached_property
     def epoch_samples(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LARGEST = 1e30  # of a rate: products of it with others are still floats of 32 bits
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class SGD:
     decay_norm_and_bias: bool = True  # false: leaves normalisation parameters and biases out of the decay
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.lr) and self.lr >= 0):
-            raise ValueError(f"lr must be finite and >= 0, got {self.lr}")
+        if not 0 <= self.lr <= LARGEST:
+            raise ValueError(f"lr must be in [0, {LARGEST:g}], got {self.lr}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov must be false when optimizer.momentum is 0, got true")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"weight_decay must be finite and >= 0, got {self.weight_decay}")
+        if not 0 <= self.weight_decay <= LARGEST:
+            raise ValueError(f"weight_decay must be in [0, {LARGEST:g}], got {self.weight_decay}")
 
     def step(self, x: Tensor, g: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
         """Update x [d] in place with the gradient g [d] (read only): v = mu v + g; x = x - lr v, or with Nesterov

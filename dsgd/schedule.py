@@ -28,10 +28,10 @@ class Schedule:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if not (math.isfinite(self.warmup_epochs) and self.warmup_epochs >= 0):
-            raise ValueError(f"warmup_epochs must be >= 0, got {self.warmup_epochs}")
+            raise ValueError(f"warmup_epochs must be finite and >= 0, got {self.warmup_epochs}")
         if self.reference_batch is not None and self.reference_batch < 1:
             raise ValueError(f"reference_batch must be >= 1, got {self.reference_batch}")
-        if list(self.milestones) != sorted(self.milestones) or any(m <= 0 for m in self.milestones):
+        if list(self.milestones) != sorted(self.milestones) or not all(m > 0 for m in self.milestones):
             raise ValueError(f"milestones must be increasing numbers of epochs > 0, got {list(self.milestones)}")
         if not (math.isfinite(self.gamma) and self.gamma > 0):
             raise ValueError(f"gamma must be > 0, got {self.gamma}")
@@ -42,6 +42,14 @@ class Schedule:
         """Return the factor of the linear scaling rule, 1 without it."""
         return nodes * batch_size / (self.reference_batch or batch_size) if self.linear_scaling else 1.0
 
+    @property
+    def highest(self) -> float:
+        """Return the largest factor that the milestones come to, 1 where they only lower the rate."""
+        return max(1.0, self._power(len(self.milestones))) if self.kind == "step" else 1.0
+
+    def _power(self, milestones: int) -> float:
+        return math.prod([self.gamma] * milestones)  # beyond the largest float it is infinite; ** would raise
+
     def factor(self, epoch: float, epochs: float | None, scale: float) -> float:
         """Return the multiple of optimizer.lr at `epoch`: samples of all workers / size of the training set.
 
@@ -50,7 +58,7 @@ class Schedule:
             start = 1.0 if scale != 1.0 else 0.0
             return start + (scale - start) * epoch / self.warmup_epochs
         if self.kind == "step":
-            return scale * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+            return scale * self._power(sum(epoch >= milestone for milestone in self.milestones))
         if self.kind == "cosine":
             assert epochs is not None
             progress = min(1.0, (epoch - self.warmup_epochs) / max(epochs - self.warmup_epochs, 1e-12))

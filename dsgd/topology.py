@@ -7,16 +7,20 @@ always that node alone. Importing this module costs numpy only: networkx is impo
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import isqrt
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+FILE_BYTES = 2**26  # of a graph file
+MOST_WEIGHTS = 2**24  # of one mixing matrix that are not 0, each a float in a mapping
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -38,6 +42,12 @@ class Topology:
     name: str
     nodes: int
     rows: tuple[tuple[Row, ...], ...]
+
+    def __post_init__(self) -> None:
+        weights = max(sum(map(len, rows)) for rows in self.rows)
+        if weights > MOST_WEIGHTS:
+            rule = f"topology must have at most {MOST_WEIGHTS} weights"
+            raise ValueError(f"{rule}, got {weights} of {self.name} with nodes={self.nodes}")
 
     def mixing_row(self, rank: int, step: int = 0) -> Row:
         """Row `rank` of W at this step: {j: W[rank, j]}, ascending j, `rank` included."""
@@ -234,6 +244,8 @@ class RandomRegular:
         given = f"{self.degree} with nodes={nodes}"
         if self.degree >= nodes:
             raise ValueError(f"degree must be < nodes, got {given}")
+        if self.degree * nodes > MOST_WEIGHTS:
+            raise ValueError(f"degree must be <= {MOST_WEIGHTS} / nodes, got {given}")
         if self.degree * nodes % 2:
             raise ValueError(f"degree must be even for an odd number of nodes, got {given}")
         if self.degree == 1 and nodes > 2:
@@ -315,7 +327,13 @@ def _symmetric(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
 def _read_edges(path: str, nodes: int) -> list[Edge]:
     """Return the edges in a graph file of either format. Raises ValueError naming the file and the line."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a FIFO must not block
+            found, most = os.fstat(file.fileno()), FILE_BYTES
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"path must be a regular file, got {path}")
+            if found.st_size > most:
+                raise ValueError(f"path must be a file of at most {most} bytes, got {found.st_size} in {path}")
+            text = file.read(most).decode("utf-8-sig")
     except OSError as error:
         raise ValueError(f"path must be a readable file, got {path} ({error.strerror})") from None
     except UnicodeDecodeError:

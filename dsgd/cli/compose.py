@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
+import os
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.run.values import RENAMED, ConfigError
+from dsgd.run.values import RENAMED, ConfigError, checked, shown
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
@@ -72,7 +73,7 @@ class ConfigTree:
 
     def __init__(self, config_dir: str | None = None, config_name: str = CONFIG_NAME) -> None:
         """Raises ConfigError if there is no such folder."""
-        if config_dir is not None and not Path(config_dir).is_dir():
+        if config_dir is not None and not os.path.isdir(config_dir):
             raise ConfigError(f"--config-dir must be a folder, got {config_dir}")
         Plugins.instance().register(UserFolder)
         UserFolder.path = None if config_dir is None else f"file://{Path(config_dir).resolve()}"
@@ -92,6 +93,8 @@ class ConfigTree:
             return self._load(overrides, mode)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(self._explained(error, overrides)) from error
+        except RecursionError as error:
+            raise ConfigError("the configuration must not be so deep, got lists or mappings in hundreds") from error
 
     def jobs(self, overrides: Sequence[str], multirun: bool) -> HydraJobs:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError."""
@@ -167,10 +170,13 @@ class ConfigTree:
             parser = OverridesParser.create(config_loader=self._loader)
             self._parsed.update(zip(new, parser.parse_overrides(new), strict=True))
             parsed = [self._parsed[text] for text in overrides]
+        except RecursionError as error:
+            longest = max(overrides, key=len)
+            raise ConfigError(f"an override must not be so deep, got {shown(longest)}") from error
         except OverrideParseException as error:
             reason = one_line(error).split(" See https:")[0]
             rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
-            raise ConfigError(f"{rule}, got {error.override} ({reason})") from error
+            raise ConfigError(f"{rule}, got {_typed(error.override)} ({reason})") from error
         for override in parsed:
             key = override.key_or_group
             if not key:
@@ -206,6 +212,12 @@ def opened(arguments: Sequence[str]) -> list[str]:
     return [f"++{text}" if text.startswith(free) else text for text in arguments]
 
 
+def _typed(override: str | None) -> str:
+    """Return an override as it was before `opened`."""
+    text = str(override)
+    return text.removeprefix("++") if text.startswith(tuple(f"++{key}" for key in FREE)) else text
+
+
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
     """Return the resolved configuration as plain values, with the `name` of every chosen group in it.
 
@@ -226,6 +238,7 @@ def _job(config: DictConfig, overrides: Sequence[str], number: int | None) -> Hy
         raise ConfigError(key_first(one_line(error))) from error
     if not path:
         raise ConfigError(f"{key} must be a folder, got {path!r}")
+    checked(path, str, key)
     return HydraJob(values, list(overrides), Path(path), key)
 
 

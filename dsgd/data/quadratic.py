@@ -14,7 +14,6 @@ of `train_set` and `test_set` are without it. Model: model=vector. One epoch is 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsgd.streams import stream
+
+MOST_PARAMETERS = 10**9  # of one worker: 4 GB
+LARGEST = 1e15  # of numbers whose squares are summed in 32 bits
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +41,13 @@ class Quadratic:
     noise: float = 0.1  # standard deviation of the gradient noise, each coordinate
 
     def __post_init__(self) -> None:
-        if self.dim < 1:
-            raise ValueError(f"dim must be >= 1, got {self.dim}")
-        if not (math.isfinite(self.condition) and self.condition >= 1):
-            raise ValueError(f"condition must be finite and >= 1, got {self.condition}")
+        if not 1 <= self.dim <= MOST_PARAMETERS:
+            raise ValueError(f"dim must be in [1, {MOST_PARAMETERS}], got {self.dim}")
+        if not 1 <= self.condition <= LARGEST:
+            raise ValueError(f"condition must be in [1, {LARGEST:g}], got {self.condition}")
         for key, value in (("spread", self.spread), ("noise", self.noise)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{key} must be finite and >= 0, got {value}")
+            if not 0 <= value <= LARGEST:
+                raise ValueError(f"{key} must be in [0, {LARGEST:g}], got {value}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ import numpy as np
 from dsgd.data.partition import Partition, check_share
 from dsgd.streams import stream
 
+MOST_RESOLUTION = 1024
+MOST_VALUES = 2**32  # bytes of the images of one split, in memory; four times as many as numbers
 if TYPE_CHECKING:
     import torch
 
@@ -34,8 +36,8 @@ class Shapes:
     seed: int = 0  # of the images; the seed of the run only orders them
 
     def __post_init__(self) -> None:
-        if self.resolution < 8:
-            raise ValueError(f"resolution must be >= 8, got {self.resolution}")
+        if not 8 <= self.resolution <= MOST_RESOLUTION:
+            raise ValueError(f"resolution must be in [8, {MOST_RESOLUTION}], got {self.resolution}")
         if not 2 <= self.classes <= len(KINDS):
             raise ValueError(f"classes must be in [2, {len(KINDS)}], got {self.classes}")
         if self.channels not in (1, 3):
@@ -43,6 +45,9 @@ class Shapes:
         for key, value in (("train_size", self.train_size), ("test_size", self.test_size)):
             if value < 1:
                 raise ValueError(f"{key} must be >= 1, got {value}")
+            if value > (most := MOST_VALUES // (self.channels * self.resolution**2)):
+                rule = f"<= {most} with resolution={self.resolution}, channels={self.channels}"
+                raise ValueError(f"{key} must be {rule}, got {value}")
         if not 0 <= self.noise <= 1:
             raise ValueError(f"noise must be in [0, 1], got {self.noise}")
         if self.seed < 0:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import nn
 
+MOST_WIDTH, MOST_CHANNELS, MOST_DEPTH = 2**16, 2**12, 2048  # a layer of more would take tens of gigabytes
+
 __all__ = ["MLP", "ModelConfig", "ResNet", "Vector"]
 
 
@@ -36,8 +38,9 @@ class MLP:
     hidden: list[int]  # width of each hidden layer; empty: a linear model
 
     def __post_init__(self) -> None:
-        if any(width < 1 for width in self.hidden):
-            raise ValueError(f"hidden must be a list of widths >= 1, got {list(self.hidden)}")
+        if any(not 1 <= width <= MOST_WIDTH for width in self.hidden) or len(self.hidden) > MOST_DEPTH:
+            rule = f"hidden must be a list of at most {MOST_DEPTH} widths in [1, {MOST_WIDTH}]"
+            raise ValueError(f"{rule}, got {str(list(self.hidden))[:100]}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         labelled("mlp", classes)
@@ -59,8 +62,10 @@ class ResNet:
     def __post_init__(self) -> None:
         if self.depth < 8 or self.depth % 6 != 2:
             raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {self.depth}")
-        if self.width < 1:
-            raise ValueError(f"width must be >= 1, got {self.width}")
+        if self.depth > MOST_DEPTH:
+            raise ValueError(f"depth must be <= {MOST_DEPTH}, got {self.depth}")
+        if not 1 <= self.width <= MOST_CHANNELS:
+            raise ValueError(f"width must be in [1, {MOST_CHANNELS}], got {self.width}")
         if self.norm not in ("batch", "group"):
             raise ValueError(f"norm must be batch or group, got {self.norm!r}")
 

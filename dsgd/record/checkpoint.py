@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,11 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
 
 def find_checkpoint(path: str) -> Path:
     """Return the checkpoint at a path: a run folder, or a checkpoint itself. Raises CheckpointError."""
-    found = Path(path) / NAME if Path(path).is_dir() else Path(path)
-    if not found.is_file():
+    found, there = Path(path), False
+    with suppress(OSError, ValueError):  # of a name that no file can have
+        found = found / NAME if found.is_dir() else found
+        there = found.is_file()
+    if not there:
         raise CheckpointError(f"resume must be a checkpoint or a folder with {NAME}, got {path}")
     return found
 

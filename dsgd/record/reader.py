@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
-LARGEST = 1e100  # no run takes so many seconds or sends so many bytes; sums and squares of it are floats still
 # bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
 CONFIG_BYTES, SUMMARY_BYTES, METRICS_BYTES = 2**20, 2**24, 2**29
 
@@ -29,9 +29,9 @@ _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent"}  # summary f
 
 
 def number(value: object) -> float:
-    """Return the value as a float; NaN for null, text, booleans, infinities and what no run can reach, so that one test
-    finds them all."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+    """Return the value as a float; NaN for null, text, booleans, infinities and integers beyond all floats, so that one
+    test finds them all."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         return math.nan
     return float(value)
 

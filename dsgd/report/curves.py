@@ -16,6 +16,7 @@ from dsgd.report.labels import Series, clock_text, series, status_note
 from dsgd.report.style import NoData, finish, panels, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
+BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
 Y_LABELS = {
     "train_loss": "training loss",
     "test_loss": "test loss",
@@ -66,9 +67,9 @@ def time_label(runs: Sequence[Run]) -> str:
 
 
 def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the marks of a run where both fields have finite values: x [marks], y [marks]."""
+    """Return the marks of a run where both fields have finite values, and x one that can be: x [marks], y [marks]."""
     pairs = np.array([(number(mark.get(x)), number(mark.get(y))) for mark in run.metrics]).reshape(-1, 2)
-    pairs = pairs[np.isfinite(pairs).all(axis=1)]
+    pairs = pairs[np.isfinite(pairs).all(axis=1) & (abs(pairs[:, 0]) < BEYOND)]
     return pairs[:, 0], pairs[:, 1]
 
 

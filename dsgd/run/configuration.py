@@ -15,6 +15,8 @@ from dsgd.schedule import Schedule
 GRADIENTS = ("stacked", "vmap", "loop", "none")
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
+MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
+MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
 KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
 KEYS += ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
 KEYS += ("budget", "eval", "target", "wandb")
@@ -43,6 +45,8 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ValueError(f"threads must be <= {MOST_THREADS}, got {self.threads}")
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
             raise ValueError(f"checkpoint_every_s must be > 0 or null, got {self.checkpoint_every_s}")
         if not 1 <= self.timeout_s <= 86400:
@@ -79,8 +83,8 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     for key, value, least in (("nodes", nodes, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
         if value < least:
             raise ConfigError(f"{key} must be >= {least}, got {value}")
-    if seed >= 2**63:
-        raise ConfigError(f"seed must be < 2^63, got {seed}")
+    if nodes > MOST_NODES:
+        raise ConfigError(f"nodes must be <= {MOST_NODES}, got {nodes}")
     with prefixed(None):
         precision = one_of(values["precision"], PRECISIONS, "precision")
     optimizer = build(SGD, values["optimizer"], "optimizer")

@@ -104,7 +104,7 @@ def checkpoint_of(path: str) -> Checkpoint:
 
 def _not_to_go_on(path: str, folder: Path) -> str | None:
     """Return an error text for a run that has ended; None if it has not."""
-    status = read_status(folder)
+    status = read_status(folder) if os.path.isdir(folder) else None
     return None if status is None else f"resume must be an interrupted run, got {path}, which is {status}"
 
 

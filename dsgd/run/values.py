@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import os
 import re
 import types
 import typing
@@ -13,6 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+LARGEST = 2**63  # integers are kept in 64 bits, with their sign
+NAME_BYTES, PATH_BYTES = 255, 4000  # as file systems have it, with room for the names of the files in a folder
+SHOWN = 100  # characters of a value in an error
 SHORT_NUMBER = re.compile("[0-9]{1,18}")
 RENAMED = {"cluster.vector_s": "cluster.receive_overhead_s", "cluster.pieces": "cluster.chunks_per_message"}
 
@@ -95,13 +99,18 @@ def checked(value: Any, hint: Any, key: str) -> Any:
     if hint is Any:
         return value
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and isinstance(value, int) and abs(value) >= LARGEST:
+        raise ConfigError(f"{key} must be {'< 2^63' if value > 0 else '> -2^63'}, got {shown(value)}")
     if hint is float and number:
         return float(value)
     if hint is int and number and float(value).is_integer():
-        return int(value)
+        return checked(int(value), int, key) if isinstance(value, float) else value
     if hint in (bool, str) and isinstance(value, hint):
+        if isinstance(value, str) and (len(value) > PATH_BYTES or "\0" in value or _longest_name(value) > NAME_BYTES):
+            rule = f"a word of at most {NAME_BYTES} bytes, or a path of such words of at most {PATH_BYTES}"
+            raise ConfigError(f"{key} must be {rule}, got {shown(value)}")
         return value
-    raise ConfigError(f"{key} must be {NAMES.get(hint, hint)}, got {value!r}")
+    raise ConfigError(f"{key} must be {NAMES.get(hint, hint)}, got {shown(value)}")
 
 
 def with_numbers(value: Any) -> Any:
@@ -112,6 +121,19 @@ def with_numbers(value: Any) -> Any:
         int(key) if isinstance(key, str) and SHORT_NUMBER.fullmatch(key) else key: with_numbers(inner)
         for key, inner in value.items()
     }
+
+
+def _longest_name(path: str) -> int:
+    return max(len(os.fsencode(name)) for name in path.split("/"))
+
+
+def shown(value: Any) -> str:
+    """Return a value as it may stand in a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python prints
+        return "a number of thousands of digits"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 @contextmanager
