@@ -17,6 +17,7 @@ import os
 import sys
 import tarfile
 import warnings
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from typing import IO
 import numpy as np
 from rich.progress import Progress, track
 
-from dsgd.data.images.decode import BrokenImage, choose_decoder, open_image, read
+from dsgd.data.images.decode import FILE_BYTES, BrokenImage, choose_decoder, open_image, read
 from dsgd.data.images.layout import TEST, TRAIN, ImageSource, Layout, Place, find_images
 from dsgd.data.images.shards import write_shards
 from dsgd.host.resources import cores
@@ -69,6 +70,10 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"{split}: {count} shards in {options.shards}")
     except (OSError, ValueError, tarfile.TarError) as error:
         print(error, file=sys.stderr)
+        return 2
+    except (EOFError, zlib.error, OverflowError, MemoryError, RecursionError) as error:  # of headers that lie
+        problem = f"{type(error).__name__} {error}".strip()
+        print(f"--archives must hold whole archives, got {options.archives}: {problem}", file=sys.stderr)
         return 2
     return 0 if complete else 1
 
@@ -110,14 +115,24 @@ def read_devkit(path: Path) -> Expected:
         for member in archive:
             for name in (META, TRUTH):
                 if member.name.endswith(name) and (content := archive.extractfile(member)) is not None:
-                    found[name] = BytesIO(content.read())
+                    found[name] = BytesIO(content.read(bounded(path, member)))
     if missing := {META, TRUTH} - found.keys():
         raise ValueError(f"{path} must hold {META} and {TRUTH}, found no {' and no '.join(sorted(missing))}")
-    rows = loadmat(found[META], squeeze_me=True)["synsets"]
-    leaves = {int(row["ILSVRC2012_ID"]): row for row in rows if not int(row["num_children"])}
-    names = {number: str(row["WNID"]) for number, row in leaves.items()}
-    counts = {names[number]: int(row["num_train_images"]) for number, row in leaves.items()}
-    return Expected(counts, [names[int(number)] for number in found[TRUTH].read().split()])
+    try:
+        rows = loadmat(found[META], squeeze_me=True)["synsets"]
+        leaves = {int(row["ILSVRC2012_ID"]): row for row in rows if not int(row["num_children"])}
+        names = {number: str(row["WNID"]) for number, row in leaves.items()}
+        counts = {names[number]: int(row["num_train_images"]) for number, row in leaves.items()}
+        return Expected(counts, [names[int(number)] for number in found[TRUTH].read().split()])
+    except Exception as error:  # SciPy may raise anything for what is no such file
+        raise ValueError(f"{path} must hold {META} and {TRUTH} of ILSVRC 2012, got others ({error})") from error
+
+
+def bounded(path: str | Path, member: tarfile.TarInfo) -> int:
+    """Return the bytes of a member. Raises ValueError for one with holes, or larger than any of the official files."""
+    if not 0 <= member.size <= FILE_BYTES or member.sparse is not None:
+        raise ValueError(f"{path} must hold files of at most {FILE_BYTES} bytes, got {member.name!r} of {member.size}")
+    return member.size
 
 
 def number_of(image: tarfile.TarInfo, count: int) -> int:
@@ -142,7 +157,7 @@ def write(archive: tarfile.TarFile, image: tarfile.TarInfo, path: Path) -> None:
         raise ValueError(f"{archive.name} must hold files, got {image.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content.read())
+    part.write_bytes(content.read(bounded(str(archive.name), image)))
     part.replace(path)
 
 

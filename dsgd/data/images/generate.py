@@ -19,6 +19,7 @@ from uuid import uuid4
 import numpy as np
 from PIL import Image, ImageChops
 
+from dsgd.data.images.decode import read
 from dsgd.data.images.layout import TEST, TRAIN
 from dsgd.host.resources import cores
 from dsgd.streams import stream
@@ -74,12 +75,14 @@ class Generated:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
         try:
-            found = json.loads((folder / STAMP).read_text())
-        except (OSError, ValueError) as error:
+            found = json.loads(read(str(folder / STAMP), 0, -1))
+            if not isinstance(found, dict):
+                raise ValueError(f"{STAMP} must be a JSON object, got {type(found).__name__}")
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"data.path must be a new folder or one of generated images, got {folder}") from error
         if found != asdict(self):
             other = ", ".join(
-                f"{key}={found.get(key)}" for key, value in asdict(self).items() if found.get(key) != value
+                f"{key}={str(found.get(key))[:20]}" for key, value in asdict(self).items() if found.get(key) != value
             )
             raise ValueError(f"data.path must hold the images that are asked for, got {folder} made with {other}")
         return True

@@ -113,3 +113,10 @@ def test_imagenet_like_makes_its_images_on_first_use_and_keeps_them(
     assert capsys.readouterr().err == ""
     with Image.open(next(config.folder.rglob("*.JPEG"))) as image:
         assert image.format == "JPEG"
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '{"classes": ' + "[" * 100_000, "", "\0"])
+def test_a_folder_with_another_stamp_is_not_taken_for_generated_images(content: str, tmp_path: Path) -> None:
+    (tmp_path / STAMP).write_text(content)
+    with pytest.raises(ValueError, match=r"^data\.path must be a new folder or one of generated images, got [^\n]*$"):
+        IMAGES.check(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ import pytest
 from scipy.io import savemat
 
 from dsgd.data.images.layout import find_images
+from tests.support.hostile_tar import archive, entry
 from tests.support.image_files import jpeg, photograph, truncate
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
@@ -121,3 +123,29 @@ def test_images_are_made_once(tmp_path: Path) -> None:
     other = run("make_images.py", *arguments, "--seed", "1")
     assert (other.returncode, len(other.stderr.splitlines())) == (2, 1)
     assert other.stderr.startswith("data.path must hold the images that are asked for")
+
+
+@pytest.mark.parametrize(
+    ("archive", "content", "part"),
+    [
+        ("ILSVRC2012_img_val.tar", entry(b"ILSVRC2012_val_00000001.JPEG", 2**62) + bytes(1024), "of at most"),
+        ("ILSVRC2012_img_val.tar", entry(b"././@LongLink", 2**80, b"L") + bytes(1024), "OverflowError"),
+        ("ILSVRC2012_img_val.tar", entry(b"././@LongLink", 1, b"L") * 3000, "RecursionError"),
+        ("ILSVRC2012_devkit_t12.tar.gz", gzip.compress(bytes(5000))[:30], "found no data/"),
+        ("ILSVRC2012_devkit_t12.tar.gz", gzip.compress(entry(b"data/meta.mat", 2**40)), "of at most"),
+        (
+            "ILSVRC2012_devkit_t12.tar.gz",
+            archive(("data/meta.mat", b"x" * 200), ("data/ILSVRC2012_validation_ground_truth.txt", b"1")),
+            "must hold data/meta.mat and",
+        ),
+    ],
+    ids=["a size", "the size of a name", "many names", "cut off", "a size in a compressed file", "no matrix"],
+)
+def test_an_archive_that_lies_is_one_line(
+    archive: str, content: bytes, part: str, archives: Path, tmp_path: Path
+) -> None:
+    (archives / archive).write_bytes(content)
+    result = run("prepare_imagenet.py", tmp_path / "data", "--archives", archives)
+    assert result.returncode == 2
+    assert part in result.stderr
+    assert len(result.stderr.splitlines()) == 1
