@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -33,7 +34,8 @@ from dsgd.processes.frames import (
 
 CONTROL_MAGIC = b"dsgC"
 READS_PER_POLL = 64  # of one client, before the others are served
-CLOSING_SEND_S = 0.5
+CLOSING_SEND_S = 0.5  # to all clients together
+SLICES = 8  # into which the wait for the coordinator is cut
 
 
 class CoordinatorGone(ConnectionError):
@@ -44,7 +46,7 @@ class CoordinatorConnection:
     """Send messages to the coordinator and receive its own. Any thread may send; one thread receives.
 
     limit: of the vectors that it may receive. Raises CoordinatorGone when the coordinator has ended or was silent for
-    timeout_s."""
+    timeout_s, of the time in which this process was not stopped."""
 
     def __init__(self, address: tuple[str, int], token: bytes, timeout_s: float) -> None:
         try:
@@ -52,6 +54,7 @@ class CoordinatorConnection:
         except OSError as error:
             raise CoordinatorGone(f"the coordinator at {address[0]}:{address[1]} cannot be reached: {error}") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.settimeout(timeout_s / SLICES)
         self.timeout_s = timeout_s
         self.limit = NO_VECTORS
         self._sending = threading.Lock()
@@ -63,12 +66,24 @@ class CoordinatorConnection:
         self._write(encode(message, vectors or {}))
 
     def _write(self, parts: Sequence[memoryview]) -> None:
-        try:
-            with self._sending:
-                for part in parts:
-                    self.socket.sendall(part)
-        except OSError as error:
-            raise CoordinatorGone(f"the coordinator is gone: {error}") from error
+        with self._sending:
+            for part in parts:
+                while part:
+                    part = part[self._patiently(partial(self.socket.send, part)) :]
+
+    def _patiently(self, move: Callable[[], int]) -> int:
+        """Return the bytes that a call on the socket has moved. Its waits are short, and each counts for no more than
+        it should have taken: where one took longer, this process was stopped."""
+        slices = 0
+        while True:
+            try:
+                return move()
+            except TimeoutError as error:
+                slices += 1
+                if slices == SLICES:
+                    raise CoordinatorGone(f"the coordinator has been silent for {self.timeout_s:g} s") from error
+            except OSError as error:
+                raise CoordinatorGone(f"the coordinator is gone: {error}") from error
 
     def receive(self) -> Message:
         """Return the next message without its vectors. The coordinator sends a heartbeat every second."""
@@ -88,18 +103,9 @@ class CoordinatorConnection:
 
     def _read(self, room: memoryview) -> memoryview:
         """Fill the room, and return it."""
-        filled, silences = 0, 0
+        filled = 0
         while filled < len(room):
-            try:
-                received = self.socket.recv_into(room[filled:])
-                silences = 0
-            except TimeoutError as error:
-                silences += 1  # the first may be our own: this process was stopped
-                if silences > 1:
-                    raise CoordinatorGone(f"the coordinator has been silent for {self.timeout_s:g} s") from error
-                continue
-            except OSError as error:
-                raise CoordinatorGone(f"the coordinator is gone: {error}") from error
+            received = self._patiently(partial(self.socket.recv_into, room[filled:]))
             if not received:
                 raise CoordinatorGone("the coordinator is gone")
             filled += received
@@ -192,12 +198,18 @@ class Hub:
         client.outgoing.extend(encode(message, vectors or {}))
         self._flush(client)
 
+    def drop(self, client: Client) -> None:
+        """End the connection to a client. That it has ended is told by the next `poll`, as of any other."""
+        if client in self._clients:
+            self._drop(client)
+
     def close(self) -> None:
         """End every connection, after a short try to send what is still queued."""
+        deadline = time.monotonic() + CLOSING_SEND_S
         for client in self._clients:
-            client.socket.settimeout(CLOSING_SEND_S)
             with contextlib.suppress(OSError):  # it no longer listens
                 for part in client.outgoing:
+                    client.socket.settimeout(max(0.0, deadline - time.monotonic()))
                     client.socket.sendall(part)
                 client.socket.shutdown(socket.SHUT_RDWR)
             client.socket.close()
