@@ -14,6 +14,7 @@ HEARTBEAT_S = 0.5  # interval at which workers, servers and evaluators report to
 JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
 KEPT_LIMIT = 8  # vectors that an algorithm may keep between steps: snapshots have a limited size
 TRACE_INTERVALS = 1 << 20  # of one kind and node that a trace holds
+HALF_GONE_S = 1.0  # for which one of a process's two connections may outlive the other: those of a dead one end at once
 EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
 
 

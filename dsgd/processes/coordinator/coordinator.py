@@ -20,7 +20,7 @@ from dsgd.problem.evaluation import measure
 from dsgd.processes.control import Hub
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.coordinator.sharded import INTERRUPT_POLL_S, is_sharded, measure_in_parts
-from dsgd.processes.coordinator.snapshots import PendingSnapshots, combine_counters, initial_snapshots
+from dsgd.processes.coordinator.snapshots import PendingSnapshots, initial_snapshots
 from dsgd.processes.job import ProcessJob
 
 
@@ -67,24 +67,20 @@ class Coordinator:
 
     def summary(self) -> Mark:
         """Return the summary of the run so far."""
-        problem, members = self.job.problem, self.monitor.members
-        known = {member.node: member.counters for member in members.members}
-        counters = self.monitor.end_counters or combine_counters(
-            self.experiment, self.monitor.time_s, members.samples, known
-        )
+        problem, totals = self.job.problem, self.monitor.totals()
         lockstep = self.experiment.algo.lockstep and self.experiment.nodes > 1
         return summary_of(
             self.experiment,
             self.progress,
             self.monitor.status,
-            counters,
-            steps=max(member.steps for member in members.workers),
+            totals.counters,
+            steps=totals.steps,
             dimension=problem.dimension,
             message_bytes=problem.dimension * problem.start.element_size(),
             collective="ring" if lockstep else "none",
         ) | {
-            "workers_lost": sum(member.lost for member in members.workers),
-            "messages_lost": sum(member.counters.get("missed", 0) for member in members.workers),
+            "workers_lost": sum(member.lost for member in self.monitor.members.workers),
+            "messages_lost": totals.missed,
             "marks_left_out": self.monitor.schedule.dropped_marks,
         }
 
@@ -101,7 +97,7 @@ class Coordinator:
         self.progress.marks += 1
         status = self.progress.judge(self.experiment, values)
         if status is not None and self.monitor.verdict is None:
-            self.monitor.conclude(status, values["time_s"], mark.counters(self.experiment))
+            self.monitor.conclude(status, mark.totals(self.experiment))
         return values
 
     def _measure(

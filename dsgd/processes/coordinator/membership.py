@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.experiment import Experiment
 from dsgd.processes.control import Client
-from dsgd.processes.job import HEARTBEAT_S, Limits
+from dsgd.processes.job import HALF_GONE_S, HEARTBEAT_S, Limits
 
 
 @dataclass(eq=False)
 class Member:
-    """A worker (node < p) or a server. client: its connection, once it has joined; address: of its pairwise plane."""
+    """A worker (node < p) or a server, and the process that now is this node.
+
+    client, snapshots: its two connections; None before they come and once they have ended. address: of its pairwise
+    plane. joined: some process has said that it is this node. half_gone: when one of the connections ended while the
+    other lives, by time.monotonic(). steps, counters: as far as known, of all processes that have been this node.
+    """
 
     node: int
     name: str
     is_server: bool
     client: Client | None = None
+    snapshots: Client | None = None
     address: tuple[str, int] | None = None
+    joined: bool = False
     ready: bool = False
     ended: bool = False
     ended_s: float = 0.0
     lost: bool = False
+    half_gone: float | None = None
     steps: int = 0
     heard: float = 0.0
     counters: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_connected(self) -> bool:
+        """Return whether both connections live."""
+        return self.client is not None and self.snapshots is not None
+
     def join(self, client: Client, address: tuple[str, int]) -> None:
-        self.client, self.address = client, address
+        """Begin with a new process. It goes on with the steps and counters of the one before."""
+        self.client, self.address, self.joined = client, address, True
         self.ready = self.lost = False
+        self.half_gone = None
         self.heard = time.monotonic()
+
+    def owns(self, client: Client) -> bool:
+        """Return whether a connection is one of the process that now is this node."""
+        return client is self.client or client is self.snapshots
 
     def silent_s(self, now: float) -> float:
         """Return for how many seconds nothing has arrived from this member."""
@@ -54,35 +73,54 @@ class Membership:
     def __getitem__(self, node: int) -> Member:
         return self.members[node]
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Count what a checkpoint says that everybody has done."""
+        for member, stored in zip(self.members, [*state["workers"], *state["servers"]], strict=True):
+            if stored is None:  # a lost worker, in a checkpoint of an earlier version
+                member.steps = state["steps"]
+            else:
+                member.steps, member.counters = stored["steps"], dict(stored["counters"])
+
     @property
     def live_workers(self) -> list[Member]:
         return [worker for worker in self.workers if not worker.lost]
+
+    @property
+    def submitting(self) -> set[int]:
+        """Nodes that can submit a snapshot: a replaced worker listens only once it is ready."""
+        return {member.node for member in self.members if member.ready and not member.lost}
 
     @property
     def samples(self) -> int:
         """Samples processed by all workers together, lost ones included."""
         return sum(worker.steps for worker in self.workers) * self._batch_size
 
-    def update(self, member: Member, steps: int) -> None:
-        """Record a member's progress, which also shows that it is alive."""
+    def update(self, member: Member, steps: int, counters: Mapping[str, Any] | None = None) -> None:
+        """Record a member's progress, which also shows that it is alive. counters: None or empty: not told."""
         member.steps = max(member.steps, steps)
-        if member.lost:
+        member.counters = dict(counters) if counters else member.counters
+        if member.lost and member.client is not None:
             member.lost = False
             self._log(f"{member.name} is heard of again")
 
     def silent(self, now: float) -> list[Member]:
-        """Return the members that have been silent for too long. Call it in every round of the event loop: after a gap
-        between two calls the whole machine may have been suspended, and the gap counts against nobody."""
-        gap_s, self._checked = now - self._checked, now
-        if gap_s > 2 * HEARTBEAT_S:
+        """Return the members that have been silent for too long. Call it in every round of the event loop: after a long
+        time between two calls this process or the whole machine may have been stopped, and of that time only as much as
+        a member may take between two signs of life counts against anybody."""
+        forgiven_s, self._checked = now - self._checked - 2 * HEARTBEAT_S, now
+        if forgiven_s > 0:
             for member in self.members:
-                member.heard = now - max(0.0, member.silent_s(now) - gap_s)
-        return [m for m in self.members if not m.lost and m.silent_s(now) > self._limits.timeout_s]
+                member.heard = now - max(0.0, member.silent_s(now) - forgiven_s)
+        return [m for m in self.members if m.joined and not m.lost and m.silent_s(now) > self._limits.timeout_s]
+
+    def half_gone(self, now: float) -> list[Member]:
+        """Return the members of whose two connections one has ended and the other should have followed."""
+        return [m for m in self.members if m.half_gone is not None and now - m.half_gone > HALF_GONE_S]
 
     def blame(self, complaint: str, suspect: int | None) -> tuple[str, str | None]:
         """Return a line on who caused a complaint, and its name: a silent member, else the suspect that it names."""
         now = time.monotonic()
-        quiet = max(self.members, key=lambda member: member.silent_s(now))
+        quiet = max((m for m in self.members if not m.lost), key=lambda member: member.silent_s(now))
         if quiet.silent_s(now) > 3 * HEARTBEAT_S:
             return f"{quiet.name} has been silent for {quiet.silent_s(now):.1f} s; {complaint}", quiet.name
         if suspect is None:

@@ -11,21 +11,22 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.engine.marks import Counters
 from dsgd.engine.trace import TraceRow
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.coordinator.membership import Member, Membership
+from dsgd.processes.coordinator.schedule import SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
-from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, Snapshot, SnapshotSchedule
+from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot, combine_totals
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.launch.rendezvous import listen, serve_store
 
-EVENT_POLL_S = 0.02
-TOTAL_INTERVAL_S = 0.02  # between two messages about the samples of all workers
+EVENT_POLL_S = 0.01
+TOTAL_INTERVAL_S = 0.01  # between two messages to a worker about the samples of all
+TOTALS_PER_S = 2000  # to all workers together, at most
 COORDINATOR_HEARTBEAT_S = 1.0
 BLAME_DELAY_S = 1.5  # after a complaint, to find out who caused it
 CLOSE_TIMEOUT_S = 5.0
-COMPILE_TIMEOUT_S = 900.0  # for the first pass through a model by torch.compile
+FIRST_PASS_TIMEOUT_S = 900.0  # for all to be ready, of whom none is silent: a first pass may compile the model
 
 
 class RunMonitor:
@@ -43,31 +44,33 @@ class RunMonitor:
         self.complete: SimpleQueue[PendingSnapshots | None] = SimpleQueue()
         self.verdict: str | None = None
         self.stop_requested = threading.Event()
-        self.end_counters: Counters | None = None
         self.members = Membership(job.experiment, job.limits, log)
         self.schedule = SnapshotSchedule(job.experiment, self.members, self._send, checkpoint_every_s)
-        self.evaluators = EvaluatorPool(hub, job.limits.timeout_s, time.monotonic() + JOIN_TIMEOUT_S, log)
+        join_limit_s = min(JOIN_TIMEOUT_S, job.limits.timeout_s)
+        self.evaluators = EvaluatorPool(hub, job.limits.timeout_s, time.monotonic() + join_limit_s, log)
         self._job = job
         self._experiment = job.experiment
         self._hub = hub
         self._log = log
         self._phase = "joining"  # then preparing, training, ending, over
-        self._phase_began = self._total_sent = self._heartbeat_sent = time.monotonic()
+        self._phase_began = self._total_sent = self._heartbeat_sent = self._arrived = time.monotonic()
         self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
         self._start_s = 0.0  # of the training clock, where this process began
         self._end_s: float | None = None
+        self._ended_with: RunTotals | None = None  # the last mark, or the checkpoint that ends the run
+        self._concluded_with: RunTotals | None = None  # the mark of the verdict
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
         self._store: TCPStore | None = None
         self._on_gpus: set[int] = set()  # workers
         self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
+        self._parents_to_come = job.experiment.nodes - len(job.devices)  # of other commands, one for each worker
         self._closing = threading.Event()
         self._outcome = "failed"
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
         if job.state is not None:
-            self.schedule.next_marks = tuple(job.state["next"])
             self._start_s = job.state["time_s"]
-            for member, stored in zip(self.members.workers, job.state["workers"], strict=True):
-                member.steps = job.state["steps"] if stored is None else stored["steps"]
+            self.schedule.restore(job.state)
+            self.members.restore(job.state)
 
     # For the thread that evaluates
 
@@ -81,9 +84,20 @@ class RunMonitor:
             return self._end_s
         return time.monotonic() - self._time_origin if self._phase in ("training", "ending") else self._start_s
 
-    def conclude(self, status: str, time_s: float, counters: Counters) -> None:
+    def totals(self) -> RunTotals:
+        """Return what the run has come to: at what ended it, a mark or a checkpoint, else as far as known."""
+        if self.status == self.verdict and self._concluded_with is not None:
+            return self._concluded_with
+        if self.status in ("completed", "interrupted") and self._ended_with is not None:
+            return self._ended_with
+        members = self.members.members
+        known = {member.node: (member.steps, member.counters) for member in members}
+        alive = [member.node for member in members if not member.lost]
+        return combine_totals(self._experiment, self.time_s, None, known, alive)
+
+    def conclude(self, status: str, totals: RunTotals) -> None:
         """End the run with the status that a mark has shown."""
-        self._end_s, self.end_counters = time_s, counters
+        self._concluded_with = totals
         self.verdict = status
 
     def close(self, outcome: str) -> None:
@@ -129,16 +143,20 @@ class RunMonitor:
             return
         if self._closing.is_set():  # the record cannot be written
             self._end(self._outcome)
-        elif self.verdict is not None:
+        elif self.verdict is not None and self._concluded_with is not None:
+            self._end_s = self._concluded_with.counters.time_s
             self._end(self.verdict)
         elif self._complaint is not None and now > self._complaint[0]:
             self._fail(*self.members.blame(self._complaint[1], self._complaint[2]))
-        elif self._phase in ("joining", "preparing"):
-            self._prepare(now)
         else:
+            for member in self.members.half_gone(now):
+                self._drop_other_half(member)
             for member in self.members.silent(now):
                 self._lose(member, f"has been silent for {self._job.limits.timeout_s:g} s")
-            if self._phase == "training":
+                self._give_up(member)
+            if self._phase in ("joining", "preparing"):
+                self._prepare(now)
+            elif self._phase == "training":
                 self._train(now)
 
     def _heartbeat(self, now: float) -> None:
@@ -148,11 +166,13 @@ class RunMonitor:
             self._send([*self._member_clients, *self._observers], {"kind": "heartbeat"})
 
     def _prepare(self, now: float) -> None:
-        """Send all addresses when all members have joined, and start training when all are ready."""
+        """Send all addresses when all members have joined, and start training when all are ready. Whoever has joined
+        must not be silent; for those who have not there is a limit of time since somebody came last."""
         experiment, members = self._experiment, self.members.members
+        timeout_s = self._job.limits.timeout_s
         if self.stop_requested.is_set():
             self._end("interrupted")
-        elif self._phase == "joining" and all(member.client for member in members):
+        elif self._phase == "joining" and all(member.is_connected and member.joined for member in members):
             self._phase, self._phase_began = "preparing", now
             if experiment.algo.lockstep and experiment.nodes > 1 and self._on_gpus:
                 if on_cpu := set(range(experiment.nodes)) - self._on_gpus:
@@ -171,15 +191,20 @@ class RunMonitor:
             for member in members:
                 member.heard = now
                 self._send_go(member)
-        elif now - self._phase_began > max(
-            JOIN_TIMEOUT_S, self._job.limits.timeout_s, COMPILE_TIMEOUT_S * experiment.compile
-        ):
-            late = [member.name for member in members if not (member.client and member.ready)]
-            self._fail(f"{', '.join(late)} did not come within {now - self._phase_began:.0f} s")
+        elif self._phase == "joining":
+            limit_s = max(timeout_s, JOIN_TIMEOUT_S * (self._parents_to_come > 0))
+            if now - self._arrived > limit_s:
+                late = [member.name for member in members if not (member.is_connected and member.joined)]
+                self._fail(f"{', '.join(late)} did not come within {limit_s:g} s", late[0])
+        elif now - self._phase_began > max(timeout_s, FIRST_PASS_TIMEOUT_S):
+            late = [member.name for member in members if not member.ready]
+            self._fail(f"{', '.join(late)} did not get ready within {now - self._phase_began:.0f} s", late[0])
 
     def _train(self, now: float) -> None:
         """Request marks and checkpoints that are due, and the last mark when the budget is used up."""
         experiment, time_s, samples = self._experiment, now - self._time_origin, self.members.samples
+        if min(self.members.submitting, default=experiment.nodes) >= experiment.nodes:
+            return  # no worker could hand in anything; one that takes the place of another may be ready soon
         lockstep, total, limit_s = experiment.algo.lockstep, experiment.total_samples, experiment.budget.time_s
         if limit_s is not None and time_s >= limit_s:
             self._finish_training(limit_s)
@@ -190,7 +215,8 @@ class RunMonitor:
             self._finish_training(max(member.ended_s for member in self.members.workers))
         else:
             self.schedule.request_due(now, time_s, self.stop_requested.is_set())
-            if not lockstep and now - self._total_sent > TOTAL_INTERVAL_S:
+            interval_s = max(TOTAL_INTERVAL_S, experiment.nodes / TOTALS_PER_S)
+            if not lockstep and now - self._total_sent > interval_s:
                 self._total_sent = now
                 for member in self.members.live_workers:
                     self._send([member.client], {"kind": "total", "samples": samples, "own_steps": member.steps})
@@ -215,8 +241,8 @@ class RunMonitor:
     def _send_addresses(self, member: Member) -> None:
         addresses = [other.address for other in self.members.members]
         port = None if self._store is None else self._store.port
-        message = {"kind": "addresses", "addresses": addresses, "store": port, "steps": member.steps}
-        self._send([member.client], message)
+        message = {"kind": "addresses", "addresses": addresses, "store": port}
+        self._send([member.client], {**message, "steps": member.steps, "counters": member.counters})
 
     def _send_go(self, member: Member) -> None:
         message = {"kind": "go", "time_s": self.time_s, "samples": self.members.samples, "own_steps": member.steps}
@@ -232,26 +258,34 @@ class RunMonitor:
         if message is None:
             if isinstance(client.owner, EvaluatorClient):
                 self.evaluators.disconnected(client.owner)
-            elif isinstance(client.owner, Member) and client is client.owner.client:
-                self._lose(client.owner, "has died")
+            elif isinstance(client.owner, Member):
+                self._disconnected(client.owner, client)
         elif role in ("agent", "evaluator"):
+            self._arrived = time.monotonic()
             self._observers.append(client)
             if role == "evaluator":
                 client.owner = self.evaluators.join(client, message["name"])
+            else:
+                self._parents_to_come -= 1
         elif isinstance(client.owner, EvaluatorClient):
             if message["kind"] == "evaluated":  # the others are heartbeats
                 self.evaluators.receive(client.owner, message)
-        elif self._phase != "over":
-            self._receive_from_member(client, message, vectors)
+        elif message["kind"] == "interrupt":  # by a parent
+            self.stop_requested.set()
+        elif self._phase != "over" and message["kind"] == "hello":
+            self._arrived = time.monotonic()
+            client.owner = self.members[message["node"]]
+            if role == "node":
+                self._on_gpus |= {message["node"]} if message.get("gpus") else set()
+                self._join(client.owner, client, (message["host"], message["port"]))
+            else:
+                self._open_snapshots(client.owner, client)
+        elif self._phase != "over" and (client.owner is None or client.owner.owns(client)):
+            self._receive_from_member(client.owner, message, vectors)
 
-    def _receive_from_member(self, client: Client, message: Message, vectors: dict[str, Tensor]) -> None:
-        member: Any = client.owner  # None: it has failed before it could say who it is
+    def _receive_from_member(self, member: Any, message: Message, vectors: dict[str, Tensor]) -> None:
+        """Handle a message of a worker or server. member: None if it has failed before it could say who it is."""
         match message["kind"]:
-            case "hello":
-                client.owner = self.members[message["node"]]
-                if message["role"] == "node":
-                    self._on_gpus |= {message["node"]} if message.get("gpus") else set()
-                    self._join(client.owner, client, (message["host"], message["port"]))
             case "ready":
                 member.ready = True
                 if self._phase == "training":
@@ -259,12 +293,14 @@ class RunMonitor:
             case "steps":
                 self.members.update(member, message["steps"])
             case "heartbeat":
-                self.members.update(member, message["steps"])
-                member.counters = message["counters"]
+                self.members.update(member, message["steps"], message["counters"])
             case "ended":
+                self.members.update(member, message["steps"])
                 member.ended, member.ended_s = True, message["time_s"]
             case "missed":
+                self.members.update(member, message["steps"])
                 self.schedule.retry_checkpoint(message["key"])
+                self._pass_on_complete()
             case "snapshot":
                 self._add_snapshot(member, message, vectors)
             case "failed" if not message["caused_by_peer"]:
@@ -272,19 +308,27 @@ class RunMonitor:
             case "failed" if self._complaint is None:
                 # who caused it shows within a moment: a dead process's connections end
                 self._complaint = time.monotonic() + BLAME_DELAY_S, _said(member, message), message["suspect"]
-            case "interrupt":  # by an agent
-                self.stop_requested.set()
+
+    def _open_snapshots(self, member: Member, client: Client) -> None:
+        """Let a new process hand in snapshots. What the one before may still have sent is dropped."""
+        previous, member.snapshots, member.half_gone = member.snapshots, client, None
+        if previous is not None:
+            self._drop(previous)
+            self._give_up(member)
 
     def _join(self, member: Member, client: Client, address: tuple[str, int]) -> None:
-        if self._phase == "ending" and member.client is not None:  # it replaces one that has just died
+        if self._phase == "ending" and member.joined:  # it replaces one that has just died
             self._send([client], {"kind": "exit", "status": "completed"})
             return
         rejoins = self._phase == "training" and not self._experiment.algo.lockstep
-        if member.client is not None and not rejoins:
+        if member.joined and not rejoins:
             self._fail(f"{member.name} has come twice")
             return
+        previous, rejoined = member.client, member.joined
         member.join(client, address)
-        if rejoins:
+        if rejoined:
+            self._drop(previous)
+            self._give_up(member)
             self._log(f"{member.name} is back, as a new process")
             others = [other.client for other in self.members.members if other is not member]
             self._send(others, {"kind": "moved", "node": member.node, "host": address[0], "port": address[1]})
@@ -292,7 +336,7 @@ class RunMonitor:
 
     def _add_snapshot(self, member: Member, message: Message, vectors: dict[str, Tensor]) -> None:
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
-        member.counters = message["counters"] or member.counters
+        self.members.update(member, message["steps"], message["counters"])
         spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
         needed = self.schedule.add(member.node, message["key"], snapshot, self._phase == "training")
         if needed and spans and message["key"] == LAST:  # a worker that ended by itself adds them to other marks, too
@@ -302,15 +346,53 @@ class RunMonitor:
     def _pass_on_complete(self) -> None:
         """Hand complete marks and checkpoints to the thread that evaluates; the last of them ends the run."""
         for pending in self.schedule.take_complete(time.monotonic()):
-            if pending.snapshots and (pending.is_checkpoint or not self.schedule.is_repeated(pending)):
+            if not self.schedule.is_repeated(pending):
                 self.complete.put(pending)
             if pending.key == LAST:
-                self.end_counters = pending.counters(self._experiment) if pending.snapshots else None
+                self._ended_with = pending.totals(self._experiment)
                 self._end("completed")
             elif pending.is_checkpoint and self.stop_requested.is_set():
+                self._ended_with = pending.totals(self._experiment)
                 self._end("interrupted")
+                return
 
     # Lost members, and the end
+
+    def _disconnected(self, member: Member, client: Client) -> None:
+        """Take note that one of a member's connections has ended. What a dead process had submitted is still read."""
+        if client is member.client:
+            member.client = None
+            self._lose(member, "has died")
+        elif client is member.snapshots:
+            member.snapshots = None
+        else:
+            return
+        if not member.joined:
+            self._lose(member, "has died")
+        elif member.client is None and member.snapshots is None:
+            member.half_gone = None
+            self._give_up(member)
+        else:
+            member.half_gone = time.monotonic()
+
+    def _drop_other_half(self, member: Member) -> None:
+        """End the connection of a member whose other one has ended: none is of use alone."""
+        if member.client is not None:
+            self._lose(member, "has lost its connection for snapshots")
+        for client in (member.client, member.snapshots):
+            self._drop(client)
+        member.client = member.snapshots = member.half_gone = None
+        self._give_up(member)
+
+    def _drop(self, client: Client | None) -> None:
+        if client is not None:
+            self._hub.drop(client)
+
+    def _give_up(self, member: Member) -> None:
+        """Stop waiting for the snapshots that a member was asked for."""
+        if self._phase != "over":
+            self.schedule.give_up(member)
+            self._pass_on_complete()
 
     def _lose(self, member: Member, how: str) -> None:
         """Go on without a member, or end the run."""
@@ -327,8 +409,6 @@ class RunMonitor:
             self._fail(f"{line}; {name} cannot go on without it", member.name)
         else:
             self._log(f"{line}; the others go on")
-            self.schedule.give_up(member)
-            self._pass_on_complete()
 
     def _fail(self, error: str, culprit: str | None = None) -> None:
         self.culprit = self.culprit or culprit

@@ -229,7 +229,7 @@ def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replaceme
     client.accept_models()
     client.send("hello", role="evaluator", name=f"evaluator {rank}")
     client.listen(enqueue)
-    client.start_heartbeat(dict)
+    client.start_reports()
     lower_thread_priority()
     while True:
         part = parts.get()

@@ -144,7 +144,6 @@ class WorkerEngine:
         experiment = self.experiment
         self.velocity = self.rules.step(worker, g, self.velocity, self.samples)
         self.plane.set_steps(worker.steps)
-        self.client.send("steps", steps=worker.steps)
         if experiment.algo.lockstep:
             before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
             self._mark_due = now // experiment.mark_samples > before // experiment.mark_samples
@@ -200,12 +199,17 @@ class WorkerEngine:
         vectors |= {"buffers": self.buffers} | ({} if self.velocity is None else {"velocity": self.velocity})
         self._submit(key, vectors, {"batches": self.batches, "rng": worker.rng.bit_generator.state})
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of this worker from a checkpoint, whose counters are empty at the start of a run."""
-        worker, counters, vectors = self.worker, state["counters"], state["vectors"]
+    def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
+        """Go on with the steps and the counters of a process before this one; at the start of a run there are none."""
         self.plane.bytes_sent, self._busy_s = counters.get("bytes_sent", 0), counters.get("busy_s", 0.0)
         self.staleness, self.missed = list(counters.get("staleness", (0, 0, 0))), counters.get("missed", 0)
-        worker.steps, self.batches = state["steps"], state["batches"]
+        self.worker.steps = self.batches = steps
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of this worker from a checkpoint."""
+        worker, vectors = self.worker, state["vectors"]
+        self.count_from(state["steps"], state["counters"])
+        self.batches = state["batches"]
         worker.rng.bit_generator.state = state["rng"]
         self.buffers.copy_(vectors["buffers"])
         worker.x.copy_(vectors["x"])

@@ -31,28 +31,28 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     torch.set_num_threads(job.threads)
     client.open_snapshot_channel(rank)
     experiment, problem = job.experiment, job.problem
+    plane = open_plane(job, rank, client)  # from now on it shows that it is alive: the rest may take long
     devices = [torch.device(name) for name in job.devices[rank]]
     for device in devices:
         prepare(experiment.precision, device)
-    plane = open_plane(job, rank, client)
     joined = connect_peers(plane, client)
     groups = _join_groups(job, rank, plane, joined, client.local_address)
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
     compute = Compute(problem, devices, groups, trace=experiment.trace)
     engine = WorkerEngine(experiment, rank, x, buffers, plane, compute, Averaging(groups), client)
     stored = job.state["workers"][rank] if job.state is not None and not is_replacement else None
-    if stored is not None:
+    if stored is not None and "vectors" in stored:
         engine.restore(stored)
     elif is_replacement or job.state is not None:
         x.copy_(_current_model(plane, rank, experiment.nodes, experiment.algo.servers))
-        engine.worker.steps = engine.batches = joined["steps"]
+        engine.count_from(joined["steps"], joined["counters"])
+    client.steps, client.counters = lambda: engine.worker.steps, engine.counters
     engine.publish(engine.worker)
     plane.set_steps(engine.worker.steps)
     compute.warm_up(x, buffers, rank, engine.batches)
     client.send("ready")
     go = client.wait_for("go")
     engine.total = (go["samples"], go["own_steps"])
-    client.start_heartbeat(lambda: {"steps": engine.worker.steps, "counters": engine.counters()})
 
     def enqueue(message: Message, _: dict[str, Tensor]) -> None:
         engine.events.put((_handle, (engine, message)))
@@ -142,12 +142,10 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
     plane = open_plane(job, node, client)
     plane.bytes_sent = stored["counters"].get("bytes_sent", 0)
     plane.serve(answer)
+    client.steps, client.counters = lambda: shard.version, lambda: {"bytes_sent": plane.bytes_sent}
     connect_peers(plane, client)
     client.send("ready")
     start_s = time.monotonic() - client.wait_for("go")["time_s"]
-
-    def counters() -> Message:
-        return {"bytes_sent": plane.bytes_sent}
 
     def handle(message: Message, _: object) -> None:
         if message["kind"] in ("mark", "checkpoint"):
@@ -157,8 +155,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
             if experiment.trace and message.get("last"):
                 vectors |= {"computing": communicating[:0], "communicating": communicating}
             fields = {"key": message["key"], "steps": shard.version, "time_s": time.monotonic() - start_s}
-            client.submit({**fields, "counters": counters(), "extra": {}}, vectors)
+            client.submit({**fields, "counters": client.counters(), "extra": {}}, vectors)
 
-    client.start_heartbeat(lambda: {"steps": shard.version, "counters": counters()})
     client.listen(handle)
     client.wait_for_exit()

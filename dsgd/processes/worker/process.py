@@ -18,11 +18,21 @@ from dsgd.data import DataLost
 from dsgd.problem.precision import Unsuitable
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Message
 from dsgd.processes.frames import BadFrame, listed
-from dsgd.processes.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, HEARTBEAT_S, KEPT_LIMIT, ProcessJob
+from dsgd.processes.job import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_ORPHANED,
+    HALF_GONE_S,
+    HEARTBEAT_S,
+    KEPT_LIMIT,
+    ProcessJob,
+)
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import CollectiveFailed
 
 READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
+REPORT_S = 0.005  # between two looks of a worker at its steps, of which the coordinator is told
+REPORTS_PER_S = 2000  # from all workers together, at most: the coordinator must keep up
 
 
 class CannotGoOn(ConnectionError):
@@ -36,7 +46,10 @@ class CannotGoOn(ConnectionError):
 class CoordinatorClient:
     """Sends messages and snapshots to the coordinator, and receives its messages.
 
-    Snapshots have a connection of their own, so that a small message never waits behind one.
+    Snapshots have a connection of their own, so that a small message never waits behind one. The process ends if either
+    of the two does.
+
+    steps, counters: of this process; what they return is told to the coordinator.
     """
 
     def __init__(self, job: ProcessJob) -> None:
@@ -46,6 +59,9 @@ class CoordinatorClient:
         self._early: list[Message] = []  # arrived while another message was waited for
         self._listens = False
         self._snapshots: SimpleQueue[tuple[Message, dict[str, Tensor]]] = SimpleQueue()
+        self.snapshot_line: CoordinatorConnection | None = None
+        self.steps: Callable[[], int] = int
+        self.counters: Callable[[], Message] = dict
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send a small message."""
@@ -59,7 +75,18 @@ class CoordinatorClient:
         """Open the second connection, which `submit` uses in a thread of its own."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
-        _repeat("snapshots", lambda: line.send(*self._snapshots.get()))
+        self.snapshot_line = line
+
+        def send_snapshots() -> None:
+            try:
+                while True:
+                    line.send(*self._snapshots.get())
+            except CoordinatorGone as error:
+                time.sleep(HALF_GONE_S)  # at the end of a run `exit` comes over the other connection, and says so
+                print(f"no snapshot can be sent: {error}", flush=True)
+                os._exit(EXIT_ORPHANED)
+
+        threading.Thread(target=send_snapshots, name="snapshots", daemon=True).start()
 
     def submit(self, message: Message, vectors: dict[str, Tensor]) -> None:
         """Queue a snapshot for sending. The vectors must not change any more. Raises ValueError if they are more than
@@ -87,14 +114,24 @@ class CoordinatorClient:
             threading.Event().wait()  # the listening thread ends the process: two must not read from one connection
         self.wait_for("exit")
 
-    def start_heartbeat(self, fields: Callable[[], Message]) -> None:
-        """Send heartbeats with these fields from now on, in a thread of its own."""
+    def start_reports(self, interval_s: float = HEARTBEAT_S) -> None:
+        """Tell the coordinator from now on, in a thread of its own, the steps whenever they have changed, and as a
+        heartbeat the counters as well. interval_s: between two looks at the steps."""
 
-        def heartbeat() -> None:
-            time.sleep(HEARTBEAT_S)
-            self.send("heartbeat", **fields())
+        def report() -> None:
+            told, beat = 0, 0.0
+            with contextlib.suppress(CoordinatorGone):  # which the thread that receives finds, too
+                while True:
+                    steps, now = self.steps(), time.monotonic()
+                    if now - beat >= HEARTBEAT_S:
+                        self.send("heartbeat", steps=steps, counters=self.counters())
+                        beat = now
+                    elif steps != told:
+                        self.send("steps", steps=steps)
+                    told = steps
+                    time.sleep(interval_s)
 
-        _repeat("heartbeat", heartbeat)
+        threading.Thread(target=report, name="reports", daemon=True).start()
 
     def listen(self, handle: Callable[[Message, dict[str, Tensor]], None]) -> None:
         """Pass every message and its vectors to `handle` from now on, in a thread of its own. `exit`, or the loss of
@@ -115,17 +152,6 @@ class CoordinatorClient:
 
         self._listens = True
         threading.Thread(target=receive_messages, name="control", daemon=True).start()
-
-
-def _repeat(name: str, action: Callable[[], None]) -> None:
-    """Repeat an action in a thread, until the coordinator is gone, which the receiving thread handles."""
-
-    def run() -> None:
-        with contextlib.suppress(CoordinatorGone):
-            while True:
-                action()
-
-    threading.Thread(target=run, name=name, daemon=True).start()
 
 
 ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
@@ -172,6 +198,7 @@ def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
     address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
     plane = Plane(node, nodes, address, job.token, problem.dimension, problem.dtype, timeout_s, patience_s, log)
     client.send("hello", role="node", node=node, host=address, port=plane.port, gpus=job.uses_gpus(node))
+    client.start_reports(max(REPORT_S, nodes / REPORTS_PER_S))
     return plane
 
 
