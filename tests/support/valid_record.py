@@ -21,6 +21,7 @@ AT_THE_END = {"time_s": "time_s", "wall_s": "wall_s", "samples": "samples", "epo
     "bytes_sent_total": "bytes_sent"
 }  # fields of the summary, and of the marks that they may not be below
 SLACK = 1e-9  # relative; times and epochs are sums of floating-point numbers
+ROUNDED_S = 1e-3  # `wall_s` of marks
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ def _trace(folder: Path, summary: Mapping[str, Any] | None, found: list[str]) ->
         found.append("trace.json is no whole JSON")
 
 
-def _less(value: float, least: float) -> bool:
-    return value < least - SLACK * max(1.0, abs(least))
+def _less(field: str, value: float, least: float) -> bool:
+    return value < least - max(SLACK * max(1.0, abs(least)), ROUNDED_S * (field == "wall_s"))
 
 
 def _growth(marks: Sequence[Mapping[str, Any]], found: list[str]) -> None:
@@ -146,7 +147,7 @@ def _growth(marks: Sequence[Mapping[str, Any]], found: list[str]) -> None:
         found.extend(
             f"metrics.jsonl line {number}: {field} goes back from {mark[field]} to {following[field]}"
             for field in GROWING
-            if _less(following[field], mark[field])
+            if _less(field, following[field], mark[field])
         )
     for number, mark in enumerate(marks, start=1):
         shares = [mark["idle_fraction_mean"], mark["idle_fraction_max"]]
@@ -178,7 +179,7 @@ def _summary(summary: Mapping[str, Any], batch_size: int, marks: Sequence[Mappin
     found.extend(
         f"summary.json: {field} is {summary[field]}, but {last[of_mark]} at the last mark"
         for field, of_mark in AT_THE_END.items()
-        if _less(summary[field], last[of_mark])
+        if _less(field, summary[field], last[of_mark])
     )
     if status != "failed":  # whose last mark may have been measured and not written
         found.extend(
@@ -217,7 +218,7 @@ def _checkpoint(
         found.extend(
             f"{NAME}: {field} is {getattr(saved, field)}, but {last[field]} at the last mark that it counts"
             for field in ("time_s", "wall_s", "samples", "bytes_sent")
-            if _less(getattr(saved, field), last[field])
+            if _less(field, getattr(saved, field), last[field])
         )
     if summary is None or summary.get("engine") != "dist":
         return
@@ -226,7 +227,7 @@ def _checkpoint(
     found.extend(
         f"summary.json: {field} is {summary[field]}, but {getattr(saved, own)} in {NAME}"
         for field, own in pairs.items()
-        if _less(summary[field], getattr(saved, own))
+        if _less(field, summary[field], getattr(saved, own))
     )
 
 
@@ -239,7 +240,7 @@ def _continuation(
         found.extend(
             f"the first mark after resuming: {field} is {mark[field]}, below {getattr(before, field)} before"
             for field in ("time_s", "wall_s", "samples", "bytes_sent")
-            if _less(mark[field], getattr(before, field))
+            if _less(field, mark[field], getattr(before, field))
         )
     if summary is not None and summary["messages_lost"] < before.messages_lost:
         found.append(f"summary.json: messages_lost fell from {before.messages_lost} to {summary['messages_lost']}")

@@ -59,7 +59,6 @@ class CoordinatorClient:
         self._early: list[Message] = []  # arrived while another message was waited for
         self._listens = False
         self._snapshots: SimpleQueue[tuple[Message, dict[str, Tensor]]] = SimpleQueue()
-        self.snapshot_line: CoordinatorConnection | None = None
         self.steps: Callable[[], int] = int
         self.counters: Callable[[], Message] = dict
 
@@ -75,7 +74,6 @@ class CoordinatorClient:
         """Open the second connection, which `submit` uses in a thread of its own."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
-        self.snapshot_line = line
 
         def send_snapshots() -> None:
             try:
