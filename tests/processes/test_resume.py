@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.record.checkpoint import NAME, read_header
+from dsgd.record.checkpoint import NAME, read_header, read_state
 from tests.support.prefork import Prefork
+from tests.support.valid_record import Stored, problems, stored
 from tests.support.watched_run import (
     ALGORITHMS,
     BUDGET,
@@ -38,6 +39,18 @@ def resume(prefork: Prefork, watched: WatchedRun) -> WatchedRun:
     return WatchedRun(prefork.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
 
 
+def interrupted(watched: WatchedRun) -> Stored:
+    """Interrupt a run; returns what its checkpoint says, which must be what its summary does."""
+    os.kill(watched.run.pid, signal.SIGINT)
+    watched.assert_ends("interrupted", 130)
+    saved, summary = stored(watched.run.folder), watched.run.summary
+    assert saved is not None
+    assert saved.lines == len(watched.run.marks)
+    found = [summary[field] for field in ("time_s", "samples", "bytes_sent_total", "messages_lost")]
+    assert found == [saved.time_s, saved.samples, saved.bytes_sent, saved.messages_lost]
+    return saved
+
+
 @pytest.mark.parametrize(("algo", "number"), [*((algo, signal.SIGINT) for algo in LOCKSTEP), ("sync", signal.SIGTERM)])
 def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str, number: int) -> None:
     options = (*LOCKSTEP[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
@@ -60,15 +73,11 @@ def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_p
     make together depends on how late they hear of each other."""
     watched = start(prefork, tmp_path / "run", *VARIANTS[algo], "nodes=3", BUDGET)
     watched.wait_for_marks()
-    os.kill(watched.run.pid, signal.SIGINT)
-    watched.assert_ends("interrupted", 130)
+    saved = interrupted(watched)
     resumed = resume(prefork, watched)
     resumed.assert_ends("completed", 0)
-    samples = [mark["samples"] for mark in resumed.run.marks]
-    assert samples == sorted(samples)
-    assert 3 * STEPS <= samples[-1] <= 3 * 3 * STEPS
-    times = [mark["time_s"] for mark in resumed.run.marks]
-    assert times == sorted(times)
+    assert problems(resumed.run.folder, saved) == []
+    assert 3 * STEPS <= resumed.run.marks[-1]["samples"] <= 3 * 3 * STEPS
 
 
 @pytest.mark.parametrize("algo", FREE_RUNNING)
@@ -76,12 +85,31 @@ def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET)
     os.kill(watched.wait_for_marks()["worker 1"], signal.SIGKILL)
     watched.wait_for_output("worker 1 has died")
-    os.kill(watched.run.pid, signal.SIGINT)
-    watched.assert_ends("interrupted", 130)
+    watched.wait_for_more_marks()
+    saved = interrupted(watched)
     assert watched.run.summary["workers_lost"] == 1
+    (line,) = watched.lines_about("worker 1")
+    assert f"after {read_state(watched.run.folder / NAME)['workers'][1]['steps']} steps" in line
     resumed = resume(prefork, watched)
     resumed.assert_ends("completed", 0)
+    assert problems(resumed.run.folder, saved) == []
     assert resumed.run.summary["workers_lost"] == 0
+
+
+@pytest.mark.parametrize("algo", FREE_RUNNING)
+def test_a_summary_counts_what_the_checkpoint_does_however_short_the_steps(
+    prefork: Prefork, tmp_path: Path, algo: str
+) -> None:
+    (tmp_path / "run.skip").touch()
+    options = ("nodes=3", LONG, "eval.every_steps=500", "engine.checkpoint_every_s=0.3")
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], *options)
+    watched.wait_for_marks(4)
+    saved = interrupted(watched)
+    resumed = resume(prefork, watched)
+    resumed.run.until(lambda: len(resumed.run.marks) >= saved.lines + 3)
+    again = interrupted(resumed)
+    assert again.samples > saved.samples
+    assert problems(resumed.run.folder, saved) == []
 
 
 @pytest.mark.parametrize("algo", ["gossip", "easgd", "sync"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.prefork import Prefork, Run
+from tests.support.valid_record import problems
 
 GONE_S = 60.0  # for the kernel to clear away what was killed; a guard
 LISTENING, LOOPBACK = "0A", "0100007F"  # in /proc/net/tcp
@@ -75,10 +75,7 @@ class WatchedRun:
         self.run.folder.with_suffix(".skip").touch()
 
     def assert_nothing_left(self) -> None:
-        lines = (self.run.folder / "metrics.jsonl").read_text().split("\n")
-        assert lines.pop() == ""
-        for line in lines:
-            json.loads(line)
+        assert problems(self.run.folder) == [], self.run.err
         deadline = time.monotonic() + GONE_S
         while left := self._left():
             assert time.monotonic() < deadline, f"{left} left: {self.run.err}"
