@@ -22,9 +22,10 @@ NUMBER = (int, float)
 HEADER = {"config": dict, "engine": str, "lines": int, "wall_s": NUMBER}
 STATE = {
     "sim": {"fingerprint": dict, "progress": dict, "vectors": list},
-    "dist": {"time_s": NUMBER, "steps": int, "progress": dict, "next": list, "workers": list, "servers": list},
+    "dist": {"time_s": NUMBER, "progress": dict, "next": list, "workers": list, "servers": list},
 }
-WORKER = {"steps": int, "counters": dict, "vectors": dict, "batches": int, "rng": dict}
+LOST = {"steps": int, "counters": dict}  # a worker that is to start from the others' parameters
+WORKER = {**LOST, "vectors": dict, "batches": int, "rng": dict}
 SERVER = {"counters": dict, "vectors": dict}
 PROGRESS = {"marks": int, "next_samples": int, "next_time": int}
 
@@ -124,12 +125,17 @@ def check_state(state: Any, engine: str, workers: int, path: Path) -> None:
         _check(state["fingerprint"], {"events": int}, "the fingerprint", path)
         tensors = [state["vectors"]]
     else:
-        members = [*filter(None, state["workers"]), *state["servers"]]
+        if None in state["workers"]:  # lost ones, as earlier versions stored them
+            _check(state, {"steps": int}, "the state", path)
+        members = list(state["servers"])
+        for stored in filter(None, state["workers"]):
+            is_lost = isinstance(stored, dict) and "vectors" not in stored
+            _check(stored, LOST if is_lost else WORKER, "a worker", path)
+            if not is_lost:
+                _check(stored["vectors"], {"x": Tensor, "buffers": Tensor}, "a worker", path)
+                members.append(stored)
         for stored in members:
             _check(stored, SERVER, "a server or worker", path)
-        for stored in filter(None, state["workers"]):
-            _check(stored, WORKER, "a worker", path)
-            _check(stored["vectors"], {"x": Tensor, "buffers": Tensor}, "a worker", path)
         if len(state["workers"]) != workers:
             got = f"{path} of {len(state['workers'])} workers"
             raise CheckpointError(f"resume must be a checkpoint of {workers} workers, got {got}")

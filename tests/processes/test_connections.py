@@ -14,6 +14,7 @@ import pytest
 from dsgd.processes.control import Hub
 from dsgd.processes.job import EXIT_ORPHANED
 from dsgd.processes.launch.rendezvous import listen
+from tests.support.any_message import AnyMessage
 from tests.support.cut_connections import cut_off
 from tests.support.prefork import Prefork
 from tests.support.watched_run import ALGORITHMS, BUDGET, LONG, SILENCE_S, SILENT, start
@@ -52,9 +53,11 @@ def test_without_its_snapshots_a_worker_is_replaced(prefork: Prefork, tmp_path: 
 SUBMITTING = """
 import sys, torch
 from types import SimpleNamespace
+from dsgd.processes.frames import VectorLimit
 from dsgd.processes.job import Limits
 from dsgd.processes.worker.process import CoordinatorClient
 job = SimpleNamespace(coordinator=("127.0.0.1", int(sys.argv[1])), token=b"t" * 32, limits=Limits(60.0, 2.0))
+job.snapshot_limit = VectorLimit(1, 1 << 20, 1 << 22)
 client = CoordinatorClient(job)
 client.open_snapshot_channel(0)
 client.listen(lambda message, vectors: client.submit({"key": "k"}, {"x": torch.zeros(1 << 20)}))
@@ -65,7 +68,7 @@ client.wait_for_exit()
 def test_a_process_that_can_send_no_snapshots_ends(tmp_path: Path) -> None:
     """Its other connection lives, over which nothing says so."""
     listener = listen("127.0.0.1")
-    hub = Hub(listener, b"t" * 32, print)
+    hub = Hub(listener, b"t" * 32, print, AnyMessage())
     command = [sys.executable, "-c", SUBMITTING, str(listener.getsockname()[1])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     is_cut = False

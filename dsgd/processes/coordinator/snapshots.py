@@ -157,7 +157,7 @@ def combine_totals(
     whose waiting counts; bytes, staleness and lost messages count of all."""
     workers = {node: known[node] for node in range(experiment.nodes) if node in known}
     told = {node: counters for node, (_, counters) in workers.items() if counters}
-    staleness = [own["staleness"] for own in told.values()]
+    staleness = [own.get("staleness", (0, 0, 0)) for own in told.values()]
     total, count = (sum(own[i] for own in staleness) for i in range(2))
     busy = [own["busy_s"] for node, own in told.items() if node in alive and time_s > 0]
     if samples is None:
@@ -172,4 +172,4 @@ def combine_totals(
         staleness_max=max((own[2] for own in staleness), default=0),
     )
     steps = max((steps for steps, _ in workers.values()), default=0)
-    return RunTotals(counters, steps, missed=sum(own["missed"] for own in told.values()))
+    return RunTotals(counters, steps, missed=sum(own.get("missed", 0) for own in told.values()))
