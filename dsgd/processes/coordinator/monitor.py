@@ -9,7 +9,6 @@ from queue import SimpleQueue
 from typing import Any
 
 from torch import Tensor
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engine.trace import TraceRow
 from dsgd.processes.control import Client, Hub, Message
@@ -17,8 +16,8 @@ from dsgd.processes.coordinator.membership import Member, Membership
 from dsgd.processes.coordinator.schedule import SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
 from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot, combine_totals
+from dsgd.processes.coordinator.start import RunStart, StartFailed
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
-from dsgd.processes.launch.rendezvous import listen, serve_store
 
 EVENT_POLL_S = 0.01
 TOTAL_INTERVAL_S = 0.01  # between two messages to a worker about the samples of all
@@ -26,7 +25,6 @@ TOTALS_PER_S = 2000  # to all workers together, at most
 COORDINATOR_HEARTBEAT_S = 1.0
 BLAME_DELAY_S = 1.5  # after a complaint, to find out who caused it
 CLOSE_TIMEOUT_S = 5.0
-FIRST_PASS_TIMEOUT_S = 900.0  # for all to be ready, of whom none is silent: a first pass may compile the model
 
 
 class RunMonitor:
@@ -52,18 +50,16 @@ class RunMonitor:
         self._experiment = job.experiment
         self._hub = hub
         self._log = log
-        self._phase = "joining"  # then preparing, training, ending, over
-        self._phase_began = self._total_sent = self._heartbeat_sent = self._arrived = time.monotonic()
+        self._phase = "starting"  # then training, ending, over
+        self._starting = RunStart(job, self.members, self._send)
+        self._total_sent = self._heartbeat_sent = time.monotonic()
         self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
         self._start_s = 0.0  # of the training clock, where this process began
         self._end_s: float | None = None
         self._ended_with: RunTotals | None = None  # the last mark, or the checkpoint that ends the run
         self._concluded_with: RunTotals | None = None  # the mark of the verdict
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
-        self._store: TCPStore | None = None
-        self._on_gpus: set[int] = set()  # workers
         self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
-        self._parents_to_come = job.experiment.nodes - len(job.devices)  # of other commands, one for each worker
         self._closing = threading.Event()
         self._outcome = "failed"
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
@@ -154,8 +150,8 @@ class RunMonitor:
             for member in self.members.silent(now):
                 self._lose(member, f"has been silent for {self._job.limits.timeout_s:g} s")
                 self._give_up(member)
-            if self._phase in ("joining", "preparing"):
-                self._prepare(now)
+            if self._phase == "starting":
+                self._start_training(now)
             elif self._phase == "training":
                 self._train(now)
 
@@ -165,40 +161,23 @@ class RunMonitor:
             self._heartbeat_sent = now
             self._send([*self._member_clients, *self._observers], {"kind": "heartbeat"})
 
-    def _prepare(self, now: float) -> None:
-        """Send all addresses when all members have joined, and start training when all are ready. Whoever has joined
-        must not be silent; for those who have not there is a limit of time since somebody came last."""
-        experiment, members = self._experiment, self.members.members
-        timeout_s = self._job.limits.timeout_s
+    def _start_training(self, now: float) -> None:
+        """Start training when all members are ready."""
         if self.stop_requested.is_set():
             self._end("interrupted")
-        elif self._phase == "joining" and all(member.is_connected and member.joined for member in members):
-            self._phase, self._phase_began = "preparing", now
-            if experiment.algo.lockstep and experiment.nodes > 1 and self._on_gpus:
-                if on_cpu := set(range(experiment.nodes)) - self._on_gpus:
-                    gpu, cpu = min(self._on_gpus), min(on_cpu)
-                    return self._fail(
-                        f"engine.gpus_per_node must be set where only some workers find GPUs: worker {gpu} has, "
-                        f"worker {cpu} has none"
-                    )
-                self._store = serve_store(listen(self._job.coordinator[0]))
-            for member in members:
-                self._send_addresses(member)
-        elif self._phase == "preparing" and all(member.ready for member in members):
+            return
+        try:
+            is_ready = self._starting.advance(now)
+        except StartFailed as error:
+            self._fail(str(error), error.culprit)
+            return
+        if is_ready:
             self._phase = "training"
             self._time_origin = time.monotonic() - self._start_s
             self.schedule.checkpoint_time = now
-            for member in members:
+            for member in self.members.members:
                 member.heard = now
                 self._send_go(member)
-        elif self._phase == "joining":
-            limit_s = max(timeout_s, JOIN_TIMEOUT_S * (self._parents_to_come > 0))
-            if now - self._arrived > limit_s:
-                late = [member.name for member in members if not (member.is_connected and member.joined)]
-                self._fail(f"{', '.join(late)} did not come within {limit_s:g} s", late[0])
-        elif now - self._phase_began > max(timeout_s, FIRST_PASS_TIMEOUT_S):
-            late = [member.name for member in members if not member.ready]
-            self._fail(f"{', '.join(late)} did not get ready within {now - self._phase_began:.0f} s", late[0])
 
     def _train(self, now: float) -> None:
         """Request marks and checkpoints that are due, and the last mark when the budget is used up."""
@@ -238,12 +217,6 @@ class RunMonitor:
             if client is not None:
                 self._hub.send(client, message, droppable=droppable)
 
-    def _send_addresses(self, member: Member) -> None:
-        addresses = [other.address for other in self.members.members]
-        port = None if self._store is None else self._store.port
-        message = {"kind": "addresses", "addresses": addresses, "store": port}
-        self._send([member.client], {**message, "steps": member.steps, "counters": member.counters})
-
     def _send_go(self, member: Member) -> None:
         message = {"kind": "go", "time_s": self.time_s, "samples": self.members.samples, "own_steps": member.steps}
         self._send([member.client], message)
@@ -261,22 +234,19 @@ class RunMonitor:
             elif isinstance(client.owner, Member):
                 self._disconnected(client.owner, client)
         elif role in ("agent", "evaluator"):
-            self._arrived = time.monotonic()
+            self._starting.came(message)
             self._observers.append(client)
             if role == "evaluator":
                 client.owner = self.evaluators.join(client, message["name"])
-            else:
-                self._parents_to_come -= 1
         elif isinstance(client.owner, EvaluatorClient):
             if message["kind"] == "evaluated":  # the others are heartbeats
                 self.evaluators.receive(client.owner, message)
         elif message["kind"] == "interrupt":  # by a parent
             self.stop_requested.set()
         elif self._phase != "over" and message["kind"] == "hello":
-            self._arrived = time.monotonic()
+            self._starting.came(message)
             client.owner = self.members[message["node"]]
             if role == "node":
-                self._on_gpus |= {message["node"]} if message.get("gpus") else set()
                 self._join(client.owner, client, (message["host"], message["port"]))
             else:
                 self._open_snapshots(client.owner, client)
@@ -332,7 +302,7 @@ class RunMonitor:
             self._log(f"{member.name} is back, as a new process")
             others = [other.client for other in self.members.members if other is not member]
             self._send(others, {"kind": "moved", "node": member.node, "host": address[0], "port": address[1]})
-            self._send_addresses(member)
+            self._starting.send_addresses(member)
 
     def _add_snapshot(self, member: Member, message: Message, vectors: dict[str, Tensor]) -> None:
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
@@ -367,9 +337,9 @@ class RunMonitor:
             member.snapshots = None
         else:
             return
-        if not member.joined:
-            self._lose(member, "has died")
-        elif member.client is None and member.snapshots is None:
+        if not member.joined:  # whoever it was: for the worker there is still time to come
+            return
+        if member.client is None and member.snapshots is None:
             member.half_gone = None
             self._give_up(member)
         else:
@@ -399,10 +369,9 @@ class RunMonitor:
         if self._phase == "over":
             return
         member.lost = True
-        starting = self._phase in ("joining", "preparing")
         line = f"{member.name} {how}" + (f" after {member.steps} steps" if self._phase == "training" else "")
         needed = member.is_server or self._experiment.algo.lockstep or not self.members.live_workers
-        if starting:
+        if self._phase == "starting":
             self._fail(line, member.name)
         elif needed and not member.ended:
             name = type(self._experiment.algo).__name__.lower()

@@ -32,6 +32,9 @@ def told(gpus: Sequence[bool], algo: str) -> tuple[Message, RunMonitor]:
         monitor = RunMonitor(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
         monitor.start()
         lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in gpus]
+        others = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in gpus]
+        for rank, line in enumerate(others):
+            line.send({"kind": "hello", "role": "snapshots", "node": rank})
         for rank, (line, has) in enumerate(zip(lines, gpus, strict=True)):
             line.send({"kind": "hello", "role": "node", "node": rank, "host": "127.0.0.1", "port": 1, "gpus": has})
         while (message := lines[0].receive())["kind"] == "heartbeat":
@@ -39,7 +42,7 @@ def told(gpus: Sequence[bool], algo: str) -> tuple[Message, RunMonitor]:
         port = message.get("store")
         assert port is None or {host for host, bound in ports() if bound == port} == {LOOPBACK}
         monitor.close("failed")
-        for line in lines:
+        for line in (*lines, *others):
             line.socket.close()
     return message, monitor
 
