@@ -6,9 +6,10 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 # Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -42,6 +43,14 @@ class Interruption:
         self.over = True
 
 
+def raise_swallowed(handlers: Iterable[Any]) -> None:
+    """Raise KeyboardInterrupt if one of these handlers has done so and was not heard: Python drops what is raised in a
+    destructor, and libraries what is raised where they call back."""
+    for handler in handlers:
+        if isinstance(handler, Interruption) and handler.asked and not handler.over:
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def blocked(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
     """Keep signals from this thread inside of the block, at whose end they come; yields the mask before."""
@@ -73,6 +82,7 @@ def signal_pipe() -> Iterator[CaughtSignals]:
         for number in STOP_SIGNALS:
             signal.signal(number, lambda received, frame: caught.append(received))
         signal.signal(signal.SIGCHLD, lambda received, frame: None)
+        raise_swallowed(previous.values())
         yield CaughtSignals(reading, caught)
     finally:
         for number, handler in previous.items():
@@ -143,6 +153,7 @@ def remembered(numbers: Sequence[signal.Signals]) -> Iterator[StopRequests]:
 
     previous = {number: signal.signal(number, remember) for number in numbers}
     try:
+        raise_swallowed(previous.values())
         yield requests
     finally:
         for number, handler in previous.items():

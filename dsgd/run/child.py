@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from dsgd.host.signals import STOP_SIGNALS, blocked, end_with_parent
+from dsgd.host.signals import STOP_SIGNALS, blocked, end_with_parent, raise_swallowed
 
 EXIT_INTERRUPTED = 130
 
@@ -50,6 +50,7 @@ def told_by_child(function: Callable[[], str], ended: Callable[[], None] = lambd
     # handlers that raise would do so inside of os.fork, where exceptions are lost
     handlers = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
     try:
+        raise_swallowed(handlers.values())
         with blocked(STOP_SIGNALS) as mask:
             child = os.fork()
             if child == 0:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
-from dsgd.host.signals import STOP_SIGNALS, Interruption, StopRequests, remembered
+from dsgd.host.signals import STOP_SIGNALS, Interruption, StopRequests, remembered, signal_pipe
 
 
 def test_a_second_ctrl_c_waits_for_what_is_being_written() -> None:
@@ -70,3 +74,19 @@ def test_a_command_is_interrupted_until_its_work_is_over() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert interruption.asked == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("begin", [signal_pipe, partial(remembered, STOP_SIGNALS)])
+def test_an_interruption_that_somebody_swallowed_is_heard_when_the_run_begins(
+    begin: Callable[[], AbstractContextManager[object]],
+) -> None:
+    interruption = Interruption()
+    before = signal.signal(signal.SIGTERM, interruption)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt), begin():
+            pass
+        assert signal.getsignal(signal.SIGTERM) is interruption
+    finally:
+        signal.signal(signal.SIGTERM, before)
