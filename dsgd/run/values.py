@@ -31,7 +31,7 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class
     that has no such field does not get it. Raises ConfigError."""
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{group} must be a group of keys, got {values!r}")
+        raise ConfigError(f"{group} must be a group of keys, got {shown(values)}")
     cls = cls or locate(values.get("_target_"), group)
     hints = _hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
@@ -58,7 +58,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def locate(path: Any, group: str) -> Any:
     """Import the dataclass that `_target_` names. Raises ConfigError."""
-    rule = f"{group}._target_ must be the import path of a dataclass, got {path!r}"
+    rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
     module, _, name = str(path).rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -72,7 +72,7 @@ def locate(path: Any, group: str) -> Any:
 def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
     """Return the value. Raises ValueError if it is none of the choices."""
     if value not in choices:
-        raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+        raise ValueError(f"{key} must be one of {', '.join(choices)}, got {shown(value)}")
     return value
 
 
@@ -87,11 +87,11 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         return checked(value, rest[0], key)
     if origin is list:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{key} must be a list, got {value!r}")
+            raise ConfigError(f"{key} must be a list, got {shown(value)}")
         return [checked(item, typing.get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value)]
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {value!r}")
+            raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {shown(value)}")
         of_key, of_value = typing.get_args(hint)
         if of_key is int:
             value = with_numbers(value)
@@ -131,8 +131,8 @@ def shown(value: Any) -> str:
     """Return a value as it may stand in a line."""
     try:
         text = repr(value)
-    except ValueError:  # more digits than Python prints
-        return "a number of thousands of digits"
+    except (ValueError, RecursionError):  # more digits than Python prints, or deeper than it goes
+        return f"a very long {type(value).__name__}"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
