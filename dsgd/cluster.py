@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,6 +116,7 @@ class Stall:
                 raise ValueError(f"stalls: {name} must be a number, got {value!r}")
             if not value >= 0 or (name in ("duration_s", "every_s") and value == 0):
                 raise ValueError(f"stalls: {name} must be > 0, got {value}")
-            if value > LONGEST_S:
+            for_good = name == "duration_s" and math.isinf(value)
+            if value > LONGEST_S and not for_good:
                 raise ValueError(f"stalls: {name} must be <= {LONGEST_S:g}, got {value}")
         return Stall(**entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -251,6 +252,15 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert [part for part in parts if part not in result.err] == []
     assert list(tmp_path.iterdir()) == []
     assert sys.argv == before
+
+
+@pytest.mark.parametrize("algo", ["sync", "easgd"])
+def test_a_rate_at_its_limit_is_a_run_that_diverges(algo: str, tmp_path: Path) -> None:
+    """It is a result, in the simulator and in any precision."""
+    command = (f"algo={algo}", "engine=sim", "nodes=2", "optimizer.lr=1e30", "optimizer.weight_decay=1e30")
+    result = call(*command, "budget.epochs=1", f"hydra.run.dir={tmp_path}/run")
+    assert result.status == 0, result.err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "diverged"
 
 
 def split(line: str) -> list[str]:
