@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,13 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
     import tempfile
 
     import torch
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     from dsgd.host.signals import signal_pipe
     from dsgd.problem.problem import build_problem
+    from dsgd.processes.calibration.calibrate import WORKER_WAIT_S
     from dsgd.processes.launch.parent import Parent
-    from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of
+    from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of, open_store, serve_store
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     experiment = config.experiment
@@ -84,10 +87,11 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
             raise ConfigError(f"nodes must be {where.nodes}, the processes started, got {experiment.nodes}")
         devices = [torch.device(name) for name in devices_by_rank[where.rank]]
         try:
-            place = (master_of(where), where.master_port, None)
+            store = open_store(where, time.monotonic() + WORKER_WAIT_S)
+            host = master_of(where)
         except NoMeeting as error:
             raise ConfigError(str(error)) from error
-        return _take_part(config, devices, where.rank, *place, out, steps, link_s)
+        return _take_part(config, devices, where.rank, store, host, out, steps, link_s)
     build_problem(experiment)  # data files that cannot be read are found here, once
     listener = listen("127.0.0.1")
     port: int = listener.getsockname()[1]
@@ -98,8 +102,12 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
             devices = [torch.device(name) for name in devices_by_rank[rank]]
 
             def main(again: bool, rank: int = rank, devices: Sequence[torch.device] = devices) -> int:
-                fd = listener.fileno() if rank == 0 else None
-                return _take_part(config, devices, rank, "127.0.0.1", port, fd, out, steps, link_s)
+                if rank == 0:
+                    store = serve_store(listener)
+                else:
+                    listener.close()
+                    store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+                return _take_part(config, devices, rank, store, "127.0.0.1", out, steps, link_s)
 
             children.append(parent.start(f"worker {rank}", main, quiet=rank > 0))
         listener.close()
@@ -111,22 +119,18 @@ def _take_part(
     config: RunConfig,
     devices: Sequence[Any],
     rank: int,
+    store: Any,
     host: str,
-    port: int,
-    listening: int | None,
     out: Path,
     steps: int,
     link_s: float,
 ) -> int:
-    """Run one worker of the calibration. host, port: of the store. listening: descriptor of rank 0's socket there."""
-    from datetime import timedelta
-
+    """Run one worker of the calibration. host: of the store, at which rank 0's machine is reached."""
     import torch
-    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
-    from dsgd.processes.calibration.calibrate import WORKER_WAIT_S, CalibrationFailed, calibrate
+    from dsgd.processes.calibration.calibrate import CalibrationFailed, calibrate
     from dsgd.processes.calibration.measure import as_cluster_yaml
     from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.writer import write_atomically
@@ -135,22 +139,13 @@ def _take_part(
     torch.set_num_threads(config.engine.threads or 1)
     experiment = config.experiment
     problem = build_problem(experiment)
-    where = launch(os.environ)
-    store = TCPStore(
-        host,
-        port,
-        is_master=rank == 0 and not where.agent_store,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=WORKER_WAIT_S),
-        master_listen_fd=listening,
-    )
 
     def say(line: str) -> None:
         if rank == 0:
             print(line, file=sys.stderr, flush=True)
 
     try:
-        address = _local_address(address_of(host), port)
+        address = _local_address(address_of(host), store.port)
         found = calibrate(experiment, problem, devices, store, rank, address, steps, link_s, say)
     except (CalibrationFailed, NoMeeting) as error:
         print(f"calibration: {error}", file=sys.stderr)

@@ -22,6 +22,7 @@ from dsgd.experiment import Experiment
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem
 from dsgd.processes.calibration.measure import Jitter, MeasuredLink, fit_jitter, measure_link
+from dsgd.processes.launch.key_exchange import new_key_pair, seal, unseal
 from dsgd.processes.launch.rendezvous import new_token
 from dsgd.processes.pairwise.channel import Unreachable
 from dsgd.processes.pairwise.plane import Plane
@@ -144,14 +145,25 @@ def calibrate(
 
 def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> Plane:
     """Connect this worker to the pairwise plane of all workers."""
-    if rank == 0:
-        store.set("token", new_token())
-    token = bytes.fromhex(store.get("token").decode())
+    token = _shared_token(store, rank, p)
     log = partial(print, file=sys.stderr, flush=True)
     plane = Plane(rank, p, address, token, problem.dimension, problem.dtype, WORKER_WAIT_S, WORKER_WAIT_S / 10, log)
     store.set(f"plane/{rank}", json.dumps((address, plane.port)))
     plane.connect([tuple(json.loads(store.get(f"plane/{other}"))) for other in range(p)])
     return plane
+
+
+def _shared_token(store: Store, rank: int, p: int) -> bytes:
+    """Return a token that all workers have, and nobody who reads the store."""
+    own = new_key_pair()
+    store.set(f"public/{rank}", own.public)
+    if rank > 0:
+        return unseal(store.get(f"sealed/{rank}").decode(), own, store.get("public/0").decode(), f"calibration/{rank}")
+    token = bytes.fromhex(new_token())
+    for other in range(1, p):
+        public = store.get(f"public/{other}").decode()
+        store.set(f"sealed/{other}", seal(token, own, public, f"calibration/{other}"))
+    return token
 
 
 def pairs(p: int) -> Iterator[tuple[int, int]]:
