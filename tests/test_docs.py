@@ -14,8 +14,15 @@ from dsgd.run.values import ConfigError
 from tests.support.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/real_processes.md")
-DOCUMENTS += ("docs/fast_simulator.md", "docs/imagenet.md", "docs/own_data.md", "docs/recipes.md", "docs/slurm.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+DOCUMENTS += (
+    "docs/real_processes.md",
+    "docs/fast_simulator.md",
+    "docs/imagenet.md",
+    "docs/own_data.md",
+    "docs/recipes.md",
+    "docs/slurm.md",
+)
 
 
 def commands(program: str) -> list[list[str]]:
