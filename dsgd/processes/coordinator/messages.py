@@ -103,7 +103,7 @@ class MessageRules:
         self._rng = stream("algorithm", 0, 0).bit_generator.state
         node: Mapping[str, Check] = {"node": self._is_node}
         self._hellos: dict[Any, Mapping[str, Check]] = {
-            "node": {**node, "host": _is_host, "port": _is_port},
+            "node": {**node, "host": _is_host, "port": _is_port, "gpus": _is_truth},
             "snapshots": node,
             "evaluator": {"name": _is_text},
             "agent": {},

@@ -30,7 +30,7 @@ from tests.support.cases import prepared
 TOKEN = bytes(32)
 DEADLINE_S = 60.0
 NAN, INFINITY = float("nan"), float("inf")
-NODE = {"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1}
+NODE = {"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1, "gpus": False}
 SNAPSHOTS = {"kind": "hello", "role": "snapshots", "node": 0}
 EVALUATOR = {"kind": "hello", "role": "evaluator", "name": "evaluator 0"}
 AGENT = {"kind": "hello", "role": "agent"}
@@ -218,6 +218,7 @@ def test_a_first_message_that_says_nothing_of_use_ends_the_connection(listening:
         *({**hello, "node": node} for hello in (NODE, SNAPSHOTS) for node in (-1, 3, 1.0, True, "0", None, [0])),
         *({**NODE, "host": host} for host in ("coordinator.example", "", 5, None, "127.0.0.1" * 100)),
         *({**NODE, "port": port} for port in (0, -1, 1 << 16, 1.0, True, "1", None)),
+        *({**NODE, "gpus": gpus} for gpus in (0, None, "no")),
         *({**EVALUATOR, "name": name} for name in (5, None, [])),
     ):  # fmt: skip
         assert not listening.hears(message), message

@@ -292,7 +292,7 @@ def test_what_is_evaluated_while_the_run_ends_is_not_lost(monkeypatch: pytest.Mo
         monitor = RunMonitor(job, hub, print, None)
         first, worker, last = lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in range(3)]
         first.send({"kind": "hello", "role": "evaluator", "name": "evaluator 0"})
-        worker.send({"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1})
+        worker.send({"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1, "gpus": False})
         last.send({"kind": "hello", "role": "evaluator", "name": "evaluator 1"})
         heard = []
         while len(heard) < 3:
