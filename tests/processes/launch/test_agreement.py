@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -125,23 +126,33 @@ def test_an_objection_reaches_all_and_nothing_is_left(agent: Agent) -> None:
     assert agent.keys() == []
 
 
-def test_who_does_not_come_is_named_and_nothing_is_left(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "JOIN_TIMEOUT_S", 2.0)
-    outcomes = [meeting(agent.launch(rank, 3)) for rank in (0, 2)]
-    lines = set(map(failure, outcomes))
-    assert lines == {f"rank 1 did not come within 2 s to MASTER_ADDR=127.0.0.1 MASTER_PORT={agent.store.port}"}
+def test_who_does_not_come_is_named_and_nothing_is_left(agent: Agent) -> None:
+    """Rank 2 is the test, whose answer is there already; rank 1 does not come."""
+    launch, store, outcome = agent.launch(0, 3), agent.client(), Future[str]()
+    key = f"dsgd/{launch.job}"
+    store.set(f"{key}/2", json.dumps({"objection": "", "public": PUBLIC}))
+
+    def invite() -> None:
+        with pytest.raises(NoMeeting) as error:
+            agreement._invite(launch, agent.client(), OFFER, time.monotonic())
+        outcome.set_result(str(error.value))
+
+    threading.Thread(target=invite, daemon=True).start()
+    verdict = json.loads(store.get(f"{key}/verdict"))
+    store.delete_key(f"{key}/2")
+    line = f"rank 1 did not come within 25 s to MASTER_ADDR=127.0.0.1 MASTER_PORT={agent.store.port}"
+    assert verdict == {"objection": line, "sealed": {}}
+    assert outcome.result(PATIENCE_S) == line
     assert agent.keys() == []
 
 
-def test_who_leaves_nothing_behind_may_be_alone_with_a_dead_rank_0(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 0 has offered, and is gone: the other takes its answer back."""
-    monkeypatch.setattr(agreement, "JOIN_TIMEOUT_S", 1.0)
+def test_who_is_left_alone_by_rank_0_takes_its_answer_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has offered, and is gone."""
     monkeypatch.setattr(agreement, "VERDICT_MARGIN_S", 0.5)
     key = f"dsgd/{agent.launch(0).job}"
     agent.store.set(key, offered())
-    assert failure(meeting(agent.launch(1))).startswith("rank 1: rank 0 no longer answers at MASTER_ADDR=127.0.0.1")
+    with pytest.raises(NoMeeting, match=r"^rank 1: rank 0 no longer answers at MASTER_ADDR=127\.0\.0\.1 MASTER_PORT="):
+        agreement._attend(agent.launch(1), agent.client(), lambda _: None, time.monotonic())
     assert agent.keys() == [key]
 
 
