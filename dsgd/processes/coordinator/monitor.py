@@ -359,10 +359,13 @@ class RunMonitor:
             self._hub.drop(client)
 
     def _give_up(self, member: Member) -> None:
-        """Stop waiting for the snapshots that a member was asked for."""
-        if self._phase != "over":
-            self.schedule.give_up(member)
-            self._pass_on_complete()
+        """Stop waiting for the snapshots that a member was asked for. In lock-step the last mark needs all workers."""
+        if self._phase == "over":
+            return
+        if self._experiment.algo.lockstep and member.lost and not self.schedule.has_last(member.node):
+            return self._fail_without(member, f"{member.name} was lost before its last mark had come")
+        self.schedule.give_up(member)
+        self._pass_on_complete()
 
     def _lose(self, member: Member, how: str) -> None:
         """Go on without a member, or end the run."""
@@ -374,10 +377,13 @@ class RunMonitor:
         if self._phase == "starting":
             self._fail(line, member.name)
         elif needed and not member.ended:
-            name = type(self._experiment.algo).__name__.lower()
-            self._fail(f"{line}; {name} cannot go on without it", member.name)
-        else:
+            self._fail_without(member, line)
+        elif not self._experiment.algo.lockstep:
             self._log(f"{line}; the others go on")
+
+    def _fail_without(self, member: Member, line: str) -> None:
+        name = type(self._experiment.algo).__name__.lower()
+        self._fail(f"{line}; {name} cannot go on without it", member.name)
 
     def _fail(self, error: str, culprit: str | None = None) -> None:
         self.culprit = self.culprit or culprit

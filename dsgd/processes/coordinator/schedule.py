@@ -94,6 +94,10 @@ class SnapshotSchedule:
                 self._drop(mark)
         return True
 
+    def has_last(self, node: int) -> bool:
+        """Return whether a node has handed in its part of the mark at the end."""
+        return any(mark.key == LAST and node in mark.snapshots for mark in self._queue)
+
     def retry_checkpoint(self, key: str) -> None:
         """Drop a checkpoint whose step a worker has passed already; the next one will be further ahead."""
         if self._checkpoint is not None and self._checkpoint.key == key:

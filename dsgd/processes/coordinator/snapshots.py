@@ -95,6 +95,8 @@ class PendingSnapshots:
         workers = self.of(range(experiment.nodes))
         time_s = max((s.time_s for s in workers), default=0.0) if self.time_s is None else self.time_s
         known = {**self.absent, **{node: (s.steps, s.counters) for node, s in self.snapshots.items()}}
+        if experiment.budget.time_s is not None:  # what a step found that began before it and ended after it
+            time_s = min(time_s, experiment.budget.time_s)
         floor_s, floor_samples = self.floor
         totals = combine_totals(experiment, max(time_s, floor_s), self.samples, known, self.snapshots)
         counters = totals.counters
