@@ -87,10 +87,9 @@ def test_a_process_that_can_send_no_snapshots_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algo", ["gossip", "sync", "easgd"])
-def test_a_worker_that_is_stopped_before_it_has_joined_ends_the_run(
-    prefork: Prefork, tmp_path: Path, algo: str
-) -> None:
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG, SILENT)
+def test_a_worker_that_is_stopped_before_training_ends_the_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    """Before it has joined, or while it warms up, which takes a minute."""
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG, SILENT, "+data.step_s=60")
     watched.run.until(lambda: "worker 1" in watched.observe())
     os.kill(watched.observe()["worker 1"], signal.SIGSTOP)
     watched.assert_ends("failed", 1)
