@@ -110,12 +110,13 @@ class MessageRules:
         }
         failed: Mapping[str, Check] = {"error": _is_text, "suspect": self._is_suspect, "caused_by_peer": _is_truth}
         steps: Mapping[str, Check] = {"steps": _is_whole}
+        heartbeat: Mapping[str, Check] = {**steps, "counters": _are_counters}
         self._kinds: dict[str | None, dict[str, Mapping[str, Check]]] = {
             None: {"failed": failed},  # before it could say who it is
             "node": {
                 "ready": {},
                 "steps": steps,
-                "heartbeat": {**steps, "counters": _are_counters},
+                "heartbeat": heartbeat,
                 "ended": {**steps, "time_s": _is_time},
                 "missed": {**steps, "key": _is_key},
                 "failed": failed,
@@ -125,7 +126,7 @@ class MessageRules:
                     **steps, "key": _is_key, "time_s": _is_time, "counters": _are_counters, "extra": self._is_extra
                 },
             },
-            "evaluator": {"heartbeat": {}, "evaluated": {}, "failed": failed},
+            "evaluator": {"heartbeat": heartbeat, "evaluated": {}, "failed": failed},
             "agent": {"interrupt": {}},
         }  # fmt: skip
 
@@ -136,16 +137,17 @@ class MessageRules:
             role = message.get("role")
             if not isinstance(role, str) or role not in self._hellos:
                 raise BadFrame("a hello named no part in the run")
-            self._check_fields(message, self._hellos[role])
+            self._check_fields(message, {"role": _is_text, **self._hellos[role]})
             client.role, client.node = role, message.get("node") if role in ("node", "snapshots") else None
             if role == "snapshots":
                 client.place, client.limit = f"snapshots of node {client.node}", self._limit
-        elif kind not in self._kinds[client.role] or "role" in message:
+        elif kind not in self._kinds[client.role]:
             raise BadFrame("a message came from a process that does not send such")
         else:
-            self._check_fields(message, self._kinds[client.role][kind])
-            if kind == "evaluated" and not _is_text(message.get("error")) and not _are_sums(message.get("sums")):
-                raise BadFrame("an evaluated message had no possible sums")
+            expected = self._kinds[client.role][kind]
+            if kind == "evaluated":
+                expected = {"error": _is_text} if "error" in message else {"sums": _are_sums}
+            self._check_fields(message, expected)
             if kind in ("heartbeat", "snapshot") and client.node is not None:
                 self._check_counters(client.node, message["counters"])
             if kind == "snapshot":
@@ -159,6 +161,8 @@ class MessageRules:
         for field, is_right in expected.items():
             if field not in message or not is_right(message[field]):
                 raise BadFrame(f"a {message['kind']} message had no possible {field}")
+        if message.keys() - expected.keys() - {"kind"}:
+            raise BadFrame(f"a {message['kind']} message had a field that it may not have")
 
     def _check_counters(self, node: int, counters: Mapping[str, Any]) -> None:
         staleness = counters.get("staleness", [0, 0, 0])

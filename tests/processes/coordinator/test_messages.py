@@ -152,7 +152,7 @@ def test_what_processes_send_is_heard(listening: Listening, traced: Listening, l
     assert listening.hears(SNAPSHOTS, SNAPSHOT, vectors=model())
     assert listening.hears(SNAPSHOTS, CHECKPOINT, vectors=model(velocity=vector(), **kept))
     assert listening.hears({**SNAPSHOTS, "node": 2}, of_server, vectors={"x": vector(), "m": vector()})
-    assert listening.hears(EVALUATOR, {"kind": "heartbeat"})
+    assert listening.hears(EVALUATOR, {"kind": "heartbeat", "steps": 0, "counters": {}})
     assert listening.hears(EVALUATOR, {"kind": "evaluated", "sums": [[NAN, 1, 1, 5], [INFINITY, 0, 0, 0]]})
     assert listening.hears(EVALUATOR, {"kind": "evaluated", "error": "no"})
     assert listening.hears(AGENT, {"kind": "interrupt"})
@@ -199,6 +199,7 @@ OF_NODES = [
     *({**FAILED, "caused_by_peer": by_peer} for by_peer in (None, 0, "no")),
     *(without(message, field) for message in (HEARTBEAT, ENDED, MISSED, FAILED) for field in message),
     {"kind": "snapshot"}, {"kind": "evaluated"}, {"kind": "interrupt"}, {"kind": "no such"}, {"kind": ""},
+    *({**message, "more": 1} for message in (HEARTBEAT, ENDED, MISSED, FAILED, {"kind": "ready"})),
     NODE, SNAPSHOTS, EVALUATOR, {"kind": "ready", "role": "evaluator"},
     {"kind": "ready", "vectors": [["x", "float64", 1]]},
 ]  # fmt: skip
@@ -218,6 +219,7 @@ def test_a_first_message_that_says_nothing_of_use_ends_the_connection(listening:
         *({**hello, "node": node} for hello in (NODE, SNAPSHOTS) for node in (-1, 3, 1.0, True, "0", None, [0])),
         *({**NODE, "host": host} for host in ("coordinator.example", "", 5, None, "127.0.0.1" * 100)),
         *({**NODE, "port": port} for port in (0, -1, 1 << 16, 1.0, True, "1", None)),
+        *({**hello, "gpus": True} for hello in (SNAPSHOTS, EVALUATOR, AGENT)),
         *({**NODE, "gpus": gpus} for gpus in (0, None, "no")),
         *({**EVALUATOR, "name": name} for name in (5, None, [])),
     ):  # fmt: skip
@@ -375,6 +377,7 @@ def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
         (EVALUATOR, {"kind": "evaluated"}),
         (SNAPSHOTS, {"kind": "snapshot"}),
         (SNAPSHOTS, {"kind": "heartbeat"}),
+        ({**AGENT, "gpus": True}, {"kind": "interrupt"}),  # which of the nodes is on them?
         (AGENT, NODE),
         (AGENT, {"kind": "evaluated"}),
     ],
