@@ -1,0 +1,167 @@
+"""Draw what happens to a run from a number, and say how the run may end: the rules by which every trial is judged.
+
+The rules are those of the table in docs/real_processes.md.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+
+TIMEOUT_S = 4.0  # engine.timeout_s: silence that nobody may keep
+NODES = 3
+STEPS = 100
+MARK_STEPS = 10
+MARKS = STEPS // MARK_STEPS
+UNDER_TORCHRUN = 0.1  # share of the schedules; there a run has two workers
+
+LOCKSTEP = {"sync": ("algo=sync",), "dpsgd": ("algo=dpsgd",), "delayfree": ("algo=delayfree", "algo.tau=4")}
+FREE_RUNNING = {
+    "gossip": ("algo=gossip",),
+    "gossip push": ("algo=gossip", "algo.mode=push"),
+    "easgd": ("algo=easgd", "algo.tau=2"),
+    "easgd 2 servers": ("algo=easgd", "algo.tau=2", "algo.servers=2"),
+    "downpour": ("algo=downpour",),
+    "downpour 2 servers": ("algo=downpour", "algo.servers=2"),
+}
+ALGORITHMS = {**LOCKSTEP, **FREE_RUNNING}
+CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 2}  # steps after which all that was under way has come
+
+# kinds of faults by victim, with their weights
+KINDS = {
+    "worker": {
+        "kill": 4, "stop": 2, "pause": 3, "long pause": 2, "cut control": 1, "cut snapshots": 2, "cut peer": 2,
+    },
+    "server": {"kill": 3, "stop": 1, "pause": 2, "long pause": 1, "cut control": 1, "cut snapshots": 1},
+    "evaluator": {"kill": 2, "stop": 1, "pause": 1, "cut control": 1},
+    "coordinator": {"kill": 3, "stop": 2, "pause": 3, "long pause": 1},
+    "command": {"kill": 3, "pause": 2},
+    "signals": {"INT": 3, "TERM": 2, "USR1": 2, "USR2": 1, "INT INT": 2, "USR1 TERM": 2},
+    "disk": {"full": 1},
+}  # fmt: skip
+VICTIMS = {"worker": 8, "server": 3, "evaluator": 1, "coordinator": 3, "command": 2, "signals": 5, "disk": 2}
+
+# How a run may end. lost: without a summary, since whoever writes it was killed. none: before there was a record.
+COMPLETED, FAILED, INTERRUPTED, LOST, NONE = "completed", "failed", "interrupted", "lost", "none"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one victim, and when.
+
+    kind: of KINDS. name: of the process, like `worker 2`, or `command`, `signals`, `disk`. phase: start: delay_s after
+    the command was typed, or as soon as the victim is there | marks: delay_s after that many marks were evaluated |
+    end: delay_s after the last mark. pause_s: of a pause; else 0."""
+
+    kind: str
+    name: str
+    phase: str
+    marks: int
+    delay_s: float
+    pause_s: float
+
+    @property
+    def victim(self) -> str:
+        return self.name.partition(" ")[0]
+
+    @property
+    def numbers(self) -> list[signal.Signals]:
+        """Return the signals that a victim named `signals` is sent."""
+        return [signal.Signals[f"SIG{name}"] for name in self.kind.split()]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One run and what happens to it. algo: of ALGORITHMS. options: of the command line. launcher: dsgd-run, or
+    torchrun. faults: of the run at first. later: of the run when it is gone on with."""
+
+    number: int
+    algo: str
+    options: tuple[str, ...]
+    nodes: int
+    launcher: str
+    faults: tuple[Fault, ...]
+    later: tuple[Fault, ...]
+
+    @property
+    def lockstep(self) -> bool:
+        return self.algo in LOCKSTEP
+
+    def allowed(self, happened: Iterable[Fault]) -> set[str]:
+        """Return how the run may end after those of its faults that have reached their victims."""
+        ends = {COMPLETED}
+        for fault in happened:
+            after = self._ends(fault)
+            ends = {end for pair in product(ends, after) for end in _both(*pair)}
+        return ends
+
+    def _ends(self, fault: Fault) -> set[str]:
+        """Return how a run may end to which only this happens."""
+        torchrun = {LOST, FAILED, INTERRUPTED, NONE} if self.launcher == "torchrun" else set[str]()
+        early = {NONE} if fault.phase == "start" else set[str]()
+        late = {COMPLETED} if fault.phase == "end" or fault.marks > MARKS - 2 or fault in self.later else set[str]()
+        match fault.victim, fault.kind:
+            case "evaluator", _:
+                return {COMPLETED}
+            case _, "pause":
+                return {COMPLETED}
+            case "signals", _:
+                return {INTERRUPTED} | late | early | torchrun
+            case "disk", _:
+                return {FAILED} | late | early
+            case "command", _:
+                return {LOST, NONE, COMPLETED} | torchrun
+            case "coordinator", "kill" | "stop":
+                return {LOST, NONE} | late | torchrun
+            case "coordinator", _:  # others may have left when it goes on
+                return {LOST, FAILED, COMPLETED} | early | torchrun
+            case "server", _:
+                return {FAILED} | late | torchrun
+            case "worker", "cut peer":  # where nobody waits for it, the connection is made again
+                return {COMPLETED} if self.algo.startswith("gossip") else {FAILED, COMPLETED}
+            case "worker", _ if self.lockstep:
+                return {FAILED} | late | torchrun
+            case _:
+                return {COMPLETED} | ({FAILED} if fault.phase == "start" else set()) | torchrun
+
+
+def _both(first: str, second: str) -> set[str]:
+    return {second} if first == COMPLETED else {first} if second == COMPLETED else {first, second}
+
+
+def draw(number: int) -> Schedule:
+    """Return the schedule with this number."""
+    rng = random.Random(f"fault schedule {number}")
+    algo = list(ALGORITHMS)[number % len(ALGORITHMS)]
+    launcher = "torchrun" if rng.random() < UNDER_TORCHRUN else "dsgd-run"
+    nodes = 2 if launcher == "torchrun" else NODES
+    sharded = rng.random() < 0.2
+    options = [*ALGORITHMS[algo], f"nodes={nodes}", f"eval.sharded={str(sharded).lower()}"]
+    options.append(f"engine.checkpoint_every_s={rng.choice(['0.2', '0.5', '60'])}")
+    if algo in FREE_RUNNING and launcher == "dsgd-run" and rng.random() < 0.3:
+        options.append("engine.restarts=1")
+    if rng.random() < 0.15:
+        options.append("trace=true")
+    count = 1 if launcher == "torchrun" else rng.choice([1, 1, 2])
+    faults = tuple(_fault(rng, algo, nodes, sharded, launcher) for _ in range(count))
+    later = rng.random() < 0.25 and launcher == "dsgd-run"
+    again = (replace(_fault(rng, algo, nodes, sharded, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
+    return Schedule(number, algo, tuple(options), nodes, launcher, faults, again if later else ())
+
+
+def _fault(rng: random.Random, algo: str, nodes: int, sharded: bool, launcher: str) -> Fault:
+    servers = 0 if algo in LOCKSTEP or algo.startswith("gossip") else 2 if "2 servers" in algo else 1
+    there = {"server": servers > 0, "evaluator": sharded, "disk": launcher == "dsgd-run"}
+    weights = {victim: weight for victim, weight in VICTIMS.items() if there.get(victim, True)}
+    (victim,) = rng.choices(list(weights), list(weights.values()))
+    (kind,) = rng.choices(list(KINDS[victim]), list(KINDS[victim].values()))
+    number = rng.randrange({"worker": nodes, "server": servers, "evaluator": 1}.get(victim, 1))
+    name = f"{victim} {number}" if victim in ("worker", "server", "evaluator") else victim
+    phase = rng.choices(["start", "marks", "end"], [3, 5, 1])[0]
+    marks = rng.randint(1, MARKS - 1) if phase == "marks" else 0
+    delay_s = rng.uniform(0, {"start": 0.6, "marks": 0.2, "end": 0.1}[phase])
+    pause_s = rng.uniform(0.2, TIMEOUT_S / 2) if kind == "pause" else TIMEOUT_S + 2 if kind == "long pause" else 0.0
+    return Fault(kind, name, phase, marks, delay_s, pause_s)

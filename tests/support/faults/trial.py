@@ -1,0 +1,316 @@
+"""Carry out one schedule of faults on a real run, and judge how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.support.faults.schedules import (
+    COMPLETED,
+    CYCLE,
+    FAILED,
+    INTERRUPTED,
+    LOST,
+    MARK_STEPS,
+    MARKS,
+    NONE,
+    STEPS,
+    TIMEOUT_S,
+    Fault,
+    Schedule,
+)  # fmt: skip
+from tests.support.faults.victims import cut, family, signalled
+from tests.support.prefork import Prefork
+from tests.support.valid_record import Stored, problems, stored
+from tests.support.watched_run import results
+
+ROOT = Path(__file__).parents[3]
+ENDS_WITHIN_S = 150.0  # far longer than any run takes that ends at all, on a busy machine, too
+GONE_WITHIN_S = 60.0  # for the kernel to clear away what was killed
+LOOK_S, COUNT_S = 0.005, 0.2  # between two looks at the marks, at all processes
+DISK_BYTES = 1 << 20
+EXITS = {COMPLETED: {0}, FAILED: {1}, INTERRUPTED: {130}, LOST: {1, -signal.SIGKILL}}
+RUN = (
+    "experiment=quadratic",
+    "engine=dist",
+    "data._target_=tests.support.slow_gradients.SlowGradients",
+    "+data.step_s=0.01",
+    f"budget.steps={STEPS}",
+    f"eval.every_steps={MARK_STEPS}",
+    f"engine.timeout_s={TIMEOUT_S:g}",
+    "engine.patience_s=0.5",
+)
+
+
+@dataclass
+class Trial:
+    """A schedule that was carried out. ends: how the run ended each time, in the words of the schedule's rules; status:
+    its last exit status, None if it hung. happened: the faults that reached their victims. ended_after_s: the last of
+    them. found: what is not as the rules say."""
+
+    schedule: Schedule
+    ends: list[str] = field(default_factory=list)
+    status: int | None = None
+    happened: list[Fault] = field(default_factory=list)
+    ended_after_s: float | None = None
+    found: list[str] = field(default_factory=list)
+
+
+class Command(Protocol):
+    """A run that goes on, or has ended."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+
+class Torchrun:
+    """A run of two processes that torchrun has started."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        launcher = ("-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d")
+        script = ("--rdzv-endpoint=127.0.0.1:0", "--no-python", str(Path(sys.executable).with_name("dsgd-run")))
+        with folder.with_suffix(".err").open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, *launcher, *script, *arguments, f"hydra.run.dir={folder}"],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdout=err,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+
+class Baselines:
+    """What undisturbed runs found at their marks, for comparison. Each is made when it is first needed."""
+
+    def __init__(self, prefork: Prefork, folder: Path) -> None:
+        self._prefork = prefork
+        self._folder = folder
+        self._found: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+
+    def of(self, schedule: Schedule) -> list[tuple[Any, ...]]:
+        options = tuple(text for text in schedule.options if text.partition("=")[0] not in ("trace", "resume"))
+        if options not in self._found:
+            folder = self._folder / f"undisturbed{len(self._found)}"
+            folder.with_suffix(".skip").touch()
+            run = self._prefork.run(folder, *RUN, _skip(folder), *options)
+            assert run.poll() == 0, run.err
+            self._found[options] = _results(schedule, folder)
+        return self._found[options]
+
+
+def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Baselines) -> Trial:
+    """Run a schedule with its record in `folder`, which must not exist. Removes what went as it should."""
+    trial = Trial(schedule)
+    disk = any(fault.victim == "disk" for fault in (*schedule.faults, *schedule.later))
+    if disk:
+        folder.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True)
+    try:
+        for faults in (schedule.faults, schedule.later, ()):
+            if trial.ends and not faults:
+                folder.with_suffix(".skip").touch()  # nothing more happens: no need for pauses
+            if not trial.ends or faults or trial.ends[-1] != COMPLETED:
+                _live(trial, faults, folder, prefork, baselines)
+            if trial.status is None or trial.ends[-1] == COMPLETED:
+                break
+    finally:
+        prefork.end()
+        if disk:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    if not trial.found:
+        for path in folder.parent.glob(f"{folder.name}*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return trial
+
+
+def _skip(folder: Path) -> str:
+    return f"+data.skip_file='{folder.with_suffix('.skip')}'"
+
+
+def _lines(folder: Path) -> int:
+    try:
+        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def _results(schedule: Schedule, folder: Path) -> list[tuple[Any, ...]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    cycle = CYCLE.get(schedule.algo, 1)
+    return results([json.loads(line) for line in lines], cycle * schedule.nodes if cycle > 1 else 1)
+
+
+def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork, baselines: Baselines) -> None:
+    """Start the run, or go on with it, let faults happen to it, and judge how it ends."""
+    schedule, first = trial.schedule, not trial.ends
+    arguments = (*RUN, _skip(folder), *schedule.options, *(() if first else ("resume=auto",)))
+    before = None if first else stored(folder)
+    if (err := folder.with_suffix(".err")).exists():
+        err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
+    torchrun = schedule.launcher == "torchrun" and first
+    run = Torchrun(folder, arguments) if torchrun else prefork.start(folder, *arguments)
+    happened = _disturb(trial, faults, run, folder)
+    trial.happened += happened
+    (folder / "filler").unlink(missing_ok=True)
+    trial.ends.append(_end(folder))
+    if trial.status is not None:
+        _judge(trial, happened, torchrun, folder, baselines, before)
+
+
+def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> list[Fault]:
+    """Let the faults happen when they are due, and wait for the end. Nothing may be left. Returns those that did."""
+    begun = time.monotonic()
+    due: dict[Fault, float] = {}
+    happened: list[Fault] = []
+    wakes: list[tuple[float, int]] = []
+    seen: set[int] = set()
+    counted = 0.0
+    last_s = None
+    while (status := run.poll()) is None:
+        now = time.monotonic()
+        if now > begun + ENDS_WITHIN_S:
+            trial.found.append(f"it has not ended after {ENDS_WITHIN_S:g} s")
+            break
+        if now > counted + COUNT_S:
+            counted = now
+            seen |= set(family(run.pid).values())
+        lines = _lines(folder)
+        for fault in faults:
+            if fault not in due and lines > {"start": -1, "marks": fault.marks, "end": MARKS}[fault.phase]:
+                due[fault] = (begun if fault.phase == "start" else now) + fault.delay_s
+            if fault in due and now >= due[fault] and fault not in happened:
+                found = family(run.pid)
+                seen |= set(found.values())
+                if _happens(fault, run, found, folder, wakes):
+                    happened.append(fault)
+                    last_s = time.monotonic()
+        for wake in [wake for wake in wakes if now >= wake[0]]:
+            wakes.remove(wake)
+            signalled(wake[1], signal.SIGCONT)
+        time.sleep(LOOK_S)
+    trial.status = status
+    if status is None:
+        signalled(run.pid, signal.SIGKILL)
+    trial.ended_after_s = None if last_s is None else time.monotonic() - last_s
+    if left := _left(seen):
+        trial.found.append(f"left over: {left}")
+        for pid in left:
+            signalled(pid, signal.SIGKILL)
+    return happened
+
+
+def _traceback(folder: Path, torchrun: bool) -> bool:
+    """Return whether there is a traceback of ours on the terminal."""
+    err = folder.with_suffix(".err")
+    said = err.read_text(errors="replace") if err.exists() else ""
+    return "Traceback" in said and not (torchrun and "/dsgd/" not in said)
+
+
+def _happens(fault: Fault, run: Command, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:
+    """Do to the victim what is due; False if it is not there, yet or any more."""
+    if fault.victim == "disk":
+        return _fill(folder)
+    if fault.victim == "signals":
+        sent = [signalled(run.pid, number) for number in fault.numbers]
+        return all(sent)
+    pid = found.get(fault.name)
+    if fault.victim == "command":
+        pid = _parent(found.get("worker 1")) if isinstance(run, Torchrun) else run.pid
+    if pid is None:
+        return False
+    if fault.kind.startswith("cut"):
+        return "coordinator" in found and cut(pid, fault.kind.removeprefix("cut "), found["coordinator"])
+    if fault.pause_s:
+        wakes.append((time.monotonic() + fault.pause_s, pid))
+    return signalled(pid, signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+
+
+def _parent(pid: int | None) -> int | None:
+    try:
+        return None if pid is None else int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return None
+
+
+def _fill(folder: Path) -> bool:
+    """Fill the disk that the record is on."""
+    try:
+        with (folder / "filler").open("ab", buffering=0) as filler:
+            while True:
+                filler.write(b"\0" * 4096)
+    except OSError:
+        return True
+
+
+def _left(seen: set[int]) -> list[int]:
+    """Return the processes that do not go away."""
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while left := [pid for pid in seen if _is_alive(pid)]:
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+    return []
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _end(folder: Path) -> str:
+    """Return how a run has ended, as its record says."""
+    summary = folder / "summary.json"
+    if summary.exists():
+        return json.loads(summary.read_text())["status"]
+    return LOST if (folder / "metrics.jsonl").exists() else NONE
+
+
+def _judge(
+    trial: Trial,
+    happened: Sequence[Fault],
+    torchrun: bool,
+    folder: Path,
+    baselines: Baselines,
+    before: Stored | None,
+) -> None:
+    """Compare how the run ended with how it may end, and check its record."""
+    schedule, end = trial.schedule, trial.ends[-1]
+    after = "" if len(trial.ends) == 1 else "after going on: "
+    allowed = schedule.allowed(happened)
+    if NONE in allowed and before is not None:
+        allowed.add(trial.ends[-2])  # nothing was written: the record is the one before
+    if end not in allowed:
+        trial.found.append(f"{after}it ended as {end}, not as {' or '.join(sorted(allowed))}")
+    # after the summary was written; torchrun has a status of its own for a signal
+    unsure = any(fault.victim in ("coordinator", "command", *(["signals"] * torchrun)) for fault in happened)
+    if end in EXITS and not unsure:
+        wrong = (trial.status == 0) != (end == COMPLETED) if torchrun else trial.status not in EXITS[end]
+        if wrong:
+            trial.found.append(f"{after}its exit status is {trial.status} where it is {end}")
+    if _traceback(folder, torchrun):
+        trial.found.append(f"{after}a traceback on the terminal")
+    if end != NONE:
+        trial.found += [after + problem for problem in problems(folder, before)]
+    if end == COMPLETED and schedule.lockstep and _results(schedule, folder) != baselines.of(schedule):
+        trial.found.append(f"{after}it has other results than an undisturbed run")
