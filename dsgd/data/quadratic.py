@@ -24,6 +24,7 @@ from dsgd.streams import stream
 
 MOST_PARAMETERS = 10**9  # of one worker: 4 GB
 LARGEST = 1e15  # of numbers whose squares are summed in 32 bits
+LARGEST_CONDITION = 1e300  # whose inverse is no zero
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +44,8 @@ class Quadratic:
     def __post_init__(self) -> None:
         if not 1 <= self.dim <= MOST_PARAMETERS:
             raise ValueError(f"dim must be in [1, {MOST_PARAMETERS}], got {self.dim}")
-        if not 1 <= self.condition <= LARGEST:
-            raise ValueError(f"condition must be in [1, {LARGEST:g}], got {self.condition}")
+        if not 1 <= self.condition <= LARGEST_CONDITION:
+            raise ValueError(f"condition must be in [1, {LARGEST_CONDITION:g}], got {self.condition}")
         for key, value in (("spread", self.spread), ("noise", self.noise)):
             if not 0 <= value <= LARGEST:
                 raise ValueError(f"{key} must be in [0, {LARGEST:g}], got {value}")

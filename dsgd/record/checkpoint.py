@@ -129,7 +129,7 @@ def check_state(state: Any, engine: str, workers: int, path: Path) -> None:
             _check(state, {"steps": int}, "the state", path)
         members = list(state["servers"])
         for stored in filter(None, state["workers"]):
-            is_lost = isinstance(stored, dict) and "vectors" not in stored
+            is_lost = isinstance(stored, dict) and stored.keys() == LOST.keys()
             _check(stored, LOST if is_lost else WORKER, "a worker", path)
             if not is_lost:
                 _check(stored["vectors"], {"x": Tensor, "buffers": Tensor}, "a worker", path)

@@ -136,7 +136,7 @@ def test_vector_is_its_parameter_whatever_the_input():
     [
         ({"depth": 10}, "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 10"),
         ({"depth": 2}, "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 2"),
-        ({"depth": 8, "width": 0}, "width must be >= 1, got 0"),
+        ({"depth": 8, "width": 0}, "width must be in [1, 4096], got 0"),
         ({"depth": 8, "norm": "layer"}, "norm must be batch or group, got 'layer'"),
     ],
 )
@@ -148,7 +148,9 @@ def test_resnet_fields_outside_their_range_are_refused(fields: dict, message: st
 
 
 def test_empty_hidden_layers_are_refused():
-    with pytest.raises(ValueError, match=r"^hidden must be a list of widths >= 1, got \[64, 0\]$"):
+    with pytest.raises(
+        ValueError, match=r"^hidden must be a list of at most 2048 widths in \[1, 65536\], got \[64, 0\]$"
+    ):
         MLP([64, 0])
 
 

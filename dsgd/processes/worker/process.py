@@ -80,8 +80,8 @@ class CoordinatorClient:
                 while True:
                     line.send(*self._snapshots.get())
             except CoordinatorGone as error:
-                time.sleep(HALF_GONE_S)  # at the end of a run `exit` comes over the other connection, and says so
-                print(f"no snapshot can be sent: {error}", flush=True)
+                time.sleep(2 * HALF_GONE_S)  # at the end of a run `exit` comes over the other connection, and says so
+                _say(f"no snapshot can be sent: {error}")
                 os._exit(EXIT_ORPHANED)
 
         threading.Thread(target=send_snapshots, name="snapshots", daemon=True).start()
@@ -145,11 +145,16 @@ class CoordinatorClient:
                         os._exit(EXIT_OK)
                     handle(message, vectors)
             except CoordinatorGone as error:
-                print(error, flush=True)
+                _say(str(error))
                 os._exit(EXIT_ORPHANED)
 
         self._listens = True
         threading.Thread(target=receive_messages, name="control", daemon=True).start()
+
+
+def _say(line: str) -> None:
+    """Print a line in one piece: several threads may find the coordinator gone."""
+    print(f"{line}\n", end="", flush=True)
 
 
 ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
@@ -166,7 +171,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
     try:
         client = CoordinatorClient(job)
     except CoordinatorGone as error:
-        print(error, flush=True)
+        _say(str(error))
         return EXIT_ORPHANED
     try:
         main(job, index, client, is_replacement)
@@ -174,7 +179,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
     except SystemExit as ended:
         return int(ended.code or 0)
     except CoordinatorGone as error:
-        print(error, flush=True)
+        _say(str(error))
         return EXIT_ORPHANED
     except Exception as error:  # whatever an algorithm, a model or a data set may raise
         caused_by_peer = isinstance(error, (CannotGoOn, CollectiveFailed, Unreachable))

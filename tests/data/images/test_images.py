@@ -317,7 +317,7 @@ def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> 
     [
         ({"decoder": "gpu"}, "decoder must be one of auto, nvimgcodec, simplejpeg, pillow, got 'gpu'"),
         ({"on_error": "ignore"}, "on_error must be one of skip, fail, got 'ignore'"),
-        ({"workers": 0}, "workers must be >= 1 or null, got 0"),
+        ({"workers": 0}, r"workers must be in \[1, 1024\] or null, got 0"),
     ],
 )
 def test_wrong_options_are_refused(values: dict[str, object], message: str) -> None:
