@@ -119,7 +119,7 @@ def test_every_data_yaml_states_the_defaults_of_its_class():
         (Shapes, {"seed": -1}, "seed must be >= 0, got -1"),
         (Cifar, {"classes": 20}, "classes must be 10 or 100, got 20"),
         (Quadratic, {"dim": 0}, "dim must be in [1, 1000000000], got 0"),
-        (Quadratic, {"condition": 0.5}, "condition must be in [1, 1e+15], got 0.5"),
+        (Quadratic, {"condition": 0.5}, "condition must be in [1, 1e+300], got 0.5"),
         (Quadratic, {"spread": -1.0}, "spread must be in [0, 1e+15], got -1.0"),
         (Quadratic, {"noise": float("inf")}, "noise must be in [0, 1e+15], got inf"),
     ],
