@@ -39,6 +39,7 @@ GONE_WITHIN_S = 60.0  # for the kernel to clear away what was killed
 LOOK_S, COUNT_S = 0.005, 0.2  # between two looks at the marks, at all processes
 DISK_BYTES = 1 << 20
 EXITS = {COMPLETED: {0}, FAILED: {1}, INTERRUPTED: {130}, LOST: {1, -signal.SIGKILL}}
+RECORD = ("metrics.jsonl", "summary.json", "checkpoint.pt")
 RUN = (
     "experiment=quadratic",
     "engine=dist",
@@ -163,7 +164,7 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
     """Start the run, or go on with it, let faults happen to it, and judge how it ends."""
     schedule, first = trial.schedule, not trial.ends
     arguments = (*RUN, _skip(folder), *schedule.options, *(() if first else ("resume=auto",)))
-    before = None if first else stored(folder)
+    before, untouched = (None, []) if first else (stored(folder), _contents(folder))
     if (err := folder.with_suffix(".err")).exists():
         err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
     torchrun = schedule.launcher == "torchrun" and first
@@ -171,7 +172,7 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
     happened = _disturb(trial, faults, run, folder)
     trial.happened += happened
     (folder / "filler").unlink(missing_ok=True)
-    trial.ends.append(_end(folder))
+    trial.ends.append(NONE if _contents(folder) == untouched else _end(folder))
     if trial.status is not None:
         _judge(trial, happened, torchrun, folder, baselines, before)
 
@@ -278,6 +279,10 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
+def _contents(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in RECORD if (folder / name).exists()]
+
+
 def _end(folder: Path) -> str:
     """Return how a run has ended, as its record says."""
     summary = folder / "summary.json"
@@ -298,14 +303,13 @@ def _judge(
     schedule, end = trial.schedule, trial.ends[-1]
     after = "" if len(trial.ends) == 1 else "after going on: "
     allowed = schedule.allowed(happened)
-    if NONE in allowed and before is not None:
-        allowed.add(trial.ends[-2])  # nothing was written: the record is the one before
     if end not in allowed:
         trial.found.append(f"{after}it ended as {end}, not as {' or '.join(sorted(allowed))}")
     # after the summary was written; torchrun has a status of its own for a signal
     unsure = any(fault.victim in ("coordinator", "command", *(["signals"] * torchrun)) for fault in happened)
-    if end in EXITS and not unsure:
-        wrong = (trial.status == 0) != (end == COMPLETED) if torchrun else trial.status not in EXITS[end]
+    if not unsure:
+        any_failure = torchrun or end == NONE
+        wrong = (trial.status == 0) != (end == COMPLETED) if any_failure else trial.status not in EXITS[end]
         if wrong:
             trial.found.append(f"{after}its exit status is {trial.status} where it is {end}")
     if _traceback(folder, torchrun):
