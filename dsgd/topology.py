@@ -7,8 +7,6 @@ always that node alone. Importing this module costs numpy only: networkx is impo
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +16,8 @@ from math import isqrt
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from dsgd.host.files import regular_file
 
 FILE_BYTES = 2**26  # of a graph file
 MOST_WEIGHTS = 2**24  # of one mixing matrix that are not 0, each a float in a mapping
@@ -327,13 +327,10 @@ def _symmetric(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
 def _read_edges(path: str, nodes: int) -> list[Edge]:
     """Return the edges in a graph file of either format. Raises ValueError naming the file and the line."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a FIFO must not block
-            found, most = os.fstat(file.fileno()), FILE_BYTES
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"path must be a regular file, got {path}")
-            if found.st_size > most:
-                raise ValueError(f"path must be a file of at most {most} bytes, got {found.st_size} in {path}")
-            text = file.read(most).decode("utf-8-sig")
+        with regular_file(path) as (file, size):
+            if size > FILE_BYTES:
+                raise ValueError(f"path must be a file of at most {FILE_BYTES} bytes, got {size} in {path}")
+            text = file.read(FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ValueError(f"path must be a readable file, got {path} ({error.strerror})") from None
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ PACKAGE = Path(dsgd.__file__).parent
 WANTED = {
     "": set(),
     "worker": set(),
-    "topology": set(),
+    "topology": {"host"},
     "streams": set(),
     "user_code": set(),
     "schedule": set(),
@@ -34,7 +34,7 @@ WANTED = {
     "engine": {"experiment", "problem", "worker"},
     "sim": {"cluster", "engine", "experiment", "gradients", "problem", "streams", "worker"},
     "processes": {"data", "engine", "experiment", "host", "problem", "streams", "worker"},
-    "record": set(),
+    "record": {"host"},
     "report": {"record"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}

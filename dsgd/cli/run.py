@@ -20,11 +20,12 @@ from omegaconf import DictConfig
 from dsgd.cli.arguments import Parser
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, ConfigTree, HydraJob, one_line, opened, plain
 from dsgd.cli.folders import check_writable, existing_ancestor, remove_empty
+from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.launcher import launch
 from dsgd.host.signals import STOP_SIGNALS, Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.writer import METRICS
-from dsgd.run.child import EXIT_INTERRUPTED, told_by_child
+from dsgd.run.child import told_by_child
 from dsgd.run.execute import execute, join_launch
 from dsgd.run.feasible import check_with_torch
 from dsgd.run.plan import Plan, plan_run, with_wandb_group

@@ -31,11 +31,11 @@ from dsgd.processes.frames import (
     encode,
     rooms,
 )
+from dsgd.processes.silence import SLICES_PER_WAIT
 
 CONTROL_MAGIC = b"dsgC"
 READS_PER_POLL = 64  # of one client, before the others are served
 CLOSING_SEND_S = 0.5  # to all clients together
-SLICES = 8  # into which the wait for the coordinator is cut
 
 
 class CoordinatorGone(ConnectionError):
@@ -54,7 +54,7 @@ class CoordinatorConnection:
         except OSError as error:
             raise CoordinatorGone(f"the coordinator at {address[0]}:{address[1]} cannot be reached: {error}") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.settimeout(timeout_s / SLICES)
+        self.socket.settimeout(timeout_s / SLICES_PER_WAIT)
         self.timeout_s = timeout_s
         self.limit = NO_VECTORS
         self._sending = threading.Lock()
@@ -80,7 +80,7 @@ class CoordinatorConnection:
                 return move()
             except TimeoutError as error:
                 slices += 1
-                if slices == SLICES:
+                if slices == SLICES_PER_WAIT:
                     raise CoordinatorGone(f"the coordinator has been silent for {self.timeout_s:g} s") from error
             except OSError as error:
                 raise CoordinatorGone(f"the coordinator is gone: {error}") from error

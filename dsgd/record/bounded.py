@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from dsgd.host.files import regular_file
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if built in
 DEPTH = 32  # of lists and mappings in each other: a configuration has 5
@@ -23,12 +23,9 @@ class Unbounded(ValueError):
 
 def read_bounded(path: Path, most: int) -> bytes:
     """Read a regular file of at most `most` bytes. Raises OSError, whose strerror says what else it is."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a FIFO must not block
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if found.st_size > most:
-            raise OSError(errno.EFBIG, f"{found.st_size} bytes, more than {most}", str(path))
+    with regular_file(path) as (file, size):
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size} bytes, more than {most}", str(path))
         return file.read(most)
 
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from dsgd.host.signals import STOP_SIGNALS, blocked, end_with_parent, raise_swallowed
-
-EXIT_INTERRUPTED = 130
+from dsgd.host.fork import fork
+from dsgd.host.signals import STOP_SIGNALS, end_with_parent, raise_swallowed
 
 
 class Told(NamedTuple):
-    """What a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
+    """Hold what a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
     KeyboardInterrupt, that of a SystemExit, or minus the number of the signal that killed it. signals: those of
     STOP_SIGNALS that came meanwhile, and were passed on to it."""
 
@@ -34,8 +31,6 @@ def told_by_child(function: Callable[[], str], ended: Callable[[], None] = lambd
 
     Meanwhile this process passes STOP_SIGNALS on to the child, which gets none by itself from a terminal, and does
     nothing else on them. ended: called before they do again what they did."""
-    sys.stdout.flush()
-    sys.stderr.flush()
     parent, child = os.getpid(), 0
     came: list[int] = []
     waiting: deque[int] = deque()  # for the child to be there
@@ -49,13 +44,21 @@ def told_by_child(function: Callable[[], str], ended: Callable[[], None] = lambd
     reading, writing = os.pipe()
     # handlers that raise would do so inside of os.fork, where exceptions are lost
     handlers = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
+
+    def prepare() -> None:
+        os.close(reading)
+        os.setpgid(0, 0)
+        end_with_parent(parent, signal.SIGTERM)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    def main() -> int:
+        os.write(writing, function().encode())
+        return 0
+
     try:
         raise_swallowed(handlers.values())
-        with blocked(STOP_SIGNALS) as mask:
-            child = os.fork()
-            if child == 0:
-                os.close(reading)
-                _run_child(function, writing, parent, handlers, mask)
+        child = fork(prepare, main)
         _send(child, waiting)
         os.close(writing)
         with open(reading, encoding="utf-8") as told:
@@ -66,34 +69,6 @@ def told_by_child(function: Callable[[], str], ended: Callable[[], None] = lambd
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return Told(text, os.waitstatus_to_exitcode(status), came)
-
-
-def _run_child(
-    function: Callable[[], str], writing: int, parent: int, handlers: Mapping[signal.Signals, Any], mask: set[int]
-) -> NoReturn:
-    """Write the result of the function, and end this process. Signals are blocked until their handlers stand."""
-    status = 1
-    try:
-        try:
-            os.setpgid(0, 0)
-            end_with_parent(parent, signal.SIGTERM)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.write(writing, function().encode())
-            status = 0
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-        except KeyboardInterrupt:
-            status = EXIT_INTERRUPTED
-        except Exception:  # the end of this process, which nobody else would report
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-    finally:  # also of a signal in the lines above: never return into the parent's code
-        os._exit(status)
 
 
 def _send(child: int, numbers: deque[int]) -> None:

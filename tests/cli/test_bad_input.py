@@ -184,7 +184,10 @@ CASES = [
     # files and folders
     ("topology=file topology.path=nope.txt", "topology.path must be a readable file, got nope.txt"),
     ("data=cifar10 data.root=nope", "data.root must be a folder with cifar-10-batches-py", "torchvision"),
-    ("topology=file topology.path=/dev/zero", "topology.path must be a regular file, got /dev/zero"),
+    (
+        "topology=file topology.path=/dev/zero",
+        "topology.path must be a readable file, got /dev/zero (not a regular file)",
+    ),
     ("topology=file topology.path=/", "topology.path must be a re", "file, got /"),
     (f"topology=file topology.path={'x' * 300}", "topology.path must be a word of at most 255 bytes, or a path"),
     (

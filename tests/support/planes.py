@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT, FrameSocket, handshake
+from dsgd.processes.pairwise.frame_socket import FrameSocket, handshake
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.pairwise.wire import HelloReply, PlaneSettings
+from dsgd.processes.silence import SLICES_PER_WAIT
 
 HOST = "127.0.0.1"
 TOKEN = b"the token of the tests"

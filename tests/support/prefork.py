@@ -14,8 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from dsgd.host.fork import fork
 
 PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
 
@@ -136,10 +139,7 @@ def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str])
     os.setsid()
     os.environ.update(environment)
     sys.argv = ["dsgd-run", *arguments]
-    try:
-        return main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
+    return main()
 
 
 def serve() -> None:
@@ -170,15 +170,10 @@ def serve() -> None:
                     ended[pid] = os.waitstatus_to_exitcode(status)
             print(json.dumps({"status": ended.get(pid)}), flush=True)
             continue
-        pid = os.fork()
-        if pid == 0:
-            status = 70
-            try:
-                status = perform(question["arguments"], Path(question["folder"]), question["environment"])
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
+        environment = question["environment"]
+        # a signal that comes before Python's own preparation of a forked process would be forgotten there
+        pid = fork(lambda: None, partial(perform, question["arguments"], Path(question["folder"]), environment))
+        ended.pop(pid, None)  # of an earlier process with this number
         started.append(pid)
         print(json.dumps({"pid": pid}), flush=True)
 

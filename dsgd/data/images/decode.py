@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,6 +21,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
+
+from dsgd.host.files import regular_file
 
 DECODERS = ("auto", "nvimgcodec", "simplejpeg", "pillow")
 NARROW = 8  # columns: of fewer, libjpeg interpolates the colours otherwise when it decodes nothing else
@@ -92,11 +93,8 @@ def choose_decoder(decoder: str) -> str:
 def read(path: str, offset: int, length: int) -> bytes:
     """Return the bytes of one image; length -1: to the end of the file. Raises BrokenImage if they cannot be read."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:  # a FIFO must not block
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise BrokenImage("cannot be read: not a regular file")
-            if (size := found.st_size if length < 0 else length) > FILE_BYTES:
+        with regular_file(path) as (file, file_bytes):
+            if (size := file_bytes if length < 0 else length) > FILE_BYTES:
                 raise BrokenImage(f"has {size} bytes, more than the {FILE_BYTES} that an image may have")
             content = os.pread(file.fileno(), size, offset)
     except OSError as error:

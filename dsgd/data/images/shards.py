@@ -7,7 +7,6 @@ from folders. The library webdataset reads shards from front to back, so it cann
 from __future__ import annotations
 
 import os
-import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
+
+from dsgd.host.files import regular_file
 
 NAME_BYTES = 2**20  # of a member, at most; its headers may say more
 LABEL_DIGITS = 9
@@ -92,17 +93,13 @@ def _members(path: str) -> Iterator[tuple[str, int, int, bytes]]:
     """Yield (name, offset, length, first 512 bytes) of each file in a tar file. A million files take about 24 s."""
     problem = f"data.path must hold readable tar files, got {path}: "
     try:
-        # a FIFO must not block
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{problem}not a regular file")
+        with regular_file(path) as (file, size):
             for member in _headers(file, problem):
                 end = member.offset_data + member.size
                 if member.size < 0 or member.sparse is not None:
                     raise ValueError(f"{problem}{_shown(member.name)} is {member.size} bytes, or has holes")
-                if end > found.st_size:
-                    got = f"ends at {end}, cut off at {found.st_size} bytes"
+                if end > size:
+                    got = f"ends at {end}, cut off at {size} bytes"
                     raise ValueError(f"{problem}{_shown(member.name)} {got}")
                 if member.isreg():
                     opening = os.pread(file.fileno(), tarfile.BLOCKSIZE, member.offset_data)

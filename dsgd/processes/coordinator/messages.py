@@ -1,4 +1,4 @@
-"""What a client of the coordinator may send: by its part in the run, field by field, before anybody acts on it.
+"""Check what a client of the coordinator sends: by its part in the run, field by field, before anybody acts on it.
 
 Whoever has shown the token is let in; that does not make sense of what it sends. A message that is not as it should be
 ends its connection, with a line in the log, and not the coordinator.
@@ -198,7 +198,7 @@ class MessageRules:
         return value is None or self._is_node(value)
 
     def _is_extra(self, value: Any) -> bool:
-        """What a checkpoint holds of a worker besides steps, counters and vectors."""
+        """Return whether a checkpoint can hold this of a worker, besides steps, counters and vectors."""
         return (
             isinstance(value, dict)
             and not value.keys() & {"steps", "counters", "vectors"}

@@ -182,7 +182,7 @@ class RunMonitor:
     def _train(self, now: float) -> None:
         """Request marks and checkpoints that are due, and the last mark when the budget is used up."""
         experiment, time_s, samples = self._experiment, now - self._time_origin, self.members.samples
-        if min(self.members.submitting, default=experiment.nodes) >= experiment.nodes:
+        if not any(worker.ready and not worker.lost for worker in self.members.workers):
             return  # no worker could hand in anything; one that takes the place of another may be ready soon
         lockstep, total, limit_s = experiment.algo.lockstep, experiment.total_samples, experiment.budget.time_s
         if limit_s is not None and time_s >= limit_s:

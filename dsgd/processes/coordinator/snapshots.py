@@ -22,7 +22,7 @@ STEP, CHECKPOINT = "step:", "checkpoint:"  # begin the keys of a lock-step mark 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of one node. steps: local steps made. time_s: of the training clock. vectors: x, buffers, ..."""
+    """Hold the state of one node. steps: local steps made. time_s: of the training clock. vectors: x, buffers, ..."""
 
     steps: int
     time_s: float
@@ -37,7 +37,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class RunTotals:
-    """What a run has come to. steps: of the worker with the most. missed: pulls and pushes that failed."""
+    """Hold what a run has come to. steps: of the worker with the most. missed: pulls and pushes that failed."""
 
     counters: Counters
     steps: int

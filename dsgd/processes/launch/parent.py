@@ -15,12 +15,13 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, blocked, end_with_parent
+from dsgd.host.fork import fork
+from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, end_with_parent
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.launch.lifeline import Lifeline
 
@@ -86,28 +87,14 @@ class Parent:
 
     def _fork(self, child: Child, is_replacement: bool, echo: bool, quiet: bool) -> None:
         reading, writing = os.pipe() if echo else (None, None)
-        sys.stdout.flush()
-        sys.stderr.flush()
         parent = os.getpid()
-        with blocked(STOP_SIGNALS) as mask:
-            child.pid = os.fork()
-            if child.pid == 0:
-                status = 1
-                try:
-                    _detach(child.name, parent, child.log if quiet else None, writing)
-                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                    for other in self.closing if quiet else []:
-                        other.close()
-                    status = child.main(is_replacement)
-                except KeyboardInterrupt:
-                    status = 130
-                except Exception:  # this process ends, and nobody else would report why
-                    traceback.print_exc()
-                finally:  # never return into the parent's code
-                    with contextlib.suppress(OSError, ValueError):
-                        sys.stdout.flush()
-                        sys.stderr.flush()
-                    os._exit(status)
+
+        def prepare() -> None:
+            _detach(child.name, parent, child.log if quiet else None, writing)
+            for other in self.closing if quiet else []:
+                other.close()
+
+        child.pid = fork(prepare, partial(child.main, is_replacement))
         child.status = None
         if writing is not None:
             os.close(writing)

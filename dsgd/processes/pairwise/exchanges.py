@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dsgd.processes.pairwise.channel import CLOSED, Unreachable, join_thread
-from dsgd.processes.pairwise.frame_socket import SLICES_PER_WAIT
+from dsgd.processes.silence import SLICES_PER_WAIT
 
 PING_SOURCE_S = 1.0  # how often a source is pinged that has no connection here whose end would tell of its death
 MAX_AHEAD = 16  # vectors of one source that are kept before this node has begun the exchanges they belong to

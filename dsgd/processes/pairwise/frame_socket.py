@@ -1,19 +1,16 @@
 """Send and receive frames over TCP, and notice a peer that has fallen silent.
 
-A wait ends when no byte has moved for `patience_s`, however long the whole message takes. It is counted in slices of
-sleep rather than by the clock, so a process that was itself stopped for an hour does not blame its peers for it.
+A wait ends when no byte has moved for `patience_s`, however long the whole message takes (`silence.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import socket
 import struct
 import sys
-import termios
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,11 +33,11 @@ from dsgd.processes.pairwise.wire import (
     Status,
     as_bytes,
 )
+from dsgd.processes.silence import SLICES_PER_WAIT, unacknowledged
 
 ALIGNMENT = 64  # bytes, torch's own: some kernels round differently on other addresses
 _PROBE = [np.empty(0, np.uint8)]
 UNUSED = sys.getrefcount(_PROBE[0])  # of an array that only a list refers to
-SLICES_PER_WAIT = 8  # a wait ends at most one slice too early or too late
 
 
 class VectorPool:
@@ -232,11 +229,8 @@ class FrameSocket:
                 pieces[0] = pieces[0][count:]
 
     def _waited(self, waited_s: float, patience_s: float) -> float:
-        """Return the seconds without progress, one more slice included. Raises PeerSilent after patience_s.
-
-        Bytes that the peer's kernel takes from ours are progress: on a slow link the last megabytes of a message are
-        on their way long after they were written."""
-        (queued,) = struct.unpack("@i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0" * 4))
+        """Return the seconds without progress, one more slice included. Raises PeerSilent after patience_s."""
+        queued = unacknowledged(self._socket)
         moved, self._queued = queued < self._queued, queued
         waited_s = 0.0 if moved else waited_s + self._slice_s
         if waited_s >= patience_s:

@@ -10,11 +10,8 @@ additions, so it is bitwise equal in all workers, and the same in every run.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import select
 import socket
-import struct
-import termios
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -23,16 +20,10 @@ from queue import Empty, SimpleQueue
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.frame_socket import (
-    SLICES_PER_WAIT,
-    FrameSocket,
-    LocalNode,
-    PeerSilent,
-    connect,
-    handshake,
-)
+from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, connect, handshake
 from dsgd.processes.pairwise.ring_stream import SEGMENT_BYTES, IncomingChunks, OutgoingChunks
 from dsgd.processes.pairwise.wire import DTYPE_CODES, RING_HEADER, RING_MAGIC, RINGS, as_bytes
+from dsgd.processes.silence import SLICES_PER_WAIT, unacknowledged
 
 SUMMED = (torch.float32, torch.float64)
 BATCH_BYTES = 1 << 20  # that a waiting worker is woken for: on busy cores each time costs more than the copy
@@ -167,7 +158,7 @@ class SumRing:
                 peer, did = (self._left, "sent") if incoming.missing else (self._right, "took")
                 raise RingBroken(peer, f"{did} no byte for {self._timeout_s:g} s")
             if not self._wait(outgoing, incoming):
-                before, queued = queued, self._queued()
+                before, queued = queued, unacknowledged(self._to_right)
                 waited_s = 0.0 if queued < before else waited_s + self._timeout_s / SLICES_PER_WAIT
 
     def _tried(self, peer: int, move: Callable[[], None]) -> bool:
@@ -197,12 +188,6 @@ class SumRing:
         if ready.get(self._to_right.fileno(), 0) & ENDED and self._from_left.fileno() not in ready:
             raise RingBroken(self._right, CLOSED)
         return bool(ready)
-
-    def _queued(self) -> int:
-        """Return the bytes that this kernel still has to send to the right, or have acknowledged: on a slow link the
-        last megabytes are on their way long after they were written, and that is progress."""
-        (count,) = struct.unpack("@i", fcntl.ioctl(self._to_right, termios.TIOCOUTQ, b"\0" * 4))
-        return count
 
     def shutdown(self) -> None:
         """End both connections, which wakes the thread that waits here. Any thread may call."""

@@ -43,6 +43,7 @@ KINDS = {
     "disk": {"full": 1},
 }  # fmt: skip
 VICTIMS = {"worker": 8, "server": 6, "evaluator": 4, "coordinator": 3, "command": 2, "signals": 5, "disk": 2}
+HOLDS_UP = {"pause", "stop", "cut"}  # words of the kinds after which others wait for the victim
 PHASES = {"start": 2, "marks": 6, "end": 1}
 
 # How a run may end. lost: without a summary, since whoever writes it was killed. none: before there was a record or,
@@ -104,7 +105,7 @@ class Schedule:
         """Return how a run may end to which only this happens."""
         torchrun = {LOST, FAILED, INTERRUPTED, NONE} if self.launcher == "torchrun" else set[str]()
         early = {NONE} if fault.phase == "start" else set[str]()
-        late = {COMPLETED} if fault.phase == "end" or fault.marks >= MARKS - 2 or fault in self.later else set[str]()
+        late = {COMPLETED} if self._may_be_late(fault) else set[str]()
         match fault.victim, fault.kind:
             case "evaluator", _:
                 return {COMPLETED}
@@ -133,6 +134,12 @@ class Schedule:
                 return {FAILED} | late | torchrun
             case _:
                 return {COMPLETED} | ({FAILED} if fault.phase == "start" else set()) | torchrun
+
+    def _may_be_late(self, fault: Fault) -> bool:
+        """Return whether a fault may come when all steps are made: marks are written later than their steps, and wait
+        for what is silent."""
+        delayed = any(other != fault and HOLDS_UP & {*other.kind.split()} for other in self.faults)
+        return fault.phase == "end" or fault.marks >= MARKS - 2 or fault in self.later or delayed
 
 
 def _both(first: str, second: str) -> set[str]:

@@ -204,6 +204,8 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
                 if _happens(fault, run, found, folder, wakes):
                     happened.append(fault)
                     last_s = time.monotonic()
+        if any(fault.victim == "disk" for fault in happened):
+            _fill(folder)  # what the run has removed
         for wake in [wake for wake in wakes if now >= wake[0]]:
             wakes.remove(wake)
             signalled(wake[1], signal.SIGCONT)

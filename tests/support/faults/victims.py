@@ -59,6 +59,8 @@ def cut(pid: int, which: str, coordinator: int) -> bool:
     table = tcp()
     listening = {inode: local for inode, (state, local, _) in table.items() if state == "0A"}
     ports = {listening[inode] for inode in sockets(coordinator).values() if inode in listening}
+    if not ports:  # the kernel leaves lines out of its table while others are made
+        return False
     to_coordinator, others = [], []
     for descriptor, inode in sorted(sockets(pid).items()):
         if inode in table and table[inode][0] == "01":

@@ -1,0 +1,23 @@
+"""Files that somebody else may have put there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+
+@contextmanager
+def regular_file(path: str | Path) -> Iterator[tuple[FileIO, int]]:
+    """Open a regular file to read, unbuffered; yield it and its size in bytes.
+
+    Raises OSError, whose strerror says what else it is; a FIFO, whose opening would wait for a writer, too."""
+    with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield file, found.st_size
