@@ -146,6 +146,7 @@ def serve() -> None:
     """Fork for every line of standard input, until it ends."""
     import torch
 
+    import dsgd.cli.run
     import dsgd.run.distributed
     import dsgd.run.simulated  # noqa: F401
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -43,7 +43,6 @@ KINDS = {
     "disk": {"full": 1},
 }  # fmt: skip
 VICTIMS = {"worker": 8, "server": 6, "evaluator": 4, "coordinator": 3, "command": 2, "signals": 5, "disk": 2}
-HOLDS_UP = {"pause", "stop", "cut"}  # words of the kinds after which others wait for the victim
 PHASES = {"start": 2, "marks": 6, "end": 1}
 
 # How a run may end. lost: without a summary, since whoever writes it was killed. none: before there was a record or,
@@ -93,11 +92,13 @@ class Schedule:
     def lockstep(self) -> bool:
         return self.algo in LOCKSTEP
 
-    def allowed(self, happened: Iterable[Fault]) -> set[str]:
-        """Return how the run may end after those of its faults that have reached their victims."""
+    def allowed(self, happened: Iterable[Fault], late: Collection[Fault]) -> set[str]:
+        """Return how the run may end after those of its faults that have reached their victims.
+
+        late: faults that came when all steps were made, or nearly so: marks are written later than their steps."""
         ends = {COMPLETED}
         for fault in happened:
-            after = self._ends(fault)
+            after = self._ends(fault) | ({COMPLETED} if fault in late else set())
             ends = {end for pair in product(ends, after) for end in _both(*pair)}
         return ends
 
@@ -105,7 +106,7 @@ class Schedule:
         """Return how a run may end to which only this happens."""
         torchrun = {LOST, FAILED, INTERRUPTED, NONE} if self.launcher == "torchrun" else set[str]()
         early = {NONE} if fault.phase == "start" else set[str]()
-        late = {COMPLETED} if self._may_be_late(fault) else set[str]()
+        late = {COMPLETED} if fault.phase == "end" or fault.marks >= MARKS - 2 or fault in self.later else set[str]()
         match fault.victim, fault.kind:
             case "evaluator", _:
                 return {COMPLETED}
@@ -118,8 +119,8 @@ class Schedule:
                 return {INTERRUPTED} | lost | late | early | torchrun
             case "signals", _:
                 return {INTERRUPTED} | late | early
-            case "disk", _:
-                return {FAILED} | late | early
+            case "disk", _:  # an older checkpoint that goes may leave enough room for the rest
+                return {FAILED, COMPLETED} | early
             case "command", _:
                 return {LOST, NONE, COMPLETED} | torchrun
             case "coordinator", "kill" | "stop":
@@ -134,12 +135,6 @@ class Schedule:
                 return {FAILED} | late | torchrun
             case _:
                 return {COMPLETED} | ({FAILED} if fault.phase == "start" else set()) | torchrun
-
-    def _may_be_late(self, fault: Fault) -> bool:
-        """Return whether a fault may come when all steps are made: marks are written later than their steps, and wait
-        for what is silent."""
-        delayed = any(other != fault and HOLDS_UP & {*other.kind.split()} for other in self.faults)
-        return fault.phase == "end" or fault.marks >= MARKS - 2 or fault in self.later or delayed
 
 
 def _both(first: str, second: str) -> set[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +38,7 @@ ROOT = Path(__file__).parents[3]
 ENDS_WITHIN_S = 150.0  # far longer than any run takes that ends at all, on a busy machine, too
 GONE_WITHIN_S = 60.0  # for the kernel to clear away what was killed
 LOOK_S, COUNT_S = 0.005, 0.2  # between two looks at the marks, at all processes
+TO_BE_HEARD_S = 0.2  # before the end of the training, for a fault to change how it ends
 DISK_BYTES = 1 << 20
 EXITS = {COMPLETED: {0}, FAILED: {1}, INTERRUPTED: {130}, LOST: {1, -signal.SIGKILL}}
 RECORD = ("metrics.jsonl", "summary.json", "checkpoint.pt")
@@ -170,18 +172,21 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
     torchrun = schedule.launcher == "torchrun" and first
     run = Torchrun(folder, arguments) if torchrun else prefork.start(folder, *arguments)
     happened = _disturb(trial, faults, run, folder)
-    trial.happened += happened
+    trial.happened += happened.keys()
     (folder / "filler").unlink(missing_ok=True)
     trial.ends.append(NONE if _contents(folder) == untouched else _end(folder))
     if trial.status is not None:
         _judge(trial, happened, torchrun, folder, baselines, before)
 
 
-def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> list[Fault]:
-    """Let the faults happen when they are due, and wait for the end. Nothing may be left. Returns those that did."""
+def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> dict[Fault, float]:
+    """Let the faults happen when they are due, and wait for the end. Nothing may be left.
+
+    Returns those that did, with the seconds since the first mark was seen; -inf if it was not."""
     begun = time.monotonic()
     due: dict[Fault, float] = {}
-    happened: list[Fault] = []
+    happened: dict[Fault, float] = {}
+    first_mark = math.inf
     wakes: list[tuple[float, int]] = []
     seen: set[int] = set()
     counted = 0.0
@@ -195,6 +200,7 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
             counted = now
             seen |= set(family(run.pid).values())
         lines = _lines(folder)
+        first_mark = min(first_mark, now) if lines else first_mark
         for fault in faults:
             if fault not in due and lines > {"start": -1, "marks": fault.marks, "end": MARKS}[fault.phase]:
                 due[fault] = (begun if fault.phase == "start" else now) + fault.delay_s
@@ -202,10 +208,8 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
                 found = family(run.pid)
                 seen |= set(found.values())
                 if _happens(fault, run, found, folder, wakes):
-                    happened.append(fault)
                     last_s = time.monotonic()
-        if any(fault.victim == "disk" for fault in happened):
-            _fill(folder)  # what the run has removed
+                    happened[fault] = last_s - first_mark
         for wake in [wake for wake in wakes if now >= wake[0]]:
             wakes.remove(wake)
             signalled(wake[1], signal.SIGCONT)
@@ -219,6 +223,12 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
         for pid in left:
             signalled(pid, signal.SIGKILL)
     return happened
+
+
+def _late(happened: Mapping[Fault, float], folder: Path) -> set[Fault]:
+    """Return the faults that came when the training was over, or so soon before that nobody could hear of it."""
+    summary = json.loads((folder / "summary.json").read_text())
+    return {fault for fault, after_s in happened.items() if after_s > summary["time_s"] - TO_BE_HEARD_S}
 
 
 def _traceback(folder: Path, torchrun: bool) -> bool:
@@ -295,7 +305,7 @@ def _end(folder: Path) -> str:
 
 def _judge(
     trial: Trial,
-    happened: Sequence[Fault],
+    happened: Mapping[Fault, float],
     torchrun: bool,
     folder: Path,
     baselines: Baselines,
@@ -304,7 +314,7 @@ def _judge(
     """Compare how the run ended with how it may end, and check its record."""
     schedule, end = trial.schedule, trial.ends[-1]
     after = "" if len(trial.ends) == 1 else "after going on: "
-    allowed = schedule.allowed(happened)
+    allowed = schedule.allowed(happened, _late(happened, folder) if end == COMPLETED else ())
     if end not in allowed:
         trial.found.append(f"{after}it ended as {end}, not as {' or '.join(sorted(allowed))}")
     # after the summary was written; torchrun has a status of its own for a signal
