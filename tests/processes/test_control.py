@@ -18,7 +18,8 @@ from dsgd.processes.control import CONTROL_MAGIC, CoordinatorConnection, Coordin
 from dsgd.processes.frames import FRAME, TEXT_LIMIT
 from tests.support.any_message import AnyMessage
 from tests.support.prefork import Prefork
-from tests.support.watched_run import ALGORITHMS, LONG, LOOPBACK, listening, open_files, results, start, undisturbed
+from tests.support.proc import LOOPBACK, listening, open_files
+from tests.support.watched_run import ALGORITHMS, LONG, results, start, undisturbed
 
 TOKEN = bytes(range(32))
 DEADLINE_S = 60.0

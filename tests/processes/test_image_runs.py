@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from dsgd.host.resources import cores
 from tests.cli.test_image_runs import ALGORITHMS
 from tests.support.cases import prepared
 from tests.support.prefork import Prefork
+from tests.support.proc import processes
 
 LINE = ["engine=dist", "model=import", "model.target=tests.cli.test_image_runs.small_net", "nodes=2", "batch_size=6"]
 LINE += ["data=imagenet-like", "data.classes=3", "data.samples_per_class=16", "data.test_per_class=4", "data.side=64"]
@@ -51,14 +51,10 @@ def test_the_workers_of_a_machine_share_its_cores_for_decoding(images: str, pref
     assert run.summary["status"] == "interrupted", run.err
 
 
-def workers(processes: dict[str, int]) -> list[int]:
-    return [pid for name, pid in processes.items() if name.startswith("worker")]
+def workers(named: dict[str, int]) -> list[int]:
+    return [pid for name, pid in named.items() if name.startswith("worker")]
 
 
 def decoding(worker: int) -> int:
     """How many decoding processes it has."""
-    found = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError):  # it has ended
-            found += f"\nPPid:\t{worker}\n" in status.read_text()
-    return found
+    return sum(process.parent == worker for process in processes())

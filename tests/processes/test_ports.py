@@ -14,17 +14,8 @@ import pytest
 
 from dsgd.processes.admission import MAX_STRANGERS
 from tests.support.prefork import Prefork
-from tests.support.watched_run import (
-    ALGORITHMS,
-    GONE_S,
-    LONG,
-    LOOPBACK,
-    listening,
-    open_files,
-    results,
-    start,
-    undisturbed,
-)  # fmt: skip
+from tests.support.proc import LOOPBACK, listening, open_files
+from tests.support.watched_run import ALGORITHMS, GONE_S, LONG, results, start, undisturbed
 
 SILENT_STRANGERS = 1200
 DESCRIPTORS = 1024  # of a worker: fewer than strangers

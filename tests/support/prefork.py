@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.host.fork import fork
+from tests.support.proc import processes
 
 PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
 
@@ -73,16 +74,7 @@ class Run:
 
     def processes(self) -> dict[str, int]:
         """Process ids of the run's children that are alive, by name: `worker 2`, `server 0`, `coordinator`."""
-        found = {}
-        for status in Path("/proc").glob("[0-9]*/status"):
-            try:
-                text = status.read_text()
-                name = status.with_name("comm").read_text().strip()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if f"\nPPid:\t{self.pid}\n" in text and "State:\tZ" not in text:
-                found[name] = int(status.parent.name)
-        return found
+        return {name: pid for pid, name, parent in processes() if parent == self.pid}
 
 
 class Prefork:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.prefork import Prefork, Run
+from tests.support.proc import is_alive, listening, open_files, processes
 from tests.support.valid_record import problems
 
 GONE_S = 60.0  # for the kernel to clear away what was killed; a guard
-LISTENING, LOOPBACK = "0A", "0100007F"  # in /proc/net/tcp
 SMALL = (
     "experiment=quadratic",
     "engine=dist",
@@ -95,9 +95,9 @@ class WatchedRun:
         return [line for line in self.run.err.splitlines() if name in line]
 
     def _left(self) -> list[str]:
-        alive = [f"process {pid}" for pid in self.pids if _is_alive(pid)]
+        alive = [f"process {pid}" for pid in self.pids if is_alive(pid)]
         folder = f"{self.run.folder}/"
-        writing = [f"process {pid}" for pid in _processes() if any(f.startswith(folder) for f in open_files(pid))]
+        writing = [f"process {pid}" for pid, _, _ in processes() if any(f.startswith(folder) for f in open_files(pid))]
         ports = [f"port {port}" for found, (_, port) in listening().items() if found in self.sockets]
         shared = [f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) - self.shared]
         return alive + writing + ports + shared
@@ -124,33 +124,3 @@ def results(marks: list[dict[str, Any]], cycle: int = 1) -> list[tuple[Any, ...]
     comparable = [mark for mark in marks if cycle == 1 or mark["samples"] % cycle or mark is marks[-1]]
     fields = ("samples", "lr", "train_loss", "test_loss", "consensus_distance", "discrepancy")
     return [tuple(mark[field] for field in fields) for mark in comparable]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def open_files(pid: int) -> set[str]:
-    """What the descriptors of a process lead to; nothing if it is gone or not ours."""
-    found = set()
-    try:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            found.add(os.readlink(link))
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        pass  # it ended, or closed one, while we looked
-    return found
-
-
-def listening() -> dict[str, tuple[str, int]]:
-    """The addresses of this machine that are listened to, by their sockets as links of /proc name them. Hosts as
-    /proc/net/tcp and tcp6 write them."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    addresses = {f"socket:[{row[9]}]": row[1].split(":") for row in rows if row[3] == LISTENING}
-    return {found: (host, int(port, 16)) for found, (host, port) in addresses.items()}

@@ -26,6 +26,7 @@ from dsgd.data.images.shards import write_shards
 from dsgd.data.partition import Partition
 from dsgd.streams import stream
 from tests.support.image_files import IMAGES, truncate
+from tests.support.proc import is_alive
 
 NODES, BATCH, SEED = 2, 4, 5  # 24 samples: 3 steps an epoch
 torch.set_num_threads(1)
@@ -213,16 +214,9 @@ def test_a_broken_file_ends_the_run_if_it_is_to(damaged: Path, tmp_path: Path) -
 # --- processes
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def wait_for_the_end(pids: list[int]) -> None:
     deadline = time.monotonic() + 60
-    while any(map(alive, pids)):
+    while any(map(is_alive, pids)):
         assert time.monotonic() < deadline, f"of {pids} some still run"
         time.sleep(0.05)
 

@@ -14,7 +14,7 @@ from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.job import Limits, ProcessJob
 from dsgd.sim.simulation import build_problem
 from tests.support.cases import prepared
-from tests.support.watched_run import LOOPBACK, listening, open_files
+from tests.support.proc import LOOPBACK, listening, open_files
 
 TOKEN = bytes(32)
 DEADLINE_S = 60.0

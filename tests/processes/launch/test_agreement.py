@@ -24,7 +24,7 @@ from dsgd.processes.launch import agreement
 from dsgd.processes.launch.agreement import VALUE_LIMIT, Meeting, meet
 from dsgd.processes.launch.key_exchange import new_key_pair
 from dsgd.processes.launch.rendezvous import NoMeeting
-from tests.support.watched_run import listening, open_files
+from tests.support.proc import listening, open_files
 
 PATIENCE_S = 100.0
 OFFER = Meeting("127.0.0.1", 12345, "outputs/run", {"nodes": 2, "cluster": {"slow": {"1": 2.0}}}, "dsgd 1, torch 2")

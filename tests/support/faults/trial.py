@@ -31,6 +31,7 @@ from tests.support.faults.schedules import (
 )  # fmt: skip
 from tests.support.faults.victims import cut, family, signalled
 from tests.support.prefork import Prefork
+from tests.support.proc import is_alive, parent_of
 from tests.support.valid_record import Stored, problems, stored
 from tests.support.watched_run import results
 
@@ -247,7 +248,8 @@ def _happens(fault: Fault, run: Command, found: dict[str, int], folder: Path, wa
         return all(sent)
     pid = found.get(fault.name)
     if fault.victim == "command":
-        pid = _parent(found.get("worker 1")) if isinstance(run, Torchrun) else run.pid
+        worker = found.get("worker 1")
+        pid = run.pid if not isinstance(run, Torchrun) else None if worker is None else parent_of(worker)
     if pid is None:
         return False
     if fault.kind.startswith("cut"):
@@ -255,13 +257,6 @@ def _happens(fault: Fault, run: Command, found: dict[str, int], folder: Path, wa
     if fault.pause_s:
         wakes.append((time.monotonic() + fault.pause_s, pid))
     return signalled(pid, signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
-
-
-def _parent(pid: int | None) -> int | None:
-    try:
-        return None if pid is None else int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except FileNotFoundError:
-        return None
 
 
 def _fill(folder: Path) -> bool:
@@ -277,18 +272,11 @@ def _fill(folder: Path) -> bool:
 def _left(seen: set[int]) -> list[int]:
     """Return the processes that do not go away."""
     deadline = time.monotonic() + GONE_WITHIN_S
-    while left := [pid for pid in seen if _is_alive(pid)]:
+    while left := [pid for pid in seen if is_alive(pid)]:
         if time.monotonic() > deadline:
             return left
         time.sleep(0.02)
     return []
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _contents(folder: Path) -> list[bytes]:
