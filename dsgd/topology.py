@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dsgd.host.files import regular_file
+from dsgd.graph_file import read_edges
 
-FILE_BYTES = 2**26  # of a graph file
 MOST_WEIGHTS = 2**24  # of one mixing matrix that are not 0, each a float in a mapping
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 Row = Mapping[int, float]
 Peers = tuple[int, ...]
-Edge = tuple[int, int]
 
 # Connected draws are nearly certain from degree 3 on; of degree 2 and 1,024 nodes about one in 30 is connected.
 DRAWS_UNTIL_CONNECTED = 1000
@@ -281,7 +279,7 @@ class File:
         import networkx as nx
 
         graph = nx.empty_graph(nodes)
-        graph.add_edges_from(_read_edges(self.path, nodes))
+        graph.add_edges_from(read_edges(self.path, nodes))
         if cut_off := set(graph) - nx.node_connected_component(graph, 0):
             got = f"node {min(cut_off)} cut off from node 0 ({self.path})"
             raise ValueError(f"path must give a connected graph of nodes={nodes}, got {got}")
@@ -322,68 +320,3 @@ def _symmetric(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
         rest = 1 - sum(Fraction(count, d) for d, count in Counter(divisor.values()).items())
         rows.append(dict(sorted({i: float(rest), **{j: 1 / d for j, d in divisor.items()}}.items())))
     return tuple(rows)
-
-
-def _read_edges(path: str, nodes: int) -> list[Edge]:
-    """Return the edges in a graph file of either format. Raises ValueError naming the file and the line."""
-    try:
-        with regular_file(path) as (file, size):
-            if size > FILE_BYTES:
-                raise ValueError(f"path must be a file of at most {FILE_BYTES} bytes, got {size} in {path}")
-            text = file.read(FILE_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"path must be a readable file, got {path} ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"path must be a text file in UTF-8, got {path}") from None
-    lines: list[tuple[str, list[int]]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        where = f"({path}, line {number})"
-        words = line.split("#")[0].split()
-        try:
-            numbers = [int(word) for word in words]
-        except ValueError:
-            raise ValueError(f"path must hold whole numbers and # comments, got {line[:40]!r} {where}") from None
-        if numbers:
-            lines.append((where, numbers))
-    is_list = not lines or len(lines[0][1]) == 2
-    return _edges_of_list(nodes, lines) if is_list else _edges_of_matrix(path, nodes, lines)
-
-
-def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
-    found: dict[Edge, str] = {}
-    for where, numbers in lines:
-        if len(numbers) != 2:
-            raise ValueError(f"path must hold one edge 'i j' a line, got {len(numbers)} numbers {where}")
-        i, j = numbers
-        if not (0 <= i < nodes and 0 <= j < nodes):
-            raise ValueError(f"path must name nodes 0 to {nodes - 1} (nodes={nodes}), got edge {i} {j} {where}")
-        if i == j:
-            raise ValueError(f"path must have no self loops, got edge {i} {j} {where}")
-        if (i, j) in found:
-            raise ValueError(f"path must list an edge once, got {i} {j} again {where}")
-        found[i, j] = where
-    one_way = [(i, j) for i, j in found if (j, i) not in found]
-    if one_way and len(one_way) < len(found):  # the others come with their reverse: a list of directed edges
-        i, j = one_way[0]
-        raise ValueError(f"path must be symmetric, got edge {i} {j} without {j} {i} {found[i, j]}")
-    return list(found)
-
-
-def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
-    rule = f"path must hold edges 'i j' or {nodes} lines of {nodes} numbers 0 or 1 (nodes={nodes})"
-    for where, row in lines:
-        if len(row) != nodes:
-            raise ValueError(f"{rule}, got {len(row)} numbers {where}")
-        if wrong := set(row) - {0, 1}:
-            raise ValueError(f"{rule}, got {min(wrong)} {where}")
-    if len(lines) != nodes:
-        raise ValueError(f"{rule}, got {len(lines)} lines ({path})")
-    matrix = [row for _, row in lines]
-    for i, (where, row) in enumerate(lines):
-        if row[i]:
-            raise ValueError(f"path must have no self loops, got 1 in row {i} column {i} {where}")
-        for j in range(i):
-            if row[j] != matrix[j][i]:
-                got = f"{row[j]} in row {i} column {j} and {matrix[j][i]} in row {j} column {i}"
-                raise ValueError(f"path must be symmetric, got {got} {where}")
-    return [(i, j) for i, row in enumerate(matrix) for j in range(i) if row[j]]

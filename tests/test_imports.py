@@ -18,7 +18,8 @@ PACKAGE = Path(dsgd.__file__).parent
 WANTED = {
     "": set(),
     "worker": set(),
-    "topology": {"host"},
+    "graph_file": {"host"},
+    "topology": {"graph_file"},
     "streams": set(),
     "user_code": set(),
     "schedule": set(),

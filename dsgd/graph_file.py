@@ -1,0 +1,76 @@
+"""Text files of undirected graphs: a list of edges, one `i j` a line, or an adjacency matrix of numbers 0 and 1."""
+
+from __future__ import annotations
+
+from dsgd.host.files import regular_file
+
+FILE_BYTES = 2**26  # at most
+
+Edge = tuple[int, int]
+
+
+def read_edges(path: str, nodes: int) -> list[Edge]:
+    """Return the edges between nodes 0 to p - 1 in a file of either format, each once or in both directions.
+
+    Raises ValueError naming the file and the line."""
+    try:
+        with regular_file(path) as (file, size):
+            if size > FILE_BYTES:
+                raise ValueError(f"path must be a file of at most {FILE_BYTES} bytes, got {size} in {path}")
+            text = file.read(FILE_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"path must be a readable file, got {path} ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"path must be a text file in UTF-8, got {path}") from None
+    lines: list[tuple[str, list[int]]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"({path}, line {number})"
+        words = line.split("#")[0].split()
+        try:
+            numbers = [int(word) for word in words]
+        except ValueError:
+            raise ValueError(f"path must hold whole numbers and # comments, got {line[:40]!r} {where}") from None
+        if numbers:
+            lines.append((where, numbers))
+    is_list = not lines or len(lines[0][1]) == 2
+    return _edges_of_list(nodes, lines) if is_list else _edges_of_matrix(path, nodes, lines)
+
+
+def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
+    found: dict[Edge, str] = {}
+    for where, numbers in lines:
+        if len(numbers) != 2:
+            raise ValueError(f"path must hold one edge 'i j' a line, got {len(numbers)} numbers {where}")
+        i, j = numbers
+        if not (0 <= i < nodes and 0 <= j < nodes):
+            raise ValueError(f"path must name nodes 0 to {nodes - 1} (nodes={nodes}), got edge {i} {j} {where}")
+        if i == j:
+            raise ValueError(f"path must have no self loops, got edge {i} {j} {where}")
+        if (i, j) in found:
+            raise ValueError(f"path must list an edge once, got {i} {j} again {where}")
+        found[i, j] = where
+    one_way = [(i, j) for i, j in found if (j, i) not in found]
+    if one_way and len(one_way) < len(found):  # the others come with their reverse: a list of directed edges
+        i, j = one_way[0]
+        raise ValueError(f"path must be symmetric, got edge {i} {j} without {j} {i} {found[i, j]}")
+    return list(found)
+
+
+def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
+    rule = f"path must hold edges 'i j' or {nodes} lines of {nodes} numbers 0 or 1 (nodes={nodes})"
+    for where, row in lines:
+        if len(row) != nodes:
+            raise ValueError(f"{rule}, got {len(row)} numbers {where}")
+        if wrong := set(row) - {0, 1}:
+            raise ValueError(f"{rule}, got {min(wrong)} {where}")
+    if len(lines) != nodes:
+        raise ValueError(f"{rule}, got {len(lines)} lines ({path})")
+    matrix = [row for _, row in lines]
+    for i, (where, row) in enumerate(lines):
+        if row[i]:
+            raise ValueError(f"path must have no self loops, got 1 in row {i} column {i} {where}")
+        for j in range(i):
+            if row[j] != matrix[j][i]:
+                got = f"{row[j]} in row {i} column {j} and {matrix[j][i]} in row {j} column {i}"
+                raise ValueError(f"path must be symmetric, got {got} {where}")
+    return [(i, j) for i, row in enumerate(matrix) for j in range(i) if row[j]]
