@@ -108,7 +108,10 @@ def unpack(archives: Path, folder: Path) -> Expected:
 
 def read_devkit(path: Path) -> Expected:
     """Read the development kit. Raises ValueError if the file is something else."""
-    from scipy.io import loadmat
+    try:
+        from scipy.io import loadmat
+    except ModuleNotFoundError as error:
+        raise ValueError("--archives must find SciPy installed, got none: pip install scipy") from error
 
     with tarfile.open(path) as archive:
         found: dict[str, IO[bytes]] = {}

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,16 @@ def test_a_file_imports_what_its_part_may(path: Path) -> None:
         if module.split(".")[0] == "dsgd" and part(module) not in WANTED[source] | {source, ""}
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_dependencies_are_what_is_imported_and_no_more() -> None:
+    """Whatever is declared is installed by everybody, and some packages are a hundred megabytes."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    declared = {re.split("[<>=]", line)[0] for line in project["dependencies"]}
+    names = {module.partition(".")[0] for path in FILES for _, module in imports(path)}
+    distributions = packages_distributions()
+    imported = {distributions[name][0].lower() for name in names - sys.stdlib_module_names - {"dsgd"}}
+    assert imported == declared
 
 
 def test_the_wanted_edges_have_no_circle() -> None:

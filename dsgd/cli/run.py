@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 # Imported before the jobs of a sweep are forked: each would take three seconds to import it for itself.
-PRELOADED = ("dsgd.run.distributed", "dsgd.run.simulated", "sklearn.datasets", "torch._dynamo")
+PRELOADED = ("dsgd.run.distributed", "dsgd.run.simulated", "torch._dynamo")
 
 
 @dataclass(frozen=True)

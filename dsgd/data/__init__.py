@@ -1,6 +1,6 @@
 """Define data sets: a frozen dataclass for the options of each, and the interface of loaded data.
 
-Importing this module imports neither torch nor scikit-learn, so that a configuration is checked quickly; `load` does.
+Importing this module does not import torch, so that a configuration is checked quickly; `load` does.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Load handwritten digits: scikit-learn's 1,797 grey images of 8 x 8 pixels, no download.
+"""Load handwritten digits: 1,797 grey images of 8 x 8 pixels, which are in this package.
 
-Source: Alpaydin and Kaynak 1998, Optical recognition of handwritten digits, UCI repository (its test part).
+Source: Alpaydin and Kaynak 1998, Optical recognition of handwritten digits, UCI repository (its test part, as
+scikit-learn ships it). Their licence: digits_licence.txt.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,12 +42,15 @@ class Digits:
         check_share(TRAIN, nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        from sklearn.datasets import load_digits
-
         from dsgd.data.classification import Classification
 
-        pixels, labels = load_digits(return_X_y=True)  # values 0 to 16
-        images = pixels.astype(np.uint8).reshape(-1, 1, 8, 8)
+        images, labels = read_digits()
         order = stream("digits split").permutation(TRAIN + TEST)  # of all runs: results must be comparable
-        train, test = ((images[part], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
+        train, test = ((images[part, None], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
         return Classification(train, test, self.classes, Partition(TRAIN, nodes, batch_size, seed), dtype)
+
+
+def read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Read the images [1797, 8, 8], values of 0 to 16, and their labels [1797], all of them bytes."""
+    with files("dsgd.data").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
+        return arrays["images"], arrays["labels"]

@@ -40,8 +40,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     packed = {name for name in names if not name.startswith("dsgd-")}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "dsgd").rglob("*.py")}
     sources |= {f"dsgd/{path.relative_to(ROOT)}" for kind in ("*.py", "*.yaml") for path in (ROOT / "conf").rglob(kind)}
-    assert packed == sources
-    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert packed == sources | {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt"}
+    for licence in ("LICENSE", "dsgd/data/digits_licence.txt"):
+        assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
 
 
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
@@ -66,6 +67,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
         return result.stdout
 
     assert typed("python", "-c", "import dsgd; print(dsgd.__file__)").startswith(str(site))
+    assert typed("python", "-c", "import dsgd.data.digits as d; print(len(d.read_digits()[1]))") == "1797\n"
     typed("dsgd-run", "experiment=quadratic", "algo=dpsgd", "nodes=4", "budget.steps=5", "hydra.run.dir=run")
     assert json.loads((work / "run" / "summary.json").read_text())["status"] == "completed"
     assert json.loads((work / "run" / "env.json").read_text())["commit"] is None

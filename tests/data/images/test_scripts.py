@@ -125,6 +125,16 @@ def test_images_are_made_once(tmp_path: Path) -> None:
     assert other.stderr.startswith("data.path must hold the images that are asked for")
 
 
+def test_without_scipy_the_archives_are_refused_in_one_line(archives: Path, tmp_path: Path) -> None:
+    hidden = "import runpy, sys; sys.modules['scipy.io'] = None; del sys.argv[0]\n"
+    hidden += "runpy.run_path(sys.argv[0], {}, '__main__')"
+    script = SCRIPTS / "prepare_imagenet.py"
+    command = [sys.executable, "-c", hidden, str(script), str(tmp_path / "data"), "--archives", str(archives)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert ended.stderr == "--archives must find SciPy installed, got none: pip install scipy\n"
+
+
 @pytest.mark.parametrize(
     ("archive", "content", "part"),
     [
