@@ -75,7 +75,7 @@ class ModuleTrace:
         self.modules: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
         self._parameters = {id(slot.owner._parameters[slot.name]): i for i, slot in enumerate(problem.parameters)}
         self._buffers = {id(slot.owner._buffers[slot.name]): i for i, slot in enumerate(problem.buffers)}
-        self._results = _meta_results(self.graph, module, training, problem)  # of each node, for both batch sizes
+        self._results = _example_results(self.graph, module, training, problem)  # of each node, for both batch sizes
         self._places: dict[fx.Node, int] = {first: 0}  # in StackedCall.values
         self._layouts: dict[fx.Node, str] = {first: "rows" if training else "shared"}
         self._replaced: dict[fx.Node, fx.Node] = {}  # a value changed in place, and the node that changed it
@@ -194,30 +194,39 @@ class ModuleTrace:
         return unread
 
 
-class _MetaInterpreter(fx.Interpreter):
-    """Run a graph on tensors without content."""
+class _Examples(fx.Interpreter):
+    """Run a graph on a batch, and keep of every result its shape, as a tensor without content, or the plain value."""
+
+    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(module, graph=graph)
+        self.extra_traceback = False  # the error message is the layer's own
+        self.results: dict[fx.Node, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         try:
-            return super().run_node(n)
+            result = super().run_node(n)
         except Exception as error:  # of the user's layers: whatever they raise
-            raise Unstackable(f"{n.name} ({n.target}), which fails without data ({one_line(error)})") from error
-
-    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        value = super().get_attr(target, args, kwargs)
-        return value.to("meta") if isinstance(value, Tensor) else value
+            raise Unstackable(f"{n.name} ({n.target}), which fails on zeros ({one_line(error)})") from error
+        self.results[n] = torch.empty(result.shape, device="meta") if isinstance(result, Tensor) else result
+        return result
 
 
-def _meta_results(graph: fx.Graph, module: nn.Module, training: bool, problem: Problem) -> dict[fx.Node, list[Any]]:
-    """Return the results of every node for two batch sizes: tensors without content, and plain values."""
-    module = copy.deepcopy(module).to("meta").train(training)
+@torch.no_grad()
+def _example_results(
+    graph: fx.Graph, module: nn.Module, training: bool, problem: Problem
+) -> dict[fx.Node, tuple[Any, Any]]:
+    """Return the results of every node for both batch sizes: tensors without content, and plain values.
+
+    Computed for real: torch's own arithmetic on tensors without content imports its compiler, which takes a second."""
+    module = copy.deepcopy(module).train(training)
     runs: list[dict[fx.Node, Any]] = []
-    for batch in BATCHES:
-        interpreter = _MetaInterpreter(module, garbage_collect_values=False, graph=graph)
-        interpreter.extra_traceback = False  # the error message is the layer's own
-        interpreter.run(torch.empty((batch, *problem.data.input_shape), dtype=problem.dtype, device="meta"))
-        runs.append(interpreter.env)
-    return {node: [run[node] for run in runs] for node in graph.nodes if node.op != "output"}
+    with torch.random.fork_rng(devices=[]):
+        for batch in BATCHES:
+            examples = _Examples(module, graph)
+            examples.run(torch.zeros((batch, *problem.data.input_shape), dtype=problem.dtype))
+            runs.append(examples.results)
+    small, large = runs
+    return {node: (small[node], large[node]) for node in graph.nodes if node.op != "output"}
 
 
 def one_line(error: BaseException) -> str:

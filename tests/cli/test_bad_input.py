@@ -346,7 +346,7 @@ import sys
 from tests.support.command import call
 for line in ("--help", "--cfg job", "--info", "nodes=0", "algo=gosip", "-m nodes=2,0", "data=cifar10", "resume=nope"):
     print(call(*line.split()).status, end=" ")
-print(sorted({"torch", "sklearn", "matplotlib", "wandb"} & set(sys.modules)))
+print(sorted({"torch", "matplotlib", "wandb"} & set(sys.modules)))
 """
 
 
