@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
-# Imported before the jobs of a sweep are forked: each would take three seconds to import it for itself.
-PRELOADED = ("dsgd.run.distributed", "dsgd.run.simulated", "torch._dynamo")
+# Imported before the jobs of a sweep are forked: each would take more than a second to import it for itself.
+PRELOADED = ("dsgd.run.distributed", "dsgd.run.simulated")
 
 
 @dataclass(frozen=True)
