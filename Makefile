@@ -5,7 +5,7 @@ READY := .venv/ready
 ALGORITHMS := sync,easgd,downpour,gossip,dpsgd,delayfree
 DEMO ?=
 
-.PHONY: demo test lint bench figures clean
+.PHONY: demo test test-long lint bench figures clean
 
 demo: $(READY)  ## six algorithms, 8 nodes, a slow network and one slow node: a figure and a table
 	rm -rf outputs/demo
@@ -13,8 +13,11 @@ demo: $(READY)  ## six algorithms, 8 nodes, a slow network and one slow node: a 
 	$(BIN)/dsgd-plot outputs/demo --only overview --out figures/demo
 	@echo "The figure: accuracy and loss against virtual time, and how long workers waited."
 
-test: $(READY)  ## all tests
-	$(BIN)/python -m pytest -n auto
+test: $(READY)  ## the tests
+	$(BIN)/python -m pytest -n auto -m "not long"
+
+test-long: $(READY)  ## campaigns, clusters, and further cases of what the others check
+	$(BIN)/python -m pytest -n auto -m long
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

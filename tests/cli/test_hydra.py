@@ -9,10 +9,12 @@ import pytest
 
 from dsgd.cli.run import _parser
 from tests.support.command import call, marks, shell, summary
+from tests.support.long import long_but
 
 SWEEP = "algo=sync,gossip experiment=quadratic nodes=2 budget.steps=5"
 
 
+@pytest.mark.long
 def test_a_launcher_plugin_starts_the_jobs(tmp_path: Path) -> None:
     """joblib runs them in processes of its own; the records are those of Hydra's own launcher."""
     assert shell(f"dsgd-run -m {SWEEP} hydra.sweep.dir=own", tmp_path).returncode == 0
@@ -39,7 +41,7 @@ class Failing(Algorithm):
 """
 
 
-@pytest.mark.parametrize("launcher", ["", "hydra/launcher=joblib"])
+@pytest.mark.parametrize("launcher", long_but([""], ["", "hydra/launcher=joblib"]))
 def test_a_failed_job_does_not_end_the_others_and_shows_in_the_exit_status(launcher: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FAILING)
     line = "dsgd-run -m experiment=quadratic ~algo.overlap algo._target_=own.Failing nodes=2,3,4 budget.steps=3"

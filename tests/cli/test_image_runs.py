@@ -10,6 +10,7 @@ import pytest
 from torch import nn
 
 from tests.support.command import call
+from tests.support.long import long_but
 
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 RUN = ["model=import", "model.target=tests.cli.test_image_runs.small_net", "nodes=2", "batch_size=6"]
@@ -30,7 +31,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             "data.test_per_class=4", "data.side=64"]  # fmt: skip
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", long_but(["sync", "gossip"], ALGORITHMS))
 def test_training_on_files_lowers_the_loss(
     algo: str, images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ PATIENCE_S = 120
 MEASURE = """
 import dataclasses, json, os, socket, sys
 from dsgd.processes.calibration.measure import measure_link
+
+pytestmark = pytest.mark.long
 seconds = float(sys.argv[1])
 if os.environ["HOST"] == "1":
     server = socket.create_server(("h1", 7000))

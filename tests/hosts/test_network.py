@@ -64,6 +64,8 @@ while got := stream.recv(100):
 OWNER = """
 import json, os, sys, time
 from tests.support.network import Network
+
+pytestmark = pytest.mark.long
 network = Network(hosts=2, rate="100mbit")
 network.popen(1, "sleep", "1000")
 network.popen(2, "sh", "-c", "setsid -f sleep 1000; sleep 1000")

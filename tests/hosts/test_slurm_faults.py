@@ -16,6 +16,8 @@ from tests.support.prefork import Prefork
 from tests.support.slurm import Slurm
 from tests.support.watched_run import BUDGET, LONG, SILENT, STEPS, results
 
+pytestmark = pytest.mark.long
+
 MOMENTUM = "optimizer.momentum=0.9 optimizer.lr=0.01"
 
 

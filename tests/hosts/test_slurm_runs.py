@@ -10,6 +10,8 @@ import pytest
 from tests.support.batch_jobs import QUADRATIC, RUN, Record, submit
 from tests.support.slurm import Slurm
 
+pytestmark = pytest.mark.long
+
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 LOCKSTEP = ("sync", "dpsgd", "delayfree")
 # The hosts file that Debian makes: a machine's own name is an address that no other machine reaches.

@@ -16,6 +16,8 @@ from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 90
 QUADRATIC = "experiment=quadratic budget.steps=10 eval.every_steps=5"
 HELD = f"{QUADRATIC} engine=sim slurm.options.hold=true"  # never starts

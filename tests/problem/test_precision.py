@@ -166,6 +166,7 @@ def test_a_run_of_a_precision_that_the_device_cannot_do_ends_before_it_begins(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 @inductor.patch({"compile_threads": 1})  # others would be processes that import torch once more
 @pytest.mark.filterwarnings("ignore")  # what the compiler has to say of itself
 def test_a_compiled_module_gives_the_same_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from tests.support.faults.schedules import draw
 from tests.support.faults.trial import Baselines, carry_out
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 
-SAMPLE = range(50)
+SAMPLE = long_but(range(9), range(50))  # the first of each algorithm
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.reader import find_runs
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.watched_run import (
     BUDGET,
@@ -28,9 +29,9 @@ from tests.support.watched_run import (
 
 WITH_CENTRE = ("easgd", "downpour")
 
-steady = pytest.mark.parametrize("algo", FREE_RUNNING)
-lockstep = pytest.mark.parametrize("algo", LOCKSTEP)
-with_centre = pytest.mark.parametrize("algo", WITH_CENTRE)
+steady = pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
+lockstep = pytest.mark.parametrize("algo", long_but(["sync"], LOCKSTEP))
+with_centre = pytest.mark.parametrize("algo", long_but(["easgd"], WITH_CENTRE))
 
 
 def cpu_s(pid: int) -> float:
@@ -114,7 +115,7 @@ def test_a_worker_that_stays_stopped_is_left_out_and_not_left_over(prefork: Pref
     assert watched.run.summary["workers_lost"] == 1
 
 
-@pytest.mark.parametrize("algo", [name for name in FREE_RUNNING if name != "gossip push"])
+@pytest.mark.parametrize("algo", long_but(["easgd"], [name for name in FREE_RUNNING if name != "gossip push"]))
 def test_a_replaced_worker_begins_where_the_others_are(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", LONG, "engine.restarts=1")
     first = watched.wait_for_marks()["worker 2"]
@@ -243,7 +244,7 @@ def test_a_machine_that_stood_still_has_lost_nobody(prefork: Prefork, tmp_path: 
     assert [line for name in found for line in watched.lines_about(name)] == []
 
 
-@pytest.mark.parametrize("algo", ["gossip", "easgd", "sync"])
+@pytest.mark.parametrize("algo", long_but(["easgd", "sync"], ["gossip", "easgd", "sync"]))
 def test_nobody_outlives_a_killed_coordinator(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *{**FREE_RUNNING, **LOCKSTEP}[algo], "nodes=3", LONG)
     found = watched.wait_for_marks()
@@ -255,7 +256,7 @@ def test_nobody_outlives_a_killed_coordinator(prefork: Prefork, tmp_path: Path, 
     watched.assert_nothing_left()
 
 
-@pytest.mark.parametrize("algo", ["gossip", "easgd", "dpsgd"])
+@pytest.mark.parametrize("algo", long_but(["easgd"], ["gossip", "easgd", "dpsgd"]))
 def test_nobody_outlives_a_killed_parent(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *{**FREE_RUNNING, **LOCKSTEP}[algo], "nodes=3", LONG)
     found = watched.wait_for_marks()

@@ -11,6 +11,7 @@ import pytest
 from dsgd.host.resources import cores
 from tests.cli.test_image_runs import ALGORITHMS
 from tests.support.cases import prepared
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.proc import processes
 
@@ -24,7 +25,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"data.path={tmp_path_factory.mktemp('images') / 'generated'}"
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", long_but(["sync", "gossip"], ALGORITHMS))
 def test_training_on_files_lowers_the_loss(algo: str, images: str, prefork: Prefork, tmp_path: Path) -> None:
     """In lock-step for certain; free workers may each have made any part of the steps."""
     run = prefork.run(tmp_path / "run", f"algo={algo}", *LINE, images, "data.workers=1")

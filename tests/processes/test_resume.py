@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.checkpoint import NAME, read_header, read_state
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.valid_record import Stored, problems, stored
 from tests.support.watched_run import (
@@ -67,7 +68,7 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     assert not (resumed.run.folder / NAME).exists()
 
 
-@pytest.mark.parametrize("algo", VARIANTS)
+@pytest.mark.parametrize("algo", long_but(["gossip", "easgd"], VARIANTS))
 def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """A worker counts its own steps at once, so nobody makes more steps than the whole budget has; how many more all
     make together depends on how late they hear of each other."""
@@ -80,7 +81,7 @@ def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_p
     assert 3 * STEPS <= resumed.run.marks[-1]["samples"] <= 3 * 3 * STEPS
 
 
-@pytest.mark.parametrize("algo", FREE_RUNNING)
+@pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
 def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET)
     os.kill(watched.wait_for_marks()["worker 1"], signal.SIGKILL)
@@ -96,7 +97,7 @@ def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp
     assert resumed.run.summary["workers_lost"] == 0
 
 
-@pytest.mark.parametrize("algo", FREE_RUNNING)
+@pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
 def test_a_summary_counts_what_the_checkpoint_does_however_short_the_steps(
     prefork: Prefork, tmp_path: Path, algo: str
 ) -> None:

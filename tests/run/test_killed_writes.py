@@ -28,6 +28,7 @@ def is_held(folder: Path) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["sim", "dist"])
 def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path, engine: str) -> None:
     line = [sys.executable, "-m", "tests.support.killed_writes", str(tmp_path), *RUN, f"engine={engine}", OFTEN]
