@@ -47,6 +47,7 @@ class Evaluation:
     every_time_s: float | None = None
     batch_norm: str = "average"  # statistics of an averaged model: average the workers' | recalibrate on training data
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
+    workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
     sharded: bool | None = None  # over several processes, with engine=dist; None: where samples are image files
     diverged_factor: float = 1e6  # a loss this many times the first one (or not a number) ends the run as diverged
 
@@ -54,6 +55,8 @@ class Evaluation:
         _positive(self, "every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")
         if self.batch_norm not in ("average", "recalibrate"):
             raise ValueError(f"batch_norm must be average or recalibrate, got {self.batch_norm!r}")
+        if not (self.workers >= 1 if isinstance(self.workers, int) else self.workers in ("all", "none")):
+            raise ValueError(f"workers must be all, none or a number >= 1, got {self.workers!r}")
         if not self.diverged_factor > 1:
             raise ValueError(f"diverged_factor must be > 1, got {self.diverged_factor}")
 

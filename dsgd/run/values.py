@@ -84,7 +84,7 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         if value is None and type(None) in options:
             return None
         rest = [option for option in options if option is not type(None)]
-        return checked(value, rest[0], key)
+        return checked(value, str if isinstance(value, str) and str in rest else rest[0], key)
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{key} must be a list, got {shown(value)}")

@@ -10,7 +10,7 @@ from dsgd.experiment import Experiment
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.stacked import StackedEvaluator
-from dsgd.problem.evaluation import FIELDS, measure
+from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers
 from dsgd.problem.problem import build_problem
 from dsgd.sim.machine import Machine
 
@@ -122,6 +122,8 @@ class Simulation:
             status = self.progress.judge(self.experiment, values)
             if status is not None:
                 self.status, self.end_s = status, time_s
+            # only now is it known whether this mark is the last
+            values |= self._measure_workers(everybody=self.progress.marks == 1 or time_s == self.end_s)
             yield values
 
     def _measure(self, time_s: float) -> Mark:
@@ -130,10 +132,17 @@ class Simulation:
         if experiment.gradients != "none":
             xs = [node.worker.x for node in machine.nodes]
             buffers = [node.buffers for node in machine.nodes]
-            evaluator = self.chosen.evaluator
-            accuracies_of = evaluator.accuracies if isinstance(evaluator, StackedEvaluator) else None
-            measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre(), accuracies_of)
+            measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre())
         return self.counters(time_s).fields(experiment) | measured
+
+    def _measure_workers(self, everybody: bool) -> Mark:
+        if self.experiment.gradients == "none":
+            return {}
+        nodes, evaluator = self.machine.nodes, self.chosen.evaluator
+        chosen = [nodes[rank] for rank in evaluated_workers(self.experiment.eval, len(nodes), everybody)]
+        accuracies_of = evaluator.accuracies if isinstance(evaluator, StackedEvaluator) else None
+        xs, buffers = [node.worker.x for node in chosen], [node.buffers for node in chosen]
+        return measure_workers(self.problem, xs, buffers, accuracies_of)
 
     def counters(self, time_s: float) -> Counters:
         machine = self.machine

@@ -16,10 +16,15 @@ from torch import Tensor
 
 from dsgd.engine.marks import Mark, Progress, summary_of
 from dsgd.host.resources import lower_thread_priority
-from dsgd.problem.evaluation import measure
+from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
 from dsgd.processes.control import Hub
 from dsgd.processes.coordinator.monitor import RunMonitor
-from dsgd.processes.coordinator.sharded import INTERRUPT_POLL_S, is_sharded, measure_in_parts
+from dsgd.processes.coordinator.sharded import (
+    INTERRUPT_POLL_S,
+    is_sharded,
+    measure_in_parts,
+    measure_workers_in_parts,
+)
 from dsgd.processes.coordinator.snapshots import PendingSnapshots, initial_snapshots
 from dsgd.processes.job import ProcessJob
 
@@ -47,7 +52,7 @@ class Coordinator:
         lower_thread_priority()
         if self.job.state is None:
             first = initial_snapshots(self.experiment, self.job.problem)
-            yield self._evaluate(first)
+            yield self._evaluate(first, is_first=True)
             save(first.checkpoint(self.experiment, asdict(self.progress)))  # a run can be resumed from the beginning on
         while True:
             self._check_interrupt()
@@ -92,12 +97,18 @@ class Coordinator:
         if self._interrupted():  # also while marks are waiting
             self.monitor.stop_requested.set()
 
-    def _evaluate(self, mark: PendingSnapshots) -> Mark:
-        values = mark.measured(self.experiment, self._measure)
+    def _evaluate(self, mark: PendingSnapshots, is_first: bool = False) -> Mark:
+        experiment = self.experiment
+        xs, buffers, centre = mark.models(experiment)
+        values = mark.counters(experiment).fields(experiment) | self._measure(mark.key, xs, buffers, centre)
         self.progress.marks += 1
-        status = self.progress.judge(self.experiment, values)
+        status = self.progress.judge(experiment, values)
         if status is not None and self.monitor.verdict is None:
-            self.monitor.conclude(status, mark.totals(self.experiment))
+            self.monitor.conclude(status, mark.totals(experiment))
+        # only now is it known whether this mark is the last
+        everybody = is_first or status is not None or mark.shows_end(experiment)
+        chosen = evaluated_workers(experiment.eval, len(xs), everybody)
+        values |= self._measure_workers(mark.key, [xs[i] for i in chosen], [buffers[i] for i in chosen])
         return values
 
     def _measure(
@@ -108,3 +119,9 @@ class Coordinator:
             return measure(problem, experiment.eval, xs, buffers, centre)
         pool = self.monitor.evaluators
         return measure_in_parts(pool, experiment, problem, key, xs, buffers, centre, self._check_interrupt)
+
+    def _measure_workers(self, key: str, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> dict[str, float | None]:
+        problem, pool = self.job.problem, self.monitor.evaluators
+        if not self._is_sharded:
+            return measure_workers(problem, xs, buffers)
+        return measure_workers_in_parts(pool, self.experiment, problem, key, xs, buffers, self._check_interrupt)

@@ -20,7 +20,7 @@ from torch import Tensor
 from dsgd.data.protocols import SharedDecoding
 from dsgd.experiment import Experiment
 from dsgd.host.resources import lower_thread_priority
-from dsgd.problem.evaluation import distinct, fields, output_model
+from dsgd.problem.evaluation import accuracy_fields, distinct, fields, output_model
 from dsgd.problem.problem import Problem, Sums, total
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.job import EXIT_FAILED, ProcessJob
@@ -191,29 +191,41 @@ def measure_in_parts(
     centre: Tensor | None,
     check_interrupt: Callable[[], None],
 ) -> dict[str, float | None]:
-    """Do what `dsgd.problem.evaluation.measure` does, on the evaluators: the output model in one part per worker of
-    the experiment, the workers' distinct models in as many parts together."""
+    """Do what `dsgd.problem.evaluation.measure` does, on the evaluators, in one part per worker of the experiment."""
     rule, p = experiment.eval, experiment.nodes
+    output, statistics = output_model(problem, rule, xs, buffers, centre)
+    sets = ((False, rule.train_samples), (True, None))
+    parts = [EvaluationPart(mark, output, statistics, sets, (i, p)) for i in range(p)]
+    pool.submit(parts)
+    found = zip(*pool.results(parts, problem, check_interrupt), strict=True)
+    train, test = (problem.measured(total(sums)) for sums in found)
+    return fields(train, test, xs)
+
+
+def measure_workers_in_parts(
+    pool: EvaluatorPool,
+    experiment: Experiment,
+    problem: Problem,
+    mark: str,
+    xs: Sequence[Tensor],
+    buffers: Sequence[Tensor],
+    check_interrupt: Callable[[], None],
+) -> dict[str, float | None]:
+    """Do what `dsgd.problem.evaluation.measure_workers` does, on the evaluators: the distinct models together in as
+    many parts as the experiment has workers."""
+    if not problem.data.classes or not xs:
+        return accuracy_fields([])
     places, first = distinct(xs, buffers)
-    shards = max(1, p // len(first))
-    test_set = (True, None)
-    of_workers = [
-        EvaluationPart(mark, xs[rank], buffers[rank], (test_set,), (i, shards))
-        for rank in (first if problem.data.classes else [])
+    shards = max(1, experiment.nodes // len(first))
+    parts = [
+        EvaluationPart(mark, xs[rank], buffers[rank], ((True, None),), (i, shards))
+        for rank in first
         for i in range(shards)
     ]
-    pool.submit(of_workers)  # the larger parts first
-    output, statistics = output_model(problem, rule, xs, buffers, centre)
-    sets = ((False, rule.train_samples), test_set)
-    of_output = [EvaluationPart(mark, output, statistics, sets, (i, p)) for i in range(p)]
-    pool.submit(of_output)
-    train, test = (
-        problem.measured(total(sums)) for sums in zip(*pool.results(of_output, problem, check_interrupt), strict=True)
-    )
-    found = [total(sums) for sums in pool.results(of_workers, problem, check_interrupt)]
+    pool.submit(parts)
+    found = [total(sums) for sums in pool.results(parts, problem, check_interrupt)]
     by_model = [total(found[begin : begin + shards]) for begin in range(0, len(found), shards)]
-    accuracies = [by_model[place].correct / by_model[place].samples for place in places if by_model]
-    return fields(train, test, accuracies, xs)
+    return accuracy_fields([by_model[place].correct / by_model[place].samples for place in places])
 
 
 def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dsgd.engine.marks import Counters, Mark
+from dsgd.engine.marks import Counters
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
 from dsgd.streams import stream
 
-# evaluates a mark from its key, every worker's vector [d] and buffers [nb], and the centre [d], if there is one
-Measure = Callable[[str, Sequence[Tensor], Sequence[Tensor], Tensor | None], Mark]
 LAST = "last"  # the key of the mark at the end
 STEP, CHECKPOINT = "step:", "checkpoint:"  # begin the keys of a lock-step mark and of a checkpoint
 
@@ -105,14 +103,17 @@ class PendingSnapshots:
     def counters(self, experiment: Experiment) -> Counters:
         return self.totals(experiment).counters
 
-    def measured(self, experiment: Experiment, measure: Measure) -> Mark:
-        """Evaluate the fields of this mark."""
+    def models(self, experiment: Experiment) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
+        """Return every worker's vector [d] and buffers [nb], and the centre [d], if there is one."""
         p, k = experiment.nodes, experiment.algo.servers
         workers, servers = self.of(range(p)), self.of(range(p, p + k))
         centre = torch.cat([snapshot.vectors["x"] for snapshot in servers]) if servers else None
-        xs = [snapshot.vectors["x"] for snapshot in workers]
-        buffers = [snapshot.vectors["buffers"] for snapshot in workers]
-        return self.counters(experiment).fields(experiment) | measure(self.key, xs, buffers, centre)
+        return [s.vectors["x"] for s in workers], [s.vectors["buffers"] for s in workers], centre
+
+    def shows_end(self, experiment: Experiment) -> bool:
+        """Return whether no mark can show a later state. In lock-step the last step's own mark may do so already."""
+        steps_end_it = experiment.algo.lockstep and experiment.budget.time_s is None
+        return self.key == LAST or (steps_end_it and self.counters(experiment).samples == experiment.total_samples)
 
     def checkpoint(self, experiment: Experiment, progress: dict[str, Any]) -> dict[str, Any]:
         """Return the contents of a checkpoint, as plain values and vectors. A lost worker has no vectors in it: the

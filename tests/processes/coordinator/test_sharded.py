@@ -38,6 +38,7 @@ DIGITS = (
     "batch_size=8",
     "budget.epochs=null",
     "eval.every_epochs=null",
+    "eval.workers=all",
 )
 SLOW_EVALUATION = (
     *DIGITS,
