@@ -83,9 +83,10 @@ class Classification:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
-    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum of the `loss` of n batches: outputs [n, b, classes], targets [n, b]."""
-        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum") / targets.shape[1]
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the `loss` of n batches, [n]: outputs [n, b, classes], targets [n, b]."""
+        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
+        return each.view(targets.shape).mean(dim=1)
 
     def _movements(self, rank: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the augmentation of a batch: pixels down, pixels to the right, whether to mirror, each [b]."""

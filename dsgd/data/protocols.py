@@ -44,8 +44,8 @@ class StackedBatches(Protocol):
         """Return inputs [n, b, *input_shape] and targets [n, b, ...], row i of worker ranks[i] at its step steps[i]."""
         ...
 
-    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum of the losses of n batches of outputs [n, b, ...]: a scalar."""
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses [n] of n batches of outputs [n, b, ...]."""
         ...
 
 
@@ -67,11 +67,11 @@ def stacked_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> t
     return inputs, targets
 
 
-def total_loss(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Call `StackedBatches.total_loss`, or add up single losses."""
+def stacked_losses(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Call `StackedBatches.losses`, or stack single losses."""
     if _is_stacked(data):
-        return data.total_loss(outputs, targets)
-    return torch.vmap(data.loss)(outputs, targets).sum()
+        return data.losses(outputs, targets)
+    return torch.vmap(data.loss)(outputs, targets)
 
 
 def evaluation_batches(

@@ -49,9 +49,9 @@ class QuadraticData:
         outputs: x, [b, dim]. targets: c and n, [b, 2, dim]."""
         return self._each(outputs, targets).mean()
 
-    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum of the `loss` of n batches: outputs [n, b, dim], targets [n, b, 2, dim]."""
-        return self._each(outputs, targets).mean(dim=-1).sum()
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the `loss` of n batches, [n]: outputs [n, b, dim], targets [n, b, 2, dim]."""
+        return self._each(outputs, targets).mean(dim=-1)
 
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         minimum, noise = targets.unbind(dim=-2)

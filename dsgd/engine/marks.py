@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.engine.divergence import is_beyond, limit_of_mark
 from dsgd.experiment import Experiment
 from dsgd.problem.evaluation import FIELDS
 
@@ -32,8 +32,7 @@ class Progress:
         loss = values["train_loss"]
         if loss is not None:
             first = self.first_loss = loss if self.first_loss is None else self.first_loss
-            limit = experiment.eval.diverged_factor * max(first, 1.0)
-            if not math.isfinite(loss) or loss > limit:
+            if is_beyond(loss, limit_of_mark(experiment, first)):
                 status = "diverged"
         accuracy, target = values["test_accuracy"], experiment.target
         reached = target.accuracy is not None and accuracy is not None and accuracy >= target.accuracy

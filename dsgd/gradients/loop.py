@@ -22,5 +22,6 @@ class LoopEvaluator:
         for item in pending:
             assert item.snapshot is not None
             x, buffers = item.snapshot.to(self.device), item.buffers.to(self.device)
-            g = self.problem.gradient(x, buffers, item.rank, item.step)
-            item.set(g.to(item.snapshot.device), buffers.to(item.snapshot.device))
+            computed = *self.problem.gradient_and_loss(x, buffers, item.rank, item.step), buffers
+            g, loss, buffers = (part.to(item.snapshot.device) for part in computed)
+            item.set(g, buffers, loss)

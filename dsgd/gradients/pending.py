@@ -18,10 +18,11 @@ class PendingGradient:
     """Hold the arguments of a gradient until it is evaluated, and then its value.
 
     snapshot: [d], where to take it, None once it is evaluated. buffers: [nb], a copy that the forward pass may change.
-    rank, step: of the batch. value: [d], None until it is evaluated.
+    rank, step: of the batch. value: [d], None until it is evaluated. loss: of the batch, a scalar; None, too, where
+    nothing is computed. A tensor, since a checkpoint stores those.
     """
 
-    __slots__ = ("buffers", "rank", "snapshot", "step", "value")
+    __slots__ = ("buffers", "loss", "rank", "snapshot", "step", "value")
 
     def __init__(self, rank: int, step: int, snapshot: Tensor, buffers: Tensor) -> None:
         self.rank = rank
@@ -29,10 +30,12 @@ class PendingGradient:
         self.snapshot: Tensor | None = snapshot
         self.buffers = buffers
         self.value: Tensor | None = None
+        self.loss: Tensor | None = None
 
-    def set(self, value: Tensor, buffers: Tensor) -> None:
-        """Set the gradient [d] and the buffers [nb] after the forward pass, and release the snapshot."""
+    def set(self, value: Tensor, buffers: Tensor, loss: Tensor | None = None) -> None:
+        """Set the gradient [d], the buffers [nb] after the forward pass and the loss, and release the snapshot."""
         self.value = value
+        self.loss = loss
         self.buffers = buffers
         self.snapshot = None
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dsgd.data.protocols import evaluation_batches, stacked_batches, total_loss
+from dsgd.data.protocols import evaluation_batches, stacked_batches, stacked_losses
 from dsgd.gradients.batch_invariance import batch_invariant_sizes, random_points
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.rows import stack_rows
@@ -108,24 +108,25 @@ class StackedEvaluator:
         buffers = torch.stack([row.buffers for row in rows])
         with self._reading:
             inputs, targets = stacked_batches(self.problem.data, [row.rank for row in rows], [row.step for row in rows])
-        g, changed = self._gradients(x, buffers, inputs, targets)
+        g, changed, losses = self._gradients(x, buffers, inputs, targets)
         self.problem.add_decay(g, x)
         # rows, not copies: their memory is shared until the last is used, which in lock-step is at about the same time
         kept = [part.clone() for part in changed] if changed.numel() else [item.buffers for item in group]
-        for item, value, statistics in zip(group, g, kept, strict=False):
-            item.set(value, statistics)
+        for item, value, statistics, loss in zip(group, g, kept, losses, strict=False):
+            item.set(value, statistics, loss)
 
-    def _gradients(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients [n, d] at x [n, d] without decay, and the buffers [n, nb] after the forward pass."""
+    def _gradients(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients [n, d] at x [n, d] without decay, the buffers [n, nb] after the forward pass, and the
+        losses [n]."""
         parameters = _slot_tensors(self.problem.parameters, x.to(self.device), views=True)
         statistics = _slot_tensors(self.problem.buffers, buffers.to(self.device))
         for parameter in parameters:
             parameter.requires_grad_()
         outputs = self._training(parameters, statistics, len(x), inputs.to(self.device))
-        loss = total_loss(self.problem.data, outputs.to(targets.device), targets)
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        losses = stacked_losses(self.problem.data, outputs.to(targets.device), targets)
+        gradients = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
         changed = _flat(statistics).to(x.device) if statistics else buffers
-        return _flat(gradients).to(x.device), changed
+        return _flat(gradients).to(x.device), changed, losses.detach()
 
     def _invariant_sizes(self, most: int) -> list[int]:
         """Return the stack sizes, ascending up to `most`, at which gradients have the same bits; torch chooses kernels

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad
+from torch.func import functional_call, grad_and_value
 
 from dsgd.data.protocols import stacked_batches
 from dsgd.gradients.batch_invariance import batch_invariant_sizes
@@ -20,13 +20,13 @@ ROWS = 8
 
 
 class VmapEvaluator:
-    """Evaluate gradients by vmap of torch.func.grad, `ROWS` at once."""
+    """Evaluate gradients by vmap of torch.func.grad_and_value, `ROWS` at once."""
 
     device = torch.device("cpu")
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._gradients = torch.vmap(grad(self._loss, has_aux=True), randomness="error")
+        self._gradients = torch.vmap(grad_and_value(self._loss, has_aux=True), randomness="error")
         # batch norm counts its batches, in place: each call gets its own counters, which nobody reads
         self._counters = {k: b for k, b in problem.module.named_buffers() if not b.is_floating_point()}
 
@@ -59,7 +59,7 @@ class VmapEvaluator:
             x = torch.stack([row.snapshot for row in rows if row.snapshot is not None])
             inputs, targets = stacked_batches(problem.data, [row.rank for row in rows], [row.step for row in rows])
             buffers = torch.stack([row.buffers for row in rows])
-            g, changed = self._gradients(x, buffers, inputs, targets)
+            g, (losses, changed) = self._gradients(x, buffers, inputs, targets)
             problem.add_decay(g, x)
             for row, item in enumerate(group):
-                item.set(g[row].clone(), changed[row].clone())
+                item.set(g[row].clone(), changed[row].clone(), losses[row])

@@ -133,17 +133,31 @@ class Problem:
         """Return the gradient [d] at x of the worker's batch at its own step, weight decay included.
 
         x, buffers: on the module's device; the buffers change in place."""
+        return self.gradient_and_loss(x, buffers, rank, step)[0]
+
+    def gradient_and_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        """Return the `gradient` [d] and the loss of the batch, a scalar without weight decay, on the same device."""
         inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
         before = buffers.clone()
         scales = iter(self.loss_scales)
         while True:
             scale = next(scales)
-            g = self._scaled_gradient(x, buffers, inputs, targets, scale)
+            g, loss = self._scaled_gradient(x, buffers, inputs, targets, scale)
             if scale == 1 or bool(g.isfinite().all()):
-                return self.add_decay(g, x)
+                return self.add_decay(g, x), loss
             buffers.copy_(before)
 
-    def _scaled_gradient(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor, scale: float) -> Tensor:
+    @torch.no_grad()
+    def batch_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> float:
+        """Return the loss at x [d] of the worker's batch at its own step, by the module as it is evaluated."""
+        inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
+        self.bind(x.to(self.device), buffers.to(self.device))
+        self.module.eval()
+        return float(self.data.loss(self.module(inputs), targets))
+
+    def _scaled_gradient(
+        self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
         g = torch.zeros_like(x)
         self.bind(x, buffers)
         for slot in self.parameters:
@@ -152,9 +166,9 @@ class Problem:
         loss = self.data.loss(self.outputs(inputs), targets)
         if scale == 1:
             loss.backward()
-            return g
+            return g, loss.detach()
         (loss * scale).backward()
-        return g.div_(scale)
+        return g.div_(scale), loss.detach()
 
     def add_decay(self, g: Tensor, x: Tensor) -> Tensor:
         """Add the gradient of the weight decay at x to g, in place. x, g: [d] or [n, d]."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.engine.divergence import is_beyond, limit_of_batch
 from dsgd.engine.rules import StepRules
 from dsgd.engine.shard import Shard
 from dsgd.engine.task import Task, start
@@ -58,7 +59,9 @@ class Machine:
         self._all_reduce_bytes = [bytes_of_node(self.all_reduce[1], p, rank, self.message_bytes) for rank in range(p)]
         self._all_reduce_free_s = 0.0
 
+        self.diverged = False  # by the loss of a mini-batch
         self.timing_only = experiment.gradients == "none"
+        self._loss_limit = math.inf if self.timing_only else limit_of_batch(experiment, problem)
         start = null_vector(problem.start) if self.timing_only else problem.start
         self.nodes: list[Node] = []
         xs = [start] * p if self.timing_only else repeat_as_rows(start, p)
@@ -94,8 +97,8 @@ class Machine:
     @property
     def over(self) -> bool:
         """Tell whether all workers have ended, or free-running ones have used up the budget, which drops gradients
-        under way."""
-        return self.training == 0 or self.samples >= self._free_running_budget
+        under way, or the run has diverged."""
+        return self.diverged or self.training == 0 or self.samples >= self._free_running_budget
 
     def perform(self, task: Task[Any], request: Request) -> None:
         self._perform[type(request)](task, request)
@@ -153,6 +156,8 @@ class Machine:
             self.evaluator.evaluate(self._pending)
             self._pending = []
         assert gradient.value is not None
+        if gradient.loss is not None and is_beyond(float(gradient.loss), self._loss_limit):
+            self.diverged = True
         node.buffers = gradient.buffers
         return gradient.value
 
@@ -161,7 +166,9 @@ class Machine:
         self.loop.at(end, self._gradient_done, task, gradient)
 
     def _gradient_done(self, task: Task[Any], gradient: PendingGradient) -> None:
-        task.resume(self._finish_gradient(task.owner, gradient))
+        g = self._finish_gradient(task.owner, gradient)
+        if not self.diverged:  # nobody makes a step from it
+            task.resume(g)
 
     # Collectives
 
@@ -201,6 +208,8 @@ class Machine:
             else:
                 vectors.append(contribution)
                 node.received += 1
+        if self.diverged:
+            return
         result = mean(vectors)
         for node, steps in zip(self.nodes, all_reduce.steps, strict=True):
             self._count_staleness(node.worker.steps - steps)

@@ -56,7 +56,7 @@ class Simulation:
                 if self._is_new(self.time_s):
                     yield from self._mark(self.time_s)
                 if self.status == "running":
-                    self.status = "completed"
+                    self.status = "diverged" if self.machine.diverged else "completed"
 
     def _process_moment(self, interrupt: Callable[[], bool]) -> None:
         """Process the next event, and all others at its time."""

@@ -101,7 +101,6 @@ def test_a_diverged_run_leaves_a_whole_record(sweeps: tuple[Sweep, Sweep], algo:
     assert all(line.keys() == fields for line in lines)
     assert (summary["time_s"], summary["samples"]) == (lines[-1]["time_s"], lines[-1]["samples"])
     assert summary["samples"] < completed["samples"] == 60 * 4
-    assert lines[-1]["train_loss"] is None or lines[-1]["train_loss"] > 1e6 * lines[0]["train_loss"]
     assert lines[0]["train_loss"] > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["algo"]["name"] == algo
     assert strict((folder / "env.json").read_text())["python"]

@@ -397,11 +397,11 @@ def test_a_reached_target_is_timed_and_stops_the_run_if_it_should(algo: str) -> 
 
 @each_case
 def test_a_rate_that_is_far_too_high_ends_as_diverged(case: tuple[str, ...]) -> None:
-    """A result, not a crash: at the mark that shows it, long before the budget is used up."""
+    """A result, not a crash: at the mark or the mini-batch that shows it, long before the budget is used up."""
     marks, simulation = run(quadratic(case, "optimizer.lr=1e9", "budget.steps=400", "eval.every_steps=1"))
     assert simulation.status == "diverged"
     assert simulation.machine.samples < 400 * NODES
     limit = 1e6 * marks[0]["train_loss"]
-    assert not marks[-1]["train_loss"] <= limit
+    assert simulation.machine.diverged or not marks[-1]["train_loss"] <= limit
     assert all(mark["train_loss"] <= limit for mark in marks[:-1])
     assert simulation.time_s == marks[-1]["time_s"]
