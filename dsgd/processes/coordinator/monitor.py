@@ -13,6 +13,7 @@ from torch import Tensor
 from dsgd.engine.trace import TraceRow
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.coordinator.membership import Member, Membership
+from dsgd.processes.coordinator.sample_totals import SampleTotals
 from dsgd.processes.coordinator.schedule import SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
 from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot, combine_totals
@@ -20,8 +21,6 @@ from dsgd.processes.coordinator.start import RunStart, StartFailed
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 
 EVENT_POLL_S = 0.01
-TOTAL_INTERVAL_S = 0.01  # between two messages to a worker about the samples of all
-TOTALS_PER_S = 2000  # to all workers together, at most
 COORDINATOR_HEARTBEAT_S = 1.0
 BLAME_DELAY_S = 1.5  # after a complaint, to find out who caused it
 CLOSE_TIMEOUT_S = 5.0
@@ -52,7 +51,8 @@ class RunMonitor:
         self._log = log
         self._phase = "starting"  # then training, ending, over
         self._starting = RunStart(job, self.members, self._send)
-        self._total_sent = self._heartbeat_sent = time.monotonic()
+        self._totals = SampleTotals(self.members, self._send)
+        self._heartbeat_sent = time.monotonic()
         self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
         self._start_s = 0.0  # of the training clock, where this process began
         self._end_s: float | None = None
@@ -194,11 +194,8 @@ class RunMonitor:
             self._finish_training(max(member.ended_s for member in self.members.workers))
         else:
             self.schedule.request_due(now, time_s, self.stop_requested.is_set())
-            interval_s = max(TOTAL_INTERVAL_S, experiment.nodes / TOTALS_PER_S)
-            if not lockstep and now - self._total_sent > interval_s:
-                self._total_sent = now
-                for member in self.members.live_workers:
-                    self._send([member.client], {"kind": "total", "samples": samples, "own_steps": member.steps})
+            if not lockstep:
+                self._totals.tell(now)
 
     def _finish_training(self, time_s: float) -> None:
         self._phase, self._end_s = "ending", time_s
