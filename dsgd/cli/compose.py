@@ -51,11 +51,12 @@ class HydraJobs:
     """The runs of a command line, in their order.
 
     swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
-    them in this process."""
+    them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto."""
 
     runs: list[HydraJob]
     swept: bool
     here: bool
+    at_once: int | None = None
 
 
 class UserFolder(SearchPathPlugin):
@@ -121,7 +122,7 @@ class ConfigTree:
             config = self._point([*given["hydra"], *point], composed)
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))
-        return HydraJobs(jobs, True, here)
+        return HydraJobs(jobs, True, here, _at_once(master.sweep.jobs))
 
     def _points(self, overrides: Sequence[str]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""
@@ -242,13 +243,22 @@ def _job(config: DictConfig, overrides: Sequence[str], number: int | None) -> Hy
     return HydraJob(values, list(overrides), Path(path), key)
 
 
+def _at_once(jobs: object) -> int | None:
+    """Return the value of `sweep.jobs`, None for auto. Raises ConfigError."""
+    if jobs == "auto":
+        return None
+    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
+        raise ConfigError(f"sweep.jobs must be auto or a number >= 1, got {shown(jobs)}")
+    return jobs
+
+
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Return plain values of everything but Hydra's own part, each group with the name of its choice.
+    """Return plain values of everything that decides about a run, each group with the name of its choice.
 
     Raises ConfigError."""
     values: dict[str, Any] = {}
     try:
-        for key in (str(key) for key in config if key != "hydra"):
+        for key in (str(key) for key in config if key not in ("hydra", "sweep")):
             value = config[key]
             if OmegaConf.is_config(value):
                 value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)

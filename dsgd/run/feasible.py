@@ -10,7 +10,7 @@ import signal
 
 from dsgd.host.launcher import launch
 from dsgd.models.library import ImportedModel, Torchvision
-from dsgd.run.child import told_by_child
+from dsgd.run.children import told_by_child
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.values import ConfigError, prefixed
 

@@ -134,7 +134,7 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
 
     Overrides besides resume=PATH must give the same one; raises ConfigError at the first difference."""
     stored: dict[str, Any] = with_numbers(header["config"])
-    if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.")) for text in overrides):
+    if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.", "sweep.")) for text in overrides):
         _compare_all(stored, values, CHECKPOINT)
     return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
 

@@ -366,7 +366,7 @@ def test_help_and_errors_import_nothing_heavy(tmp_path: Path) -> None:
 
 FORKED = """
 import os, sys
-from dsgd.run.child import told_by_child
+from dsgd.run.children import told_by_child
 
 print(told_by_child(lambda: "precision must be another")[:2])
 print(told_by_child(lambda: sys.exit(2))[:2])

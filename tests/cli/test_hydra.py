@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.run import _parser
+from dsgd.cli.check import _parser
 from tests.support.command import call, marks, shell, summary
 from tests.support.long import long_but
 

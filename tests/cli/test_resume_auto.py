@@ -63,10 +63,12 @@ def test_what_was_ended_before_its_first_checkpoint_begins_again(tmp_path: Path)
     assert marks(folder) == whole
 
 
-def test_a_sweep_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_with_no_checkpoint_but_those_of_its_own_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    found = call("-m", *SMALL, "seed=0,1", "resume=auto")
-    assert (found.status, found.err) == (2, "resume must be used without a sweep, got auto\n")
+    found = call("-m", *SMALL, "seed=0,1", "resume=elsewhere")
+    assert (found.status, found.err) == (2, "resume must be auto in a sweep, got elsewhere\n")
     assert not list(tmp_path.iterdir())
 
 

@@ -65,7 +65,8 @@ def test_the_figures_of_a_sweep(swept: Path, tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_sweep(tmp_path: Path) -> None:
     """The job that runs keeps a valid record, those after it do not start."""
     process = start(
-        "dsgd-run -m experiment=quadratic nodes=2,3 budget.steps=10000000 eval.every_steps=50 hydra.sweep.dir=swept",
+        "dsgd-run -m experiment=quadratic nodes=2,3 budget.steps=10000000 eval.every_steps=50 "
+        "sweep.jobs=1 hydra.sweep.dir=swept",
         tmp_path,
     )
     first, second = tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_3"

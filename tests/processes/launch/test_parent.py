@@ -43,7 +43,7 @@ with signal_pipe() as signals:
     print(parent.supervise(child, lambda: os.kill(child.pid, signal.SIGKILL)))
 """
 CHECK = f"""{HOOKED}
-from dsgd.run.child import told_by_child
+from dsgd.run.children import told_by_child
 def wait():
     threading.Event().wait()
 print(tuple(told_by_child(wait)))

@@ -1,0 +1,164 @@
+"""Everything that dsgd-run is about to do, checked before Hydra does any of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsgd.cli.arguments import Parser
+from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob
+from dsgd.cli.folders import check_writable, existing_ancestor
+from dsgd.cli.local_sweep import jobs_at_once, labels
+from dsgd.host.launcher import launch
+from dsgd.record.writer import METRICS
+from dsgd.run.execute import join_launch
+from dsgd.run.feasible import check_with_torch
+from dsgd.run.plan import Plan, plan_run
+from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, unfinished
+from dsgd.run.values import ConfigError
+
+if TYPE_CHECKING:
+    from dsgd.run.meeting import Joined
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A command line that was checked before Hydra acts on it.
+
+    plans: of its jobs, by their number, as far as they run on this machine; None: there is nothing left to do. labels:
+    of the jobs of a sweep. at_once: that run at a time. overrides: what Hydra is given besides. folders: for each run's
+    folder the one above it that existed already. joined: with the processes of a launcher."""
+
+    plans: Sequence[Plan | None] = ()
+    labels: Sequence[str] = ()
+    at_once: int = 1
+    overrides: Sequence[str] = ()
+    folders: Mapping[Path, Path] = field(default_factory=dict)
+    joined: Joined | None = None
+
+
+def check(arguments: Sequence[str]) -> Checked:
+    """Check everything that Hydra is about to do, before it does anything. Raises ConfigError."""
+    options = _parser().parse_args(arguments)
+    if options.hydra_help or options.version or options.shell_completion or options.experimental_rerun:
+        return Checked()
+    if options.config_path is not None:
+        raise ConfigError(f"--config-path must not be given (--config-dir adds a folder), got {options.config_path}")
+    if options.multirun + options.run + (options.cfg is not None) + (options.info is not None) > 1:
+        raise ConfigError("Only one of --run, --multirun, --cfg and --info can be specified")
+    tree = ConfigTree(options.config_dir, options.config_name or CONFIG_NAME)
+    if options.help or options.cfg or options.info:
+        tree.load(options.overrides)
+        return Checked()
+    if not options.multirun:
+        return check_run(tree, options.overrides)
+    return check_sweep(tree, options.overrides)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return a parser of Hydra's flags, whose errors are one line."""
+    parser = Parser(prog="dsgd-run", add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for names in (("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r")):
+        parser.add_argument(*names, action="store_true")
+    for names in (("--multirun", "-m"), ("--shell-completion", "-sc")):
+        parser.add_argument(*names, action="store_true")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    infos = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=infos)
+    for names in (("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn"), ("--config-dir", "-cd")):
+        parser.add_argument(*names)
+    parser.add_argument("--experimental-rerun")
+    return parser
+
+
+def check_run(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
+    """Check a single run: begun, or gone on with. Raises ConfigError and NothingToDo."""
+    key = "hydra.run.dir"
+    given = any(text.startswith(f"{key}=") for text in overrides)
+    step = launch(os.environ).step
+    if not given and step is not None:  # its record is found again when SLURM starts the job again
+        overrides = [*overrides, f"{key}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
+    jobs = tree.jobs(overrides, multirun=False)
+    if jobs.swept:  # hydra.mode=MULTIRUN
+        return check_sweep(tree, overrides)
+    (job,) = jobs.runs
+    values, folder, own = job.values, job.folder.absolute(), False
+    if is_automatic(values["resume"]):
+        own = True  # what is there without a checkpoint is begun again
+        values["resume"] = unfinished(folder, values)
+    plan = plan_run(values, job.overrides)
+    if plan.checkpoint is not None:
+        before = plan.checkpoint.path.parent.resolve()
+        folder = folder if given else before
+        own = folder.resolve() == before
+        if own:
+            plan = _in_its_own_folder(plan)
+    check_with_torch(plan, jobs.here, [])
+    joined = join_launch(plan, folder)
+    if joined is not None and joined.rank > 0:
+        folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
+        return Checked([plan], overrides=[f"{key}={quoted(folder)}"], joined=joined)
+    if not own:
+        _check_unused(folder, job, f"; resume={job.folder} goes on with that run")
+    plan = replace(plan, found=contents(folder))
+    check_writable(folder, key)
+    added = [] if given else [f"{key}={quoted(folder)}"]
+    return Checked([plan], overrides=added, folders={folder: existing_ancestor(folder)}, joined=joined)
+
+
+def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
+    """Check every job of a sweep before the first one starts. Raises ConfigError."""
+    jobs = tree.jobs(overrides, multirun=True)
+    where = launch(os.environ)
+    plans: list[Plan | None] = []
+    folders: dict[Path, Path] = {}
+    models: list[tuple[object, ...]] = []
+    for job in jobs.runs:
+        folder, automatic = job.folder.absolute(), is_automatic(job.values["resume"])
+        if job.values["resume"] is not None and not automatic:
+            raise ConfigError(f"resume must be auto in a sweep, got {job.values['resume']}")
+        plan = _plan_job(job, folder, automatic)
+        if plan is not None:
+            check_with_torch(plan, jobs.here, models)
+            if plan.engine == "dist" and where.kind != "local":
+                started = f"got --multirun in {where.nodes} processes"
+                raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
+            if not automatic:
+                _check_unused(folder, job, "; resume=auto goes on with what is missing")
+            plan = replace(plan, found=contents(folder))
+        plans.append(plan)
+        if folder in folders:
+            raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
+        folders[folder] = existing_ancestor(folder)
+    for folder in folders:
+        check_writable(folder, "hydra.sweep.dir")
+    if not jobs.here:
+        return Checked(folders=folders)
+    at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
+    return Checked(plans, labels(jobs.runs), at_once, folders=folders)
+
+
+def _plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
+    """Return the plan of a sweep's job; None if its run has come to its end. automatic: go on with what is there."""
+    if not automatic:
+        return plan_run(job.values, job.overrides)
+    try:
+        job.values["resume"] = unfinished(folder, job.values)
+    except NothingToDo:
+        return None
+    return _in_its_own_folder(plan_run(job.values, job.overrides))
+
+
+def _in_its_own_folder(plan: Plan) -> Plan:
+    """Return the plan of a run that goes on where its record is: it is one run, however often it was interrupted."""
+    return replace(plan, config=replace(plan.config, values={**plan.config.values, "resume": None}))
+
+
+def _check_unused(folder: Path, job: HydraJob, hint: str = "") -> None:
+    if os.path.exists(folder / METRICS):
+        raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{hint}")

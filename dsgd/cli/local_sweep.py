@@ -1,0 +1,163 @@
+"""The jobs of a sweep on this machine: each in a process of its own, several at a time.
+
+A process inherits no threads and no CUDA from the job before it. What the jobs print does not mix: each one's lines
+come together, and a line that several have in common once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from dsgd.cli.compose import HydraJob
+from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.resources import cores, gpus
+from dsgd.run.children import Children, Told
+from dsgd.run.plan import Plan
+
+
+@dataclass
+class _Running:
+    """A job whose process goes on. output: what it prints; None: on the terminal."""
+
+    folder: Path
+    begun: float
+    output: IO[bytes] | None
+
+
+class LocalSweep:
+    """Starts the jobs of a sweep, in a `with` block, and takes in how they end.
+
+    labels: of all jobs, by their number. at_once: that may run at a time. outcome: where the status of each run goes,
+    by its folder."""
+
+    def __init__(self, labels: Sequence[str], at_once: int, outcome: dict[Path, str]) -> None:
+        self._labels = labels
+        self._at_once = at_once
+        self._outcome = outcome
+        self._children = Children()
+        self._running: dict[int, _Running] = {}
+        self._printed: set[str] = set()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> LocalSweep:
+        self._stack.enter_context(self._children)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the jobs that go on; after an error, which no signal has told them of, tell them to end."""
+        if kind is not None and not issubclass(kind, KeyboardInterrupt):
+            self._children.end()
+        with self._stack:
+            self.finish()
+
+    def start(self, number: int, folder: Path, run: Callable[[], str]) -> None:
+        """Start a job, once there is room for it. Raises KeyboardInterrupt if a signal has asked for the end."""
+        while len(self._children) >= self._at_once:
+            self._wait()
+        if self._children.signals:
+            raise KeyboardInterrupt
+        output = self._stack.enter_context(_temporary()) if self._at_once > 1 else None
+        self._running[number] = _Running(folder, time.monotonic(), output)
+        if output is None:
+            print(self._line(number), file=sys.stderr)
+        self._children.start(run if output is None else lambda: _into(output, run), number)
+
+    def skip(self, number: int, folder: Path, status: str) -> None:
+        """Take in a job whose run has come to its end before."""
+        self._outcome[folder] = status
+        print(f"{self._line(number)}: {status} before", file=sys.stderr)
+
+    def finish(self) -> None:
+        """Wait for the jobs that go on."""
+        while len(self._children):
+            self._wait()
+
+    def _wait(self) -> None:
+        number, told = self._children.wait()
+        job = self._running.pop(number)
+        self._outcome[job.folder] = _status(told)
+        if job.output is None:
+            return
+        job.output.seek(0)
+        for line in job.output.read().decode(errors="replace").splitlines():
+            if line not in self._printed:
+                self._printed.add(line)
+                print(line, file=sys.stderr)
+        job.output.close()
+        taken_s = time.monotonic() - job.begun
+        print(f"{self._line(number)}: {_said(told)}, {taken_s:.0f} s", file=sys.stderr, flush=True)
+
+    def _line(self, number: int) -> str:
+        return f"[{number + 1}/{len(self._labels)}] {self._labels[number]}"
+
+
+def labels(jobs: Sequence[HydraJob]) -> list[str]:
+    """Return what tells the jobs of a sweep apart: the algorithm, and every other key that differs."""
+    given = [dict(text.lstrip("+").split("=", 1) for text in job.overrides if "=" in text) for job in jobs]
+    keys = [key for key in (given[0] if given else ()) if len({str(values.get(key)) for values in given}) > 1]
+    return [
+        _label(job.values, {key: values[key] for key in keys if key in values})
+        for job, values in zip(jobs, given, strict=True)
+    ]
+
+
+def _label(values: Mapping[str, object], differing: Mapping[str, str]) -> str:
+    algo = values["algo"]
+    name = algo.get("name", "") if isinstance(algo, Mapping) else ""
+    rest = [f"{key.rpartition('.')[2]}={value}" for key, value in differing.items() if key != "algo"]
+    return " ".join([str(name), *rest])
+
+
+def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:
+    """Return how many jobs run at a time. wanted: from `sweep.jobs`, None for auto: as many as there are cores for
+    their threads; one alone of real processes, and on a GPU."""
+    if wanted is not None:
+        return wanted
+    if any(plan.engine == "dist" or (plan.config.engine.device != "cpu" and gpus(os.environ)) for plan in plans):
+        return 1
+    threads = max((plan.config.engine.threads or _given_threads() or 1 for plan in plans), default=1)
+    return max(1, cores() // threads)
+
+
+def with_threads(plan: Plan) -> Plan:
+    """Return the plan of a sweep's job with the one thread that it has unless told otherwise: the last bits of its
+    record must not depend on how many jobs run at a time."""
+    if plan.config.engine.threads is not None or _given_threads() or plan.engine == "dist":
+        return plan
+    return replace(plan, config=replace(plan.config, engine=replace(plan.config.engine, threads=1)))
+
+
+def _given_threads() -> int | None:
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else None
+
+
+def _temporary() -> IO[bytes]:
+    return tempfile.TemporaryFile()  # noqa: SIM115: whoever calls closes it
+
+
+def _into(output: IO[bytes], run: Callable[[], str]) -> str:
+    """In the job's process: call `run` with standard output and error in a file."""
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    return run()
+
+
+def _status(told: Told) -> str:
+    return "interrupted" if told.status == EXIT_INTERRUPTED else told.text or "failed"
+
+
+def _said(told: Told) -> str:
+    return f"killed by {signal.Signals(-told.status).name}" if told.status < 0 else _status(told)
