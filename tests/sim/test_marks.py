@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.simulate import Outcome, simulate
+from dsgd.sim.checkpoint import restore, snapshot
+from dsgd.sim.simulation import Simulation
+from tests.support.simulate import Outcome, experiment, simulate
 
 DIGITS = ("algo=gossip", "nodes=5", "model=mlp", "data=digits", "batch_size=8", "seed=2", "budget.epochs=null")
 DIGITS += ("eval.every_epochs=null", "optimizer.lr=0.1", "cluster.jitter=0.3")
@@ -80,3 +82,14 @@ def test_a_mark_that_ends_the_run_has_all_workers(options: tuple[str, ...], stat
 def test_data_without_classes_have_no_accuracies() -> None:
     found = simulate("experiment=quadratic", "algo=gossip", "nodes=4", "budget.steps=4", "eval.workers=all")
     assert {of_workers(mark) for mark in found.marks} == {(None, None, None)}
+
+
+def test_a_run_that_goes_on_evaluates_the_same_workers_at_the_same_marks() -> None:
+    options = (*SHORT, "eval.workers=2")
+    whole, begun = simulate(*options), Simulation(experiment(*options))
+    marks = list(begun.run(lambda: begun.progress.marks == 3))
+    resumed = Simulation(begun.experiment)
+    restore(resumed, snapshot(begun))
+    assert len(marks) == 3 < len(whole.marks)
+    assert marks + list(resumed.run()) == whole.marks
+    assert resumed.summary() == whole.summary
