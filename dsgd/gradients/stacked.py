@@ -47,10 +47,8 @@ class StackedEvaluator:
         self._training = StackedNetwork(problem, training=True)
         self._evaluation = StackedNetwork(problem, training=False)
         _verify(problem, self._training, self._evaluation)
-        inputs, _ = problem.data.batch(0, 0)
-        activation_bytes = self._training.largest * problem.start.element_size() * len(inputs)
         threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-        most = min(stack_size or automatic_size(activation_bytes, threads), nodes)
+        most = min(stack_size or automatic_size(_activation_bytes(problem, self._training), threads), nodes)
         self.threads = StackThreadPool(min(threads, math.ceil(nodes / most)))
         self._reading = Lock()  # data sets serve one thread at a time
         self.sizes = self._invariant_sizes(most)
@@ -159,6 +157,23 @@ def automatic_size(activation_bytes: int, threads: int) -> int:
     the next. activation_bytes: of the largest activation of one model."""
     fitting = CACHED_BYTES // max(activation_bytes * threads, 1)
     return min(LARGEST, max(SMALLEST, 1 << max(fitting, 1).bit_length() - 1))
+
+
+def threads_with_stacks(problem: Problem, stack_size: int | None, nodes: int, available: int) -> int:
+    """Return how many of the available threads would each have stacks to itself, if all nodes wanted gradients at once;
+    1 for a module that cannot be stacked."""
+    try:
+        activation_bytes = _activation_bytes(problem, StackedNetwork(problem, training=True))
+    except Unstackable:
+        return 1
+    counts = range(1, available + 1)
+    return max(n for n in counts if math.ceil(nodes / (stack_size or automatic_size(activation_bytes, n))) >= n)
+
+
+def _activation_bytes(problem: Problem, training: StackedNetwork) -> int:
+    """Return the size of the largest activation of one model."""
+    inputs, _ = problem.data.batch(0, 0)
+    return training.largest * problem.start.element_size() * len(inputs)
 
 
 def _slot_tensors(slots: Sequence[Slot], rows: Tensor, views: bool = False) -> list[Tensor]:

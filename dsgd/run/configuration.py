@@ -31,7 +31,7 @@ class EngineOptions:
     gradients: str = "stacked"  # stacked | vmap | loop | none: timing only
     stack_size: int | None = None  # most models in one call
     device: str = "auto"  # auto | cpu | cuda
-    threads: int | None = None  # of arithmetic; null: OMP_NUM_THREADS, or all cores of this process
+    threads: int | None = None  # of arithmetic; null: `dsgd.run.threads` decides
     checkpoint_every_s: float | None = None  # of host time
     timeout_s: float = 60.0
     patience_s: float = 2.0

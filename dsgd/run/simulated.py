@@ -18,9 +18,11 @@ from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
 from dsgd.host.resources import cores
 from dsgd.host.signals import STOP_SIGNALS, remembered
+from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
+from dsgd.run.threads import choose_threads
 from dsgd.run.values import ConfigError, prefixed
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
@@ -54,13 +56,16 @@ class SimulatedTraining:
         checkpoint."""
         experiment, options, checkpoint = plan.config.experiment, plan.config.engine, plan.checkpoint
         before = {} if checkpoint is None else checkpoint.header
-        threads = before.get("threads") or options.threads or _available_threads()
-        _compute_deterministically(threads)
+        _compute_deterministically()
         if "gradients" in before:  # what the run began with, whatever it was to choose
             experiment = replace(experiment, gradients=before["gradients"], device=before["device"])
         try:
             with prefixed(None):
-                self._simulation = Simulation(experiment)
+                problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
+                configured = before.get("threads") or options.threads
+                threads, why = choose_threads(configured, os.environ, cores(), experiment, problem)
+                torch.set_num_threads(threads)
+                self._simulation = Simulation(experiment, problem)
         except DataLost as error:
             raise ConfigError(str(error)) from error
         chosen = self._simulation.chosen
@@ -76,8 +81,8 @@ class SimulatedTraining:
             except OtherRun as error:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
-        elif chosen.why is not None:
-            print(chosen.why, file=sys.stderr)
+        else:
+            print(*filter(None, (why, chosen.why)), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
@@ -114,14 +119,8 @@ class SimulatedTraining:
         """Do nothing: nobody else takes part."""
 
 
-def _available_threads() -> int:
-    """Return the number of threads that torch takes by default: OMP_NUM_THREADS, or the cores of this process."""
-    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(given) if given.isdecimal() and int(given) > 0 else cores()
-
-
-def _compute_deterministically(threads: int) -> None:
-    torch.set_num_threads(threads)
+def _compute_deterministically() -> None:
+    torch.set_num_threads(1)
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     # that mode would fill every new tensor: a twentieth of a run's time
     settings: Any = torch.utils.deterministic

@@ -11,16 +11,18 @@ from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers
-from dsgd.problem.problem import build_problem
+from dsgd.problem.problem import Problem, build_problem
 from dsgd.sim.machine import Machine
 
 
 class Simulation:
-    """Run an experiment in virtual time. status: running, then completed | diverged | interrupted."""
+    """Run an experiment in virtual time. status: running, then completed | diverged | interrupted.
 
-    def __init__(self, experiment: Experiment) -> None:
+    problem: that of the experiment, where it has been built already."""
+
+    def __init__(self, experiment: Experiment, problem: Problem | None = None) -> None:
         self.experiment = experiment
-        self.problem = build_problem(experiment)
+        self.problem = problem or build_problem(experiment)
         self.chosen = choose_evaluator(experiment, self.problem)
         self.machine = Machine(experiment, self.problem, self.chosen.evaluator)
         self.progress = Progress()

@@ -32,7 +32,7 @@ LINE = "dsgd-run algo=gossip nodes=4 budget.steps=40 eval.every_steps=20 trace=t
 def typed_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     """A run as typed, and the folder it was typed in."""
     folder = tmp_path_factory.mktemp("run")
-    result = shell(LINE, folder)
+    result = shell(LINE, folder, OMP_NUM_THREADS="1")
     assert result.returncode == 0, result.stderr
     return result, folder
 
@@ -72,6 +72,7 @@ def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedPro
     assert typed_run[0].stderr == (
         "engine: sim, no torchrun or srun, and 0 GPUs for 4 workers (engine=dist: real processes here); "
         "time is virtual, gradients are real\n"
+        "threads: 1, as in OMP_NUM_THREADS\n"
         "gradients: stacked, 4 models in one call on cpu\n"
     )
     assert "\x1b" not in typed_run[0].stdout

@@ -16,7 +16,7 @@ import torch
 
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.stack_threads import StackThreadPool
-from dsgd.gradients.stacked import StackedEvaluator
+from dsgd.gradients.stacked import StackedEvaluator, threads_with_stacks
 from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import pending_gradients
 from tests.support.simulate import experiment
@@ -88,6 +88,18 @@ def test_there_are_as_many_stack_threads_as_threads_and_stacks(
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(threads):
         assert StackedEvaluator(of, stack_size, nodes).threads.workers == stack_threads
+
+
+@pytest.mark.parametrize(
+    ("stack_size", "nodes", "count"), [(4, 16, 4), (4, 15, 4), (4, 9, 3), (16, 16, 1), (None, 3, 1)]
+)
+def test_threads_that_have_stacks_to_themselves_share_none(stack_size: int | None, nodes: int, count: int) -> None:
+    """Of eight threads; the evaluator gives one to each of so many stacks."""
+    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
+    assert threads_with_stacks(of, stack_size, nodes, 8) == count
+    with torch_threads(count):
+        pool = StackedEvaluator(of, stack_size, nodes).threads
+        assert (pool.workers, pool.threads_each) == (count, 1)
 
 
 @pytest.mark.parametrize(
