@@ -129,14 +129,13 @@ def test_the_target_stops_a_run(prefork: Prefork, tmp_path: Path, algo: str) -> 
 
 @each_algorithm
 def test_a_run_that_diverges_is_a_result(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    """Exit status 0, status `diverged`, the last mark is the first beyond the limit; every number that is none is
+    """Exit status 0, status `diverged`, no mark before the last is beyond the limit; every number that is none is
     null."""
     options = ("optimizer.lr=50", "budget.steps=100000", "eval.every_steps=2")
     run = prefork.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
     assert run.wait() == 0, run.err
     assert run.summary["status"] == "diverged"
     losses = [mark["train_loss"] for mark in run.marks]
-    assert losses[-1] is None or losses[-1] > 1e6 * losses[0]
     assert all(loss is not None and loss <= 1e6 * max(losses[0], 1) for loss in losses[:-1])
     assert "NaN" not in (run.folder / "metrics.jsonl").read_text() + (run.folder / "summary.json").read_text()
     assert (run.summary["samples"], run.summary["time_s"]) == (run.marks[-1]["samples"], run.marks[-1]["time_s"])
@@ -144,7 +143,7 @@ def test_a_run_that_diverges_is_a_result(prefork: Prefork, tmp_path: Path, algo:
 
 @each_algorithm
 def test_a_run_that_has_diverged_by_its_last_mark_says_so(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    """The verdict may come only when everybody has ended."""
+    """Whether a mini-batch shows it first, or a verdict that comes only when everybody has ended."""
     options = ("optimizer.lr=50", "budget.steps=20", "eval.every_steps=null")
     run = prefork.start(tmp_path / "run", *DIST, f"algo={algo}", *options)
     assert run.wait() == 0, run.err

@@ -61,7 +61,8 @@ class Coordinator:
             except Empty:
                 continue
             if item is None:
-                if monitor.status == "completed" and monitor.verdict is not None:  # found after all had ended
+                # a mark before the end that was evaluated after it
+                if monitor.status in ("completed", "diverged") and monitor.verdict is not None:
                     monitor.status = monitor.verdict
                 return
             monitor.schedule.release(item)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.experiment import Experiment
-from dsgd.processes.control import Client
+from dsgd.processes.control import Client, Message
+from dsgd.processes.coordinator.snapshots import RunTotals, combine_totals
 from dsgd.processes.job import HALF_GONE_S, HEARTBEAT_S, Limits
 
 
@@ -65,7 +66,7 @@ class Membership:
         p, k = experiment.nodes, experiment.algo.servers
         self.members = [Member(i, f"worker {i}" if i < p else f"server {i - p}", i >= p) for i in range(p + k)]
         self.workers = self.members[:p]
-        self._batch_size = experiment.batch_size
+        self._experiment = experiment
         self._limits = limits
         self._checked = time.monotonic()
         self._log = log
@@ -93,7 +94,13 @@ class Membership:
     @property
     def samples(self) -> int:
         """Samples processed by all workers together, lost ones included."""
-        return sum(worker.steps for worker in self.workers) * self._batch_size
+        return sum(worker.steps for worker in self.workers) * self._experiment.batch_size
+
+    def totals(self, time_s: float) -> RunTotals:
+        """Return what the run has come to, as far as known. time_s: of the training clock."""
+        known = {member.node: (member.steps, member.counters) for member in self.members}
+        alive = [member.node for member in self.members if not member.lost]
+        return combine_totals(self._experiment, time_s, None, known, alive)
 
     def update(self, member: Member, steps: int, counters: Mapping[str, Any] | None = None) -> None:
         """Record a member's progress, which also shows that it is alive. counters: None or empty: not told."""
@@ -126,3 +133,8 @@ class Membership:
         if suspect is None:
             return complaint, None
         return f"{self.members[suspect].name} does not answer; {complaint}", self.members[suspect].name
+
+
+def said(member: Member | None, message: Message) -> str:
+    """Return the error that a member reports; None: a process that had not said which member it is."""
+    return message["error"] if member is None else f"{member.name}: {message['error']}"

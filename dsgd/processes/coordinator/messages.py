@@ -118,6 +118,7 @@ class MessageRules:
                 "steps": steps,
                 "heartbeat": heartbeat,
                 "ended": {**steps, "time_s": _is_time},
+                "diverged": {**steps, "time_s": _is_time},
                 "missed": {**steps, "key": _is_key},
                 "failed": failed,
             },
@@ -141,7 +142,7 @@ class MessageRules:
             client.role, client.node = role, message.get("node") if role in ("node", "snapshots") else None
             if role == "snapshots":
                 client.place, client.limit = f"snapshots of node {client.node}", self._limit
-        elif kind not in self._kinds[client.role]:
+        elif kind not in self._kinds[client.role] or (kind == "diverged" and not self._is_worker(client.node)):
             raise BadFrame("a message came from a process that does not send such")
         else:
             expected = self._kinds[client.role][kind]
@@ -193,6 +194,9 @@ class MessageRules:
 
     def _is_node(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._nodes
+
+    def _is_worker(self, node: int | None) -> bool:
+        return node is not None and node < self._workers
 
     def _is_suspect(self, value: Any) -> bool:
         return value is None or self._is_node(value)

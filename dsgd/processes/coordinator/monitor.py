@@ -12,11 +12,11 @@ from torch import Tensor
 
 from dsgd.engine.trace import TraceRow
 from dsgd.processes.control import Client, Hub, Message
-from dsgd.processes.coordinator.membership import Member, Membership
+from dsgd.processes.coordinator.membership import Member, Membership, said
 from dsgd.processes.coordinator.sample_totals import SampleTotals
 from dsgd.processes.coordinator.schedule import SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
-from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot, combine_totals
+from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot
 from dsgd.processes.coordinator.start import RunStart, StartFailed
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 
@@ -56,6 +56,7 @@ class RunMonitor:
         self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
         self._start_s = 0.0  # of the training clock, where this process began
         self._end_s: float | None = None
+        self._ends_as = "completed"  # or diverged, with the mark at the end
         self._ended_with: RunTotals | None = None  # the last mark, or the checkpoint that ends the run
         self._concluded_with: RunTotals | None = None  # the mark of the verdict
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
@@ -84,12 +85,9 @@ class RunMonitor:
         """Return what the run has come to: at what ended it, a mark or a checkpoint, else as far as known."""
         if self.status == self.verdict and self._concluded_with is not None:
             return self._concluded_with
-        if self.status in ("completed", "interrupted") and self._ended_with is not None:
+        if self.status != "failed" and self._ended_with is not None:
             return self._ended_with
-        members = self.members.members
-        known = {member.node: (member.steps, member.counters) for member in members}
-        alive = [member.node for member in members if not member.lost]
-        return combine_totals(self._experiment, self.time_s, None, known, alive)
+        return self.members.totals(self.time_s)
 
     def conclude(self, status: str, totals: RunTotals) -> None:
         """End the run with the status that a mark has shown."""
@@ -190,16 +188,23 @@ class RunMonitor:
         elif not lockstep and total is not None and samples >= total:
             self._finish_training(time_s)
         elif lockstep and all(member.ended for member in self.members.workers):
-            self.schedule.all_steps_made = True
+            self.schedule.steps_under_way = True
             self._finish_training(max(member.ended_s for member in self.members.workers))
         else:
             self.schedule.request_due(now, time_s, self.stop_requested.is_set())
             if not lockstep:
                 self._totals.tell(now)
 
-    def _finish_training(self, time_s: float) -> None:
+    def _finish_training(self, time_s: float, samples: int | None = None) -> None:
         self._phase, self._end_s = "ending", time_s
-        self.schedule.request_last(time_s)
+        self.schedule.request_last(time_s, samples)
+
+    def _diverge(self, time_s: float, steps: int) -> None:
+        """End the run at a mini-batch whose loss is beyond the limit, unless its budget ends it before."""
+        limit_s, lockstep = self._experiment.budget.time_s, self._experiment.algo.lockstep
+        if self._phase == "training" and (limit_s is None or time_s <= limit_s):
+            self._ends_as, self.schedule.steps_under_way = "diverged", lockstep
+            self._finish_training(time_s, steps * self._experiment.unit if lockstep else None)
 
     # Messages
 
@@ -257,13 +262,14 @@ class RunMonitor:
                 member.ready = True
                 if self._phase == "training":
                     self._send_go(member)
-            case "steps":
-                self.members.update(member, message["steps"])
-            case "heartbeat":
-                self.members.update(member, message["steps"], message["counters"])
+            case "steps" | "heartbeat":
+                self.members.update(member, message["steps"], message.get("counters"))
             case "ended":
                 self.members.update(member, message["steps"])
                 member.ended, member.ended_s = True, message["time_s"]
+            case "diverged":
+                self.members.update(member, message["steps"])
+                self._diverge(message["time_s"], message["steps"])
             case "missed":
                 self.members.update(member, message["steps"])
                 self.schedule.retry_checkpoint(message["key"])
@@ -271,10 +277,10 @@ class RunMonitor:
             case "snapshot":
                 self._add_snapshot(member, message, vectors)
             case "failed" if not message["caused_by_peer"]:
-                self._fail(_said(member, message), member.name if member is not None else None)
+                self._fail(said(member, message), member.name if member is not None else None)
             case "failed" if self._complaint is None:
                 # who caused it shows within a moment: a dead process's connections end
-                self._complaint = time.monotonic() + BLAME_DELAY_S, _said(member, message), message["suspect"]
+                self._complaint = time.monotonic() + BLAME_DELAY_S, said(member, message), message["suspect"]
 
     def _open_snapshots(self, member: Member, client: Client) -> None:
         """Let a new process hand in snapshots. What the one before may still have sent is dropped."""
@@ -317,7 +323,7 @@ class RunMonitor:
                 self.complete.put(pending)
             if pending.key == LAST:
                 self._ended_with = pending.totals(self._experiment)
-                self._end("completed")
+                self._end(self._ends_as)
             elif pending.is_checkpoint and self.stop_requested.is_set():
                 self._ended_with = pending.totals(self._experiment)
                 self._end("interrupted")
@@ -390,7 +396,3 @@ class RunMonitor:
         if self._phase != "over":
             self._end_s = self.time_s
             self.status, self.error, self._phase = status, error, "over"
-
-
-def _said(member: Member | None, message: Message) -> str:
-    return message["error"] if member is None else f"{member.name}: {message['error']}"

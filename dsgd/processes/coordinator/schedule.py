@@ -23,7 +23,7 @@ class SnapshotSchedule:
 
     send: to clients. every_s: seconds between checkpoints; None: only on request. dropped_marks: marks for which there
     was no memory, or nobody left. next_marks: numbers of the next mark by samples and of the next by time.
-    all_steps_made: every worker has ended, and its remaining marks are on their way. checkpoint_time: of the last
+    steps_under_way: training is over, but the marks of steps made before are on their way. checkpoint_time: of the last
     complete one, by time.monotonic().
     """
 
@@ -35,7 +35,7 @@ class SnapshotSchedule:
         every_s: float | None,
     ) -> None:
         self.dropped_marks = 0
-        self.all_steps_made = False
+        self.steps_under_way = False
         self.checkpoint_time = time.monotonic()
         self.next_marks: tuple[int, int] = (1, 1)
         self._experiment = experiment
@@ -74,12 +74,12 @@ class SnapshotSchedule:
         if self._checkpoint is None and (stopping or periodic):
             self._request_checkpoint()
 
-    def request_last(self, time_s: float) -> None:
+    def request_last(self, time_s: float, samples: int | None = None) -> None:
         """Request the mark at the end of the run, after which nobody trains. A checkpoint that is not complete by now
-        never will be."""
+        never will be. samples: at the end; None: those of the snapshots."""
         if self._checkpoint is not None and not self._checkpoint.complete:
             self._drop(self._checkpoint)
-        self._request_mark(LAST, time_s)
+        self._request_mark(LAST, time_s, samples)
 
     def add(self, node: int, key: str, snapshot: Snapshot, training: bool) -> bool:
         """Add a snapshot that has arrived; returns whether it is needed."""
@@ -181,8 +181,10 @@ class SnapshotSchedule:
         for pending in (*self._queue, *self._unplaced):
             if pending.key == key:
                 return pending
-        if not key.startswith(STEP) or key in self._left_out or not (training or self.all_steps_made):
+        if not key.startswith(STEP) or key in self._left_out or not (training or self.steps_under_way):
             return None
+        if any(mark.key == LAST and mark.snapshots for mark in self._queue):
+            return None  # somebody's last mark has come, behind all of its steps, and this one was not among them
         if self._waiting_bytes > WAITING_LIMIT:
             self._left_out.add(key)
             self.dropped_marks += not any(member.ended for member in self._members.workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -97,8 +98,11 @@ class PendingSnapshots:
             time_s = min(time_s, experiment.budget.time_s)
         floor_s, floor_samples = self.floor
         totals = combine_totals(experiment, max(time_s, floor_s), self.samples, known, self.snapshots)
-        counters = totals.counters
-        return replace(totals, counters=replace(counters, samples=max(counters.samples, floor_samples)))
+        samples = max(totals.counters.samples, floor_samples)
+        steps = totals.steps
+        if experiment.algo.lockstep and self.samples is not None:  # some may be ahead of the step that is meant
+            steps = math.ceil(samples / experiment.unit)
+        return replace(totals, counters=replace(totals.counters, samples=samples), steps=steps)
 
     def counters(self, experiment: Experiment) -> Counters:
         return self.totals(experiment).counters

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dsgd.engine.divergence import Diverged, is_beyond
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.batches import Batch, Batches
@@ -95,9 +96,10 @@ class Replica:
             for place in bucket.parameters
         ]
 
-    def run(self, x: Tensor, buffers: Tensor, batch: Batch, weight: float, report: Callable[[int], None]) -> None:
-        """Run one forward and backward pass at x [d] for `weight` times the loss. Reports the index of a parameter's
-        bucket as soon as its gradient is computed. Updates the buffers [nb] in place. All tensors are on the device."""
+    def run(self, x: Tensor, buffers: Tensor, batch: Batch, weight: float, report: Callable[[int], None]) -> Tensor:
+        """Run one forward and backward pass at x [d] for `weight` times the loss, a scalar, which is returned. Reports
+        the index of a parameter's bucket as soon as its gradient is computed. Updates the buffers [nb] in place. All
+        tensors are on the device."""
         batch.wait()
         problem = self._problem
         problem.bind(x, buffers)
@@ -110,6 +112,7 @@ class Replica:
             (loss * weight).backward()  # no gradient has to be scaled afterwards
         finally:
             self._report = None
+        return loss.detach()
 
     def collect(self, bucket: GradientBucket, factor: float, decay: float, out: Tensor) -> None:
         """Write `factor` times a bucket's gradient plus `decay` times that of the weight decay into out [end - begin].
@@ -155,13 +158,15 @@ class Compute:
     """Computes gradients of a problem in the order of the calls, in a thread of its own.
 
     devices: points, buffers and gradients are on the first. Several devices get equal slices of a batch, and their
-    gradients and buffers are averaged on the first. busy_s: seconds spent in finished forward and backward passes.
-    spans: their (begin, end) by time.monotonic(), or None without `trace`.
+    gradients and buffers are averaged on the first. loss_limit: a gradient whose batch has a loss beyond it raises
+    Diverged in its place; None: none does. busy_s: seconds spent in finished forward and backward passes. spans: their
+    (begin, end) by time.monotonic(), or None without `trace`.
     """
 
     def __init__(
         self, problem: Problem, devices: Sequence[torch.device], groups: Groups, *, trace: bool = False
     ) -> None:
+        self.loss_limit: float | None = None
         self.busy_s = 0.0
         self.spans: list[tuple[float, float]] | None = [] if trace else None
         self._problem = problem
@@ -215,18 +220,21 @@ class Compute:
         scales = iter(self._problem.loss_scales)
         while True:
             scale = next(scales)
-            g = self._pass(at, buffers, batches, step, workers, scale, began)
+            g, loss = self._pass(at, buffers, batches, step, workers, scale, began)
             # an overflow of one worker shows in the mean of all: all repeat the pass
             if scale == 1 or bool(g.isfinite().all()):
+                # now the device has finished, and in lock-step all workers have their mean: nobody waits for this
+                if self.loss_limit is not None and is_beyond(found := float(loss), self.loss_limit):
+                    raise Diverged(f"the loss of the mini-batch of step {step} is {found:g}")
                 return g
             buffers.copy_(start_buffers)
             began = time.monotonic()
 
     def _pass(
         self, at: Tensor, buffers: Tensor, batches: Sequence[Batch], step: int, workers: int, scale: float, began: float
-    ) -> Tensor:
-        """Return the gradient [d] by a backward pass through `scale` times the loss, averaged over the workers. began:
-        start of the computation, by time.monotonic()."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradient [d] by a backward pass through `scale` times the loss, averaged over the workers, and
+        this worker's own loss, a scalar. began: start of the computation, by time.monotonic()."""
         replicas = self._replicas[: len(batches)]
         samples = sum(map(len, batches))
         # a slice's share of the mean is a weight of its loss, so that gradients need no scaling afterwards
@@ -248,14 +256,16 @@ class Compute:
 
         reducer = InOrderReducer(self._buckets, len(replicas), reduce)
 
-        def run(place: int) -> None:
+        def run(place: int) -> Tensor:
             replica = replicas[place]
-            replica.run(at.to(replica.device), statistics[place], batches[place], weights[place], reducer.report)
+            return replica.run(at.to(replica.device), statistics[place], batches[place], weights[place], reducer.report)
 
         if len(replicas) == 1:
-            run(0)
+            loss = run(0)
         else:
-            list(self._others.map(run, range(len(replicas))))
+            losses = self._others.map(run, range(len(replicas)))
+            slices = zip(losses, batches, strict=True)
+            loss = torch.stack([of.to(g.device) * (len(batch) / samples) for of, batch in slices]).sum()
             buffers.copy_(torch.stack([of.to(buffers.device) for of in statistics]).mean(dim=0))
         reducer.flush()
         finish(g.device)
@@ -266,4 +276,4 @@ class Compute:
         for wait in reductions:
             wait()
         finish(g.device)
-        return g
+        return g, loss

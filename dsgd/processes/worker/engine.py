@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.engine.divergence import Diverged
 from dsgd.engine.rules import StepRules
 from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
@@ -237,7 +238,11 @@ class WorkerEngine:
 
         def answer(done: Future[Tensor]) -> None:
             self.buffers = buffers
-            task.resume(_result(done))
+            if isinstance(done.exception(), Diverged):  # nobody makes a step from such a gradient
+                self.ended = True
+                self.client.send("diverged", time_s=self.time_s, steps=self.worker.steps)
+            else:
+                task.resume(_result(done))
 
         self._then(future, answer, computes=True)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.engine.divergence import limit_of_batch
 from dsgd.engine.shard import Shard
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare
@@ -49,7 +50,9 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     client.steps, client.counters = lambda: engine.worker.steps, engine.counters
     engine.publish(engine.worker)
     plane.set_steps(engine.worker.steps)
+    limit = limit_of_batch(experiment, problem)
     compute.warm_up(x, buffers, rank, engine.batches)
+    compute.loss_limit = limit
     client.send("ready")
     go = client.wait_for("go")
     engine.total = (go["samples"], go["own_steps"])

@@ -144,6 +144,7 @@ def test_what_processes_send_is_heard(listening: Listening, traced: Listening, l
         {"kind": "heartbeat", "steps": 5, "counters": COUNTERS},
         {"kind": "heartbeat", "steps": 0, "counters": {}},
         {"kind": "ended", "steps": 5, "time_s": 1},
+        {"kind": "diverged", "steps": 5, "time_s": 1},
         {**FAILED, "suspect": 2},
     ):
         assert listening.hears(NODE, message)

@@ -28,10 +28,20 @@ def add(schedule: SnapshotSchedule, key: str) -> None:
 def test_a_mark_that_comes_when_all_have_ended_counts_and_is_before_the_last() -> None:
     """What workers hand in takes longer than their word that they have ended."""
     schedule = ending()
-    schedule.all_steps_made = True
+    schedule.steps_under_way = True
     add(schedule, "step:2")
     add(schedule, LAST)
     assert [pending.key for pending in schedule.take_complete(1.0)] == ["step:2", LAST]
+
+
+def test_a_mark_of_a_step_that_somebody_has_not_made_is_not_waited_for() -> None:
+    """Of a run that has diverged: whoever has handed in the last mark made no further step."""
+    schedule = ending()
+    schedule.steps_under_way = True
+    schedule.add(0, LAST, Snapshot(2, 0.5, {}, {}, {}), training=False)
+    assert not schedule.add(1, "step:4", Snapshot(4, 0.6, {}, {}, {}), training=False)
+    schedule.add(1, LAST, Snapshot(4, 0.6, {}, {}, {}), training=False)
+    assert [pending.key for pending in schedule.take_complete(1.0)] == [LAST]
 
 
 def test_a_mark_that_comes_when_time_has_run_out_does_not_count() -> None:
