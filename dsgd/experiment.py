@@ -49,7 +49,7 @@ class Evaluation:
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
     workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
     sharded: bool | None = None  # over several processes, with engine=dist; None: where samples are image files
-    diverged_factor: float = 1e6  # a loss this many times the first one (or not a number) ends the run as diverged
+    diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: engine/divergence.py
 
     def __post_init__(self) -> None:
         _positive(self, "every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")

@@ -4,6 +4,9 @@ A mark's loss is beyond the limit above `eval.diverged_factor` times the first m
 The loss of one mini-batch is noisier. If the other samples of the training set had no loss at all, b of n samples of
 mean loss L would make it b/n L: so a mini-batch is beyond the limit only where its b samples alone would put a mark
 there, and no outlier in a small batch ends a run.
+
+A run that stays within the limit and learns nothing has collapsed: it ends with a higher training loss than at its
+first mark, and than 1, and with an accuracy of not much more than chance, where there are classes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import math
 
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
+
+CHANCE = 1.5  # times the accuracy of guessing among equally frequent classes is not much more than that
 
 
 class Diverged(ArithmeticError):
@@ -33,3 +38,12 @@ def limit_of_batch(experiment: Experiment, problem: Problem) -> float:
 def is_beyond(loss: float, limit: float) -> bool:
     """Tell whether a loss is no number, infinite or above the limit."""
     return not math.isfinite(loss) or loss > limit
+
+
+def has_collapsed(first: float | None, loss: float | None, accuracy: float | None, classes: int | None) -> bool:
+    """Tell whether a run that has used up its budget has collapsed.
+
+    first, loss: training losses of its first and its last mark. accuracy: at the last one. None: not measured."""
+    if first is None or loss is None:
+        return False
+    return loss > max(first, 1.0) and (accuracy is None or not classes or accuracy <= CHANCE / classes)

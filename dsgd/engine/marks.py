@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.engine.divergence import is_beyond, limit_of_mark
+from dsgd.engine.divergence import has_collapsed, is_beyond, limit_of_mark
 from dsgd.experiment import Experiment
 from dsgd.problem.evaluation import FIELDS
 
@@ -79,16 +79,19 @@ def summary_of(
     status: str,
     counters: Counters,
     steps: int,
+    classes: int | None,
     dimension: int,
     message_bytes: float,
     collective: str,
 ) -> Mark:
     """Return the summary of a run: the last measured values, and the counters at its end.
 
-    steps: of the worker with the most. collective: the name of the all-reduce."""
+    steps: of the worker with the most. classes: of the data, None without. collective: the name of the all-reduce."""
     values = dict.fromkeys(FIELDS) | (progress.last_values or {}) | counters.fields(experiment)
     return {
         "status": status,
+        "collapsed": status == "completed"
+        and has_collapsed(progress.first_loss, values["train_loss"], values["test_accuracy"], classes),
         "clock": counters.clock,
         "time_s": counters.time_s,
         "samples": counters.samples,

@@ -53,6 +53,12 @@ class Run:
         """Return `completed`, `failed`, `diverged` or `interrupted`; `running` without a summary."""
         return "running" if self.summary is None else str(self.summary.get("status"))
 
+    @property
+    def outcome(self) -> str:
+        """Return the status, but `collapsed` for a run that used up its budget and ended worse than it began."""
+        collapsed = self.summary is not None and self.summary.get("collapsed") is True
+        return "collapsed" if collapsed and self.status == "completed" else self.status
+
     def final(self, field: str) -> Any:
         """Return a field, by its summary name, at the end of the run or at the last mark so far; None if unknown."""
         if self.summary is not None:
@@ -97,8 +103,9 @@ class Run:
 
     @property
     def time_to_target_s(self) -> float | None:
-        """Return the seconds of the run's clock until the target; None without a target, or if it was not reached."""
-        if self.target is None:
+        """Return the seconds of the run's clock until the target; None without a target, if it was not reached, and if
+        the run collapsed afterwards."""
+        if self.target is None or self.outcome == "collapsed":
             return None
         if self.summary is not None:
             seconds = number(self.summary.get("time_to_target_s"))

@@ -125,7 +125,8 @@ def draw_curves(
 
 def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
     curves = {i: curve for i, one in enumerate(gathered) if (curve := mean_curve(one.runs, axis.field, field))}
-    diverged = {i for i in curves if any(run.status == "diverged" for run in gathered[i].runs)}
+    bad = ("diverged", "collapsed")
+    diverged = {i for i in curves if any(run.outcome in bad for run in gathered[i].runs)}
     floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged)
     handles: dict[str, Line2D] = {}
     for i, curve in curves.items():

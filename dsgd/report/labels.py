@@ -67,8 +67,9 @@ def target_text(runs: Sequence[Run]) -> str:
 
 
 def status_note(runs: Sequence[Run]) -> str:
-    """Return ` (diverged)`, ` (2 of 3 interrupted)`, ... for runs that did not complete; empty if all did."""
-    counts = Counter(run.status for run in runs if run.status != "completed")
+    """Return ` (diverged)`, ` (2 of 3 interrupted)`, ... for runs that did not complete or have collapsed; empty if
+    there are none."""
+    counts = Counter(run.outcome for run in runs if run.outcome != "completed")
     notes = [status if count == len(runs) else f"{count} of {len(runs)} {status}" for status, count in counts.items()]
     return f" ({', '.join(notes)})" if notes else ""
 

@@ -113,7 +113,7 @@ def name_bars(axes: Axes, figure: Figure, names: Sequence[str]) -> None:
 
 def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], notes: Sequence[str] = ()) -> Figure:
     """Add the legend beside the panels, what the runs have in common above, and notes below."""
-    if len(handles) > 1 or any(run.status != "completed" for run in runs):
+    if len(handles) > 1 or any(run.outcome != "completed" for run in runs):
         add_legend(figure, handles, below=False)
     return annotate(figure, runs, notes)
 

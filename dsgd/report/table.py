@@ -19,7 +19,7 @@ from dsgd.report.labels import clock_text, run_labels, target_text, time_notes
 NEVER = "never"  # the run has ended and did not reach its target
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 NO_VALUE = "-"
-BAD = ("failed", "diverged", "interrupted")  # statuses in red
+BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 
 # heading: (field of the summary, factor from its unit to the heading's)
 _COLUMNS: dict[str, tuple[str, float]] = {
@@ -84,8 +84,8 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
     fields = [field for field, _ in columns.values()]
     csv_rows: list[list[Any]] = [["run", "folder", "status", "clock", "target_accuracy", *fields]]
     for name, run in by_time(runs):
-        rows.append([name, run.status, *(_value(run, field, factor) for field, factor in columns.values())])
-        described = [name, str(run.folder), run.status, run.clock or "", _exact(number(run.target))]
+        rows.append([name, run.outcome, *(_value(run, field, factor) for field, factor in columns.values())])
+        described = [name, str(run.folder), run.outcome, run.clock or "", _exact(number(run.target))]
         csv_rows.append([*described, *(_exact(_value(run, field)) for field in fields)])
     return ReportTable(["run", "status", *columns], 2, rows, csv_rows, caption(runs))
 

@@ -13,7 +13,7 @@ _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine 
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Say who reached the target first and who never did, who did not complete and who was idle most.
+    """Say who reached the target first and who never did, who did not complete or collapsed and who was idle most.
 
     Of several seeds the median counts. Returns no sentence where there is nothing to compare. Virtual and wall times
     are compared only in the sentence on predictions and measurements."""
@@ -58,8 +58,12 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
 
 
 def _ended_badly(compared: Sequence[Series]) -> list[str]:
-    notes = [(one.label, status_note(one.runs)) for one in compared]
-    return [f"did not complete: {label}{note}" for label, note in notes if note]
+    texts = []
+    for one in compared:
+        if note := status_note(one.runs):
+            completed = all(run.status == "completed" for run in one.runs)
+            texts.append(f"{'ended worse than it began' if completed else 'did not complete'}: {one.label}{note}")
+    return texts
 
 
 def _most_idle(compared: Sequence[Series]) -> list[str]:

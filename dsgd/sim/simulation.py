@@ -167,6 +167,7 @@ class Simulation:
             self.status,
             self.counters(self.time_s),
             steps=max(node.worker.steps for node in machine.nodes),
+            classes=self.problem.data.classes,
             dimension=self.problem.dimension,
             message_bytes=machine.message_bytes,
             collective=machine.all_reduce[1],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dsgd.engine.divergence import is_beyond, limit_of_batch, limit_of_mark
+from dsgd.engine.divergence import has_collapsed, is_beyond, limit_of_batch, limit_of_mark
 from dsgd.experiment import Evaluation, Experiment
 from dsgd.problem.problem import build_problem
 from dsgd.sim.checkpoint import restore, snapshot
@@ -149,3 +149,33 @@ def test_without_gradients_nothing_diverges() -> None:
 
 def _timing_only() -> Experiment:
     return prepared(*QUADRATIC, "optimizer.lr=1e30", "algo=gossip", "engine.gradients=none")
+
+
+@pytest.mark.parametrize(("rate", "outcome"), [(0.1, (False, "completed")), (30, (True, "completed"))])
+def test_a_run_that_ends_worse_than_it_began_is_marked_as_collapsed(rate: float, outcome: tuple[bool, str]) -> None:
+    """Finite to the end, at chance: its status is that of every run that has used up its budget."""
+    options = (f"nodes={NODES}", "batch_size=16", "algo=sync", "budget.epochs=1", f"optimizer.lr={rate}")
+    marks, _ = ended(simulation := Simulation(prepared(*options)))
+    summary = simulation.summary()
+    assert (summary["collapsed"], summary["status"]) == outcome
+    assert (marks[-1]["train_loss"] > marks[0]["train_loss"]) == summary["collapsed"]
+
+
+@pytest.mark.parametrize(
+    ("first", "loss", "accuracy", "classes", "expected"),
+    [
+        (2.3, 342.0, 0.1, 10, True),
+        (2.3, 2.31, 0.15, 10, True),
+        (2.3, 342.0, 0.16, 10, False),  # it has learned something
+        (2.3, 2.3, 0.1, 10, False),  # nothing has happened
+        (2.3, 1.0, 0.1, 10, False),
+        (0.01, 0.9, None, None, False),  # noise about an optimum near the start
+        (0.01, 1.1, None, None, True),
+        (2.3, None, None, None, False),  # not measured
+        (None, 5.0, None, None, False),
+    ],
+)
+def test_collapsed_is_a_higher_loss_than_at_the_start_and_an_accuracy_of_chance(
+    first: float | None, loss: float | None, accuracy: float | None, classes: int | None, expected: bool
+) -> None:
+    assert has_collapsed(first, loss, accuracy, classes) == expected

@@ -187,6 +187,8 @@ def _summary(summary: Mapping[str, Any], batch_size: int, marks: Sequence[Mappin
             for field in FIELDS
             if summary[field] != last[field]
         )
+    if summary.get("collapsed") and not last["train_loss"] > marks[0]["train_loss"]:
+        found.append("summary.json: collapsed, but the loss is not above that of the first mark")
     if status in ("completed", "diverged") and samples != last["samples"]:
         found.append(f"summary.json: {samples} samples, but {last['samples']} at the mark that ended the run")
 

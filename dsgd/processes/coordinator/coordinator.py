@@ -81,6 +81,7 @@ class Coordinator:
             self.monitor.status,
             totals.counters,
             steps=totals.steps,
+            classes=problem.data.classes,
             dimension=problem.dimension,
             message_bytes=problem.dimension * problem.start.element_size(),
             collective="ring" if lockstep else "none",
