@@ -58,8 +58,9 @@ class Table:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets)
 
-    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum") / targets.shape[1]
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
+        return each.view(targets.shape).mean(dim=1)
 
 
 @dataclasses.dataclass(frozen=True)
