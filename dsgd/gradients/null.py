@@ -17,4 +17,4 @@ class NullEvaluator:
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         for item in pending:
             assert item.snapshot is not None
-            item.set(torch.zeros_like(item.snapshot), item.buffers, torch.zeros(()))
+            item.set(torch.zeros_like(item.snapshot), item.buffers, item.snapshot.new_zeros(()))
