@@ -70,8 +70,7 @@ class LocalSweep:
             raise KeyboardInterrupt
         output = self._stack.enter_context(_temporary()) if self._at_once > 1 else None
         self._running[number] = _Running(folder, time.monotonic(), output)
-        if output is None:
-            print(self._line(number), file=sys.stderr)
+        print(self._line(number), file=sys.stderr, flush=True)
         self._children.start(run if output is None else lambda: _into(output, run), number)
 
     def skip(self, number: int, folder: Path, status: str) -> None:
@@ -88,14 +87,10 @@ class LocalSweep:
         number, told = self._children.wait()
         job = self._running.pop(number)
         self._outcome[job.folder] = _status(told)
-        if job.output is None:
-            return
-        job.output.seek(0)
-        for line in job.output.read().decode(errors="replace").splitlines():
+        for line in _lines(job.output):
             if line not in self._printed:
                 self._printed.add(line)
                 print(line, file=sys.stderr)
-        job.output.close()
         taken_s = time.monotonic() - job.begun
         print(f"{self._line(number)}: {_said(told)}, {taken_s:.0f} s", file=sys.stderr, flush=True)
 
@@ -153,6 +148,14 @@ def _into(output: IO[bytes], run: Callable[[], str]) -> str:
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     return run()
+
+
+def _lines(output: IO[bytes] | None) -> list[str]:
+    if output is None:
+        return []
+    with output:
+        output.seek(0)
+        return output.read().decode(errors="replace").splitlines()
 
 
 def _status(told: Told) -> str:
