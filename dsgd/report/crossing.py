@@ -1,7 +1,7 @@
 """Find when a run reached its target: interpolated between marks, at first and for good, and how finely it is known.
 
-A mark is a sample of a curve that goes on between marks, so the time of the first mark at or above the target is late by
-up to the distance of two marks. Here the crossing is where the straight line between the two marks around it meets the
+A mark samples a curve that goes on between marks, so the time of the first mark at or above the target is late by up to
+the distance of two marks. Here the crossing is where the straight line between the two marks around it meets the
 target; their distance is its resolution."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Crossing:
 def crossings(times_s: Sequence[float], values: Sequence[float], level: float) -> list[Crossing]:
     """Return every crossing of the level from below, in order; a curve that starts at or above it begins with one.
 
-    times_s: ascending, [marks]. values: [marks], finite. For a curve that falls to its level, negate values and level."""
+    times_s: ascending, [marks]. values: [marks], finite. For a falling curve, negate values and level."""
     found = [Crossing(times_s[0], 0.0)] if values and values[0] >= level else []
     for (start_s, before), (end_s, after) in pairwise(zip(times_s, values, strict=True)):
         if before < level <= after:
@@ -45,9 +45,9 @@ def first_crossing(run: Run) -> Crossing | None:
 def staying_crossing(run: Run) -> Crossing | None:
     """Return when the test accuracy reached the run's target and stayed there until the end; None if it did not.
 
-    A curve that touches its target and falls back has not reached it, nor has a run that diverged."""
+    A curve that touches its target and falls back has not reached it, nor has a run that diverged or collapsed."""
     found, last = _of_target(run)
-    stays = found and run.target is not None and last >= run.target and run.status != "diverged"
+    stays = found and run.target is not None and last >= run.target and run.outcome not in ("diverged", "collapsed")
     return found[-1] if stays else None
 
 

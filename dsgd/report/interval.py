@@ -1,19 +1,17 @@
-"""Summarise seeds: their median and a confidence interval of it, which needs no assumption and no random numbers."""
+"""Summarise seeds: their median and a confidence interval of it, which needs no assumption and no random numbers.
+
+The interval goes from one of the sorted values to another (order statistics, as in the sign test). From six seeds on it
+holds the true median with at least 95 %. Of fewer it goes from the smallest to the largest, and its confidence is
+94 % (5 seeds), 88 % (4), 75 % (3) or 50 % (2): a bootstrap of so few values reaches no farther, and would say 95 %."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 CONFIDENCE = 0.95
-# Below this many seeds not even smallest to largest holds the median with CONFIDENCE.
-SEEDS_FOR_CONFIDENCE = 6
-NOTE = (
-    "median over seeds; interval: 95 % of the median by order statistics from 6 seeds on, "
-    "with fewer smallest to largest (5 seeds: 94 %, 4: 88 %, 3: 75 %, 2: 50 %)"
-)
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,12 @@ def coverage(count: int, outside: int = 0) -> float:
     """Return the probability that the median of a continuous distribution lies within `count` draws of it, when
     `outside` draws are left out at each end: 1 - 2 P(Binomial(count, 1/2) <= outside)."""
     return 1 - 2 * sum(math.comb(count, k) for k in range(outside + 1)) / 2**count
+
+
+def interval_note(counts: Collection[int]) -> str:
+    """Say what an interval is, and its confidence for each of these numbers of seeds; empty for single seeds."""
+    shares = [f"{coverage(count, _left_out(count)):.0%} from {count} seeds" for count in sorted({*counts} - {0, 1})]
+    return f"median [interval] over seeds; confidence of the interval: {', '.join(shares)}" if shares else ""
 
 
 def _left_out(count: int) -> int:

@@ -55,6 +55,14 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     return [name or run.algorithm for name, run in zip(label(flatten(runs)), runs, strict=True)]
 
 
+def differing_settings(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return, for every dotted key in which configurations differ, its text in each run; empty where a run has none."""
+    flats = flatten(runs)
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    columns = {key: [flat.get(key, "") for flat in flats] for key in sorted(keys, key=_rank)}
+    return {key: texts for key, texts in columns.items() if len(set(texts)) > 1}
+
+
 def clock_text(runs: Sequence[Run]) -> str:
     """Return `virtual`, `wall`, or which engine has which where they are mixed; empty before the first mark of all."""
     clocks = {run.clock for run in runs if run.clock}

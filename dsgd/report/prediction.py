@@ -10,7 +10,7 @@ from typing import Any
 
 from dsgd.record.reader import Run, number
 from dsgd.report.labels import Flat, flatten, gather, label
-from dsgd.report.table import ReportTable
+from dsgd.report.layout import Cell, ReportTable
 
 # heading: field of the CSV file
 _COLUMNS = {
@@ -109,17 +109,17 @@ def sentences(runs: Sequence[Run]) -> list[str]:
 
 def pairs_table(found: Sequence[Pair]) -> ReportTable:
     """Return the table of the pairs; the CSV file also counts the runs behind each time."""
-    rows: list[list[float | int | str]] = []
+    rows: list[list[Cell]] = []
     csv_rows: list[list[Any]] = [[*_COLUMNS.values(), "measured_runs", "predicted_runs"]]
     for pair in found:
         timings = (pair.measured, pair.predicted)
         nodes = math.nan if pair.nodes is None else pair.nodes
         steps_ms, idle_percent = [1e3 * each.step_s for each in timings], [100 * each.idle for each in timings]
-        row = [pair.cluster, pair.algorithm, nodes, *steps_ms, pair.ratio, *idle_percent]
-        rows.append(row)
+        row: list[float | int | str] = [pair.cluster, pair.algorithm, nodes, *steps_ms, pair.ratio, *idle_percent]
+        rows.append(list(row))
         known = ["" if value != value else value for value in row]  # NaN alone differs from itself
         csv_rows.append([*known, *(len(each.steps_s) for each in timings)])
-    return ReportTable(list(_COLUMNS), 2, rows, csv_rows, CAPTION)
+    return ReportTable(list(_COLUMNS), frozenset({"cluster", "algorithm"}), rows, csv_rows, CAPTION, kept=5)
 
 
 def _timed(runs: Sequence[Run], clock: str) -> list[tuple[Run, Flat]]:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from dsgd.record.reader import Run
+from dsgd.report.crossing import time_to_target_s
 from dsgd.report.curves import time_label, wants_log
 from dsgd.report.labels import series, target_text
 from dsgd.report.style import NoData, finish, panels, plot_band
@@ -55,7 +56,7 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
     for one in series(aimed, apart_from=("nodes",)):
         times: dict[int, list[float | None]] = {}
         for run in sorted(one.runs, key=lambda run: run.nodes or 0):
-            times.setdefault(run.nodes or 0, []).append(run.time_to_target_s)
+            times.setdefault(run.nodes or 0, []).append(time_to_target_s(run))
         reached = {nodes: [s for s in each if s is not None] for nodes, each in times.items() if None not in each}
         found.append(Scaling(one.label, reached, [nodes for nodes in times if nodes not in reached]))
     if not any(one.seconds for one in found):

@@ -1,143 +1,122 @@
-"""Write tables on the terminal, as CSV and as Markdown; make the summary table, with one row per run."""
+"""Make the summary table: one row per configuration, medians and intervals over its seeds."""
 
 from __future__ import annotations
 
-import csv
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from dsgd.record.reader import Run, number
-from dsgd.report.labels import clock_text, run_labels, target_text, time_notes
+from dsgd.report.fields import field_value
+from dsgd.report.interval import estimate, interval_note
+from dsgd.report.labels import Series, clock_text, differing_settings, series, target_text, time_notes
+from dsgd.report.layout import Cell, ReportTable, exact
 
-NEVER = "never"  # the run has ended and did not reach its target
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
-NO_VALUE = "-"
-BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 
-# heading: (field of the summary, factor from its unit to the heading's)
+# heading: (field, factor from its unit to the heading's); the most important first
 _COLUMNS: dict[str, tuple[str, float]] = {
-    "samples": ("samples", 1),
-    "epochs": ("epochs", 1),
-    "test loss": ("test_loss", 1),
-    "test accuracy": ("test_accuracy", 1),
-    "test top-5": ("test_top5", 1),
     "time to target (s)": ("time_to_target_s", 1),
+    "test accuracy": ("test_accuracy", 1),
+    "test loss": ("test_loss", 1),
     "time (s)": ("time_s", 1),
-    "sent (GB)": ("bytes_sent_total", 1e-9),
     "idle mean (%)": ("idle_fraction_mean", 100.0),
+    "sent (GB)": ("bytes_sent_total", 1e-9),
+    "epochs": ("epochs", 1),
+    "samples": ("samples", 1),
+    "test top-5": ("test_top5", 1),
     "idle max (%)": ("idle_fraction_max", 100.0),
+    "first crossing (s)": ("first_crossing_s", 1),
+    "resolution (s)": ("target_resolution_s", 1),
 }
 
 
-@dataclass(frozen=True)
-class ReportTable:
-    """A table to print and to write.
-
-    headings: of which the first `texts` are above text, the others above numbers. rows: one value per heading.
-    csv_rows: the heading and the lines of the CSV file. caption: below the table, maybe empty."""
-
-    headings: list[str]
-    texts: int
-    rows: list[list[float | int | str]]
-    csv_rows: list[list[Any]]
-    caption: str
-
-    def print(self, console: Console) -> None:
-        """Print the table, with the status of runs that went wrong in red."""
-        table = Table(
-            box=None, pad_edge=False, header_style="bold", caption=self.caption or None, caption_justify="left"
-        )
-        for i, heading in enumerate(self.headings):
-            left = i < self.texts
-            table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-        for row in self.rows:
-            table.add_row(*(Text(shown(value), "bold red" if value in BAD else "") for value in row))
-        console.print(table)
-
-    def write(self, stem: Path) -> list[Path]:
-        """Write `<stem>.csv`, with unrounded numbers, and `<stem>.md`, as on the terminal; returns both paths."""
-        written = [stem.with_suffix(".csv"), stem.with_suffix(".md")]
-        with written[0].open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(self.csv_rows)
-        cells = [self.headings, *([shown(value).replace("|", "\\|") for value in row] for row in self.rows)]
-        lines = ["| " + " | ".join(row) + " |" for row in cells]
-        lines.insert(1, "|" + "---|" * self.texts + "---:|" * (len(self.headings) - self.texts))
-        lines += ["", self.caption] if self.caption else []
-        written[1].write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return written
-
-
 def summary_table(runs: Sequence[Run]) -> ReportTable:
-    """Return the table of the runs, in the order of `by_time`; the caption says what the times and the target are.
+    """Return the table of the runs, in the order of `by_time`; columns without any value are left out.
 
-    In the CSV file the columns have the record's field names; a field without value is empty."""
-    top5 = any(not math.isnan(number(run.final("test_top5"))) for run in runs)  # data of more than five classes
-    columns = {heading: what for heading, what in _COLUMNS.items() if top5 or heading != "test top-5"}
-    rows: list[list[float | int | str]] = []
-    fields = [field for field, _ in columns.values()]
-    csv_rows: list[list[Any]] = [["run", "folder", "status", "clock", "target_accuracy", *fields]]
-    for name, run in by_time(runs):
-        rows.append([name, run.outcome, *(_value(run, field, factor) for field, factor in columns.values())])
-        described = [name, str(run.folder), run.outcome, run.clock or "", _exact(number(run.target))]
-        csv_rows.append([*described, *(_exact(_value(run, field)) for field in fields)])
-    return ReportTable(["run", "status", *columns], 2, rows, csv_rows, caption(runs))
+    In the CSV file each run has a line, with every key in which configurations differ."""
+    ordered = by_time(runs)
+    columns: dict[str, list[Cell]] = {"run": [one.label for one in ordered]}
+    measured = {heading: [_cell(one, *what) for one in ordered] for heading, what in _COLUMNS.items()}
+    measured = {
+        heading: cells
+        for heading, cells in measured.items()
+        if any(isinstance(cell, str) or cell.count for cell in cells)
+    }
+    status: dict[str, list[Cell]] = {"status": [_status(one.runs) for one in ordered]}
+    bad = any(run.outcome != "completed" for run in runs)
+    if "time to target (s)" in measured:
+        columns["time to target (s)"] = list(measured.pop("time to target (s)"))
+    if any(len(one.runs) > 1 for one in ordered):
+        columns["seeds"] = [len(one.runs) for one in ordered]
+    columns |= (status if bad else {}) | {heading: list(cells) for heading, cells in measured.items()} | status
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return ReportTable(list(columns), frozenset({"run", "status"}), rows, _csv_rows(ordered), caption(runs))
 
 
-def by_time(runs: Sequence[Run]) -> list[tuple[str, Run]]:
-    """Label the runs and sort them: soonest at its target first, then by total time; runs without a target last.
+def by_time(runs: Sequence[Run]) -> list[Series]:
+    """Gather the runs by configuration and sort them: soonest at its target first, in the median over its seeds, then
+    by total time; those without a target last.
 
     Virtual and wall time have no common order: where both occur, those of one clock come together."""
-    labelled = zip(run_labels(runs), runs, strict=True)
-    return sorted(labelled, key=lambda pair: (pair[1].clock or "without", *_order(pair[1])))
+    return sorted(series(runs), key=lambda one: (one.runs[0].clock or "without", *_order(one)))
 
 
 def caption(runs: Sequence[Run]) -> str:
-    """Say which clock, which target, and whose time it is; empty for runs without any mark and target."""
+    """Say which clock, which target, and whose time it is, what the intervals are and how fine times to target are;
+    empty for runs without any mark and target."""
     parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
-    parts += [f"target: test accuracy {target}"] if (target := target_text(runs)) else []
-    return "; ".join([*parts, *time_notes(runs)])
+    parts += [f"target: test accuracy {target}" + _resolution(runs)] if (target := target_text(runs)) else []
+    lines = ["; ".join([*parts, *time_notes(runs)])]
+    lines += [interval_note([len(one.runs) for one in series(runs)])]
+    return "\n".join(line for line in lines if line)
 
 
-def shown(value: float | int | str) -> str:
-    """Write four significant digits, and no fewer than the whole number; counts and text as they are; `-` for NaN."""
-    if isinstance(value, int | str):
-        return str(value)
-    if math.isnan(value):
-        return NO_VALUE
-    if value == 0:
-        return "0"
-    if 1000 <= abs(value) < 1e9:
-        return f"{value:.0f}"
-    return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e9 else f"{value:.3e}"
-
-
-def _value(run: Run, field: str, factor: float = 1) -> float | int | str:
-    if field == "samples":
-        return samples if isinstance(samples := run.final(field), int) else number(samples)
-    if field != "time_to_target_s":
-        return number(run.final(field)) * factor
-    if run.time_to_target_s is not None or run.target is None:
-        return number(run.time_to_target_s)
-    return NOT_YET if run.status == "running" else NEVER
-
-
-def _order(run: Run) -> tuple[int, float, float]:
-    to_target, time_s = number(run.time_to_target_s), number(run.final("time_s"))
-    time_s = math.inf if math.isnan(time_s) else time_s
-    return (2 if run.target is None else 1, 0.0, time_s) if math.isnan(to_target) else (0, to_target, time_s)
-
-
-def _exact(value: float | int | str) -> str:
-    """Write a value for CSV: all digits of a number, whole numbers without a point; empty for NaN and `not yet`."""
-    if isinstance(value, str):
-        return "" if value == NOT_YET else value
-    if math.isnan(value):
+def _resolution(runs: Sequence[Run]) -> str:
+    distances = [distance for run in runs if (distance := field_value(run, "target_resolution_s")) >= 0]
+    if not distances:
         return ""
-    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+    least, most = f"{min(distances):.3g}", f"{max(distances):.3g}"
+    apart = least if least == most else f"{least} to {most}"
+    return f", reached for good, interpolated between marks {apart} s apart"
+
+
+def _cell(one: Series, field: str, factor: float) -> Any:
+    values = [factor * field_value(run, field) for run in one.runs]
+    if field == "time_to_target_s" and any(
+        run.status == "running" and run.target is not None and math.isnan(value)
+        for run, value in zip(one.runs, values, strict=True)
+    ):
+        return NOT_YET
+    return estimate(values)
+
+
+def _status(runs: Sequence[Run]) -> str:
+    """Return the status of all, or how many have which: `completed`, `1 of 3 diverged`."""
+    found = Counter(run.outcome for run in runs)
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{count} of {len(runs)} {status}" for status, count in found.items() if status != "completed")
+
+
+def _csv_rows(ordered: Sequence[Series]) -> list[list[Any]]:
+    runs = [run for one in ordered for run in one.runs]
+    settings = differing_settings(runs)
+    fields = [field for field, _ in _COLUMNS.values()]
+    lines: list[list[Any]] = [["run", "folder", "status", "clock", "target_accuracy", *settings, *fields]]
+    labels = [one.label for one in ordered for _ in one.runs]
+    for i, (name, run) in enumerate(zip(labels, runs, strict=True)):
+        described = [name, str(run.folder), run.outcome, run.clock or "", exact(number(run.target))]
+        chosen = [texts[i] for texts in settings.values()]
+        lines.append([*described, *chosen, *(exact(field_value(run, field)) for field in fields)])
+    return lines
+
+
+def _order(one: Series) -> tuple[int, float, float]:
+    to_target = estimate([field_value(run, "time_to_target_s") for run in one.runs]).median
+    time_s = estimate([number(run.final("time_s")) for run in one.runs]).median
+    time_s = math.inf if math.isnan(time_s) else time_s
+    if all(run.target is None for run in one.runs):
+        return 2, 0.0, time_s
+    return (1, 0.0, time_s) if not math.isfinite(to_target) else (0, to_target, time_s)

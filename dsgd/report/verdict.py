@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from dsgd.record.reader import Run, number
+from dsgd.report.crossing import time_to_target_s
 from dsgd.report.labels import Series, series, status_note
 from dsgd.report.prediction import sentences
 
@@ -40,7 +41,7 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
     reached: list[tuple[float, str]] = []
     missed: list[str] = []
     for one in compared:
-        times = [run.time_to_target_s for run in one.runs]
+        times = [time_to_target_s(run) for run in one.runs]
         known = [seconds for seconds in times if seconds is not None]
         if len(known) == len(times):
             reached.append((median(known), one.label))

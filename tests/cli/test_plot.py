@@ -18,7 +18,11 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
     out = tmp_path / "new" / "figures"
     assert main([str(tmp_path / "runs"), "--out", str(out), "--format", "png,svg", "--x", "epochs"]) == 0
     stems = {"overview", "loss_epochs", "accuracy_epochs", "idle", "discrepancy"}
-    expected = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} | {"summary.csv", "summary.md"}
+    expected = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} | {
+        "summary.csv",
+        "summary.md",
+        "summary.tex",
+    }
     assert {path.name for path in out.iterdir()} == expected
     text = capsys.readouterr().out
     assert all(str(out / name) in text for name in expected)

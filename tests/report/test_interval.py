@@ -7,23 +7,24 @@ import math
 import numpy as np
 import pytest
 
-from dsgd.report.interval import CONFIDENCE, NOTE, SEEDS_FOR_CONFIDENCE, Estimate, coverage, estimate
+from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, interval_note
 
 
 def test_the_interval_leaves_out_as_many_values_as_the_sign_test_allows():
-    """Textbook values of the 95 % interval of a median: n=6: 1st to 6th, 9: 2nd to 8th, 12: 3rd to 10th, 20: 6th to 15th."""
+    """Textbook ranks of the 95 % interval of a median: 1 to 6 of 6, 2 to 8 of 9, 3 to 10 of 12, 6 to 15 of 20."""
     for count, low, high in ((2, 1, 2), (5, 1, 5), (6, 1, 6), (8, 1, 8), (9, 2, 8), (12, 3, 10), (20, 6, 15)):
         found = estimate([float(value) for value in range(count, 0, -1)])
         assert found == Estimate((count + 1) / 2, low, high, count)
 
 
-def test_its_coverage_is_what_the_note_says():
-    """All draws on one side of the median has probability 2^(1 - n)."""
-    for count, percent in ((5, 94), (4, 88), (3, 75), (2, 50)):
-        assert coverage(count) == 1 - 2.0 ** (1 - count)
-        assert f"{count}: {100 * coverage(count):.0f} %" in NOTE.replace(" seeds", "")
-        assert round(100 * coverage(count)) == percent
-    assert coverage(SEEDS_FOR_CONFIDENCE) >= CONFIDENCE > coverage(SEEDS_FOR_CONFIDENCE - 1)
+def test_the_confidence_is_told_for_the_seeds_there_are():
+    """All draws lie on one side of the median with probability 2^(1 - n): at most 94 % of five seeds, 97 % of six."""
+    assert [coverage(count) for count in (2, 3, 4, 5)] == [0.5, 0.75, 0.875, 0.9375]
+    assert coverage(6) >= CONFIDENCE
+    note = "median [interval] over seeds; confidence of the interval: "
+    assert interval_note([3, 1, 6, 3]) == note + "75% from 3 seeds, 97% from 6 seeds"
+    assert interval_note([20]) == note + "96% from 20 seeds"
+    assert interval_note([1, 1]) == interval_note([]) == ""
 
 
 @pytest.mark.parametrize("count", [3, 7, 15])

@@ -19,7 +19,7 @@ from dsgd.report.scaling import scalings
 from dsgd.report.style import NoData, drawing
 from dsgd.report.table import by_time, caption
 from dsgd.report.verdict import verdict
-from tests.support.records import rewrite, write_record
+from tests.support.records import reach, rewrite, write_record
 
 # The keys of the two differ, as those of the engines do.
 SIM = {"name": "sim", "gradients": "loop", "threads": 1, "checkpoint_every_s": None}
@@ -204,14 +204,14 @@ def test_the_command_writes_and_prints_predictions_only_where_there_are_any(
 ):
     write_pair(tmp_path / "runs", "sync", 10.0, 9.0)
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "both"), "--only", "predicted"]) == 0
-    names = {"predicted.png", "predicted.csv", "predicted.md", "summary.csv", "summary.md"}
+    names = {"predicted.png"} | {f"{stem}.{kind}" for stem in ("predicted", "summary") for kind in ("csv", "md", "tex")}
     assert {path.name for path in (tmp_path / "both").iterdir()} == names
     text = capsys.readouterr().out
     assert "predicted/measured" in text
     assert "- time of a step, predicted over measured: 0.90 (sync, 8 nodes, lan)" in text.splitlines()
     one = str(tmp_path / "runs" / "0" / "simulated")
     assert main([one, "--out", str(tmp_path / "one"), "--only", "predicted"]) == 0
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {"summary.csv", "summary.md"}
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {"summary.csv", "summary.md", "summary.tex"}
     text = capsys.readouterr().out
     assert "predicted/measured" not in text
     assert "not drawn: predicted (no completed run of engine=dist)" in text
@@ -243,7 +243,7 @@ def test_wall_and_virtual_time_are_no_one_curve_over_node_counts(tmp_path: Path)
     write_run(tmp_path / "a", "sync", 10.0, False, nodes=1)
     write_run(tmp_path / "b", "sync", 10.0, True, nodes=4)
     for folder in ("a", "b"):
-        rewrite(tmp_path / folder, {}, {"time_to_target_s": 3.0})
+        reach(tmp_path / folder, 3.0)
     assert [(one.label, list(one.seconds)) for one in scalings(find_runs([tmp_path]))] == [
         ("engine=sim", [1]),
         ("engine=dist", [4]),
@@ -254,9 +254,9 @@ def test_the_summary_table_keeps_the_clocks_apart(tmp_path: Path):
     """Sorted by time within each; the caption says which engine has which."""
     for i, (real, seconds) in enumerate([(True, 2.0), (False, 3.0), (True, 4.0), (False, 1.0)]):
         algo = "sync" if seconds > 2 else "gossip"
-        rewrite(write_run(tmp_path / f"{i}", algo, 10.0, real), {}, {"time_to_target_s": seconds})
+        reach(write_run(tmp_path / f"{i}", algo, 10.0, real), seconds)
     runs = find_runs([tmp_path])
-    assert [run.time_to_target_s for _, run in by_time(runs)] == [1.0, 3.0, 2.0, 4.0]
+    assert [run.time_to_target_s for one in by_time(runs) for run in one.runs] == [1.0, 3.0, 2.0, 4.0]
     assert caption(runs).startswith("times: virtual (sim) or wall (dist) time; ")
 
 
@@ -265,7 +265,7 @@ def test_the_verdict_compares_times_of_one_clock(tmp_path: Path):
     times = {("sync", True): 4.0, ("gossip", True): 2.0, ("sync", False): 0.3, ("gossip", False): 0.6}
     for (algo, real), seconds in times.items():
         folder = write_run(tmp_path / f"{algo}{real}", algo, 10.0, real, idle=seconds / 10)
-        rewrite(folder, {}, {"time_to_target_s": seconds})
+        reach(folder, seconds)
     runs = find_runs([tmp_path])
     goal = "reaches a test accuracy of 0.9 first, after"
     assert verdict(runs)[:4] == [

@@ -10,14 +10,14 @@ import pytest
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.scaling import scalings, speed_up_figure
 from dsgd.report.style import NoData
-from tests.support.records import rewrite, write_record
+from tests.support.records import reach, write_record
 
 
 def scaling_runs(top: Path, times: dict[tuple[str, int, int], float | None], **changes: Any) -> list[Run]:
     """Runs by (algorithm, nodes, seed) with the given times to target."""
     for (algo, nodes, seed), seconds in times.items():
         folder = write_record(top / f"{algo}-{nodes}-{seed}", algo, nodes=nodes, seed=seed, **changes)
-        rewrite(folder, {}, {"time_to_target_s": seconds})
+        reach(folder, seconds)
     return find_runs([top])
 
 

@@ -1,0 +1,81 @@
+"""Read numbers of a run by name: the fields of its summary, and those that follow from them.
+
+The derived fields are means over the whole run. A step is one worker's: a gradient of `batch_size` samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from dsgd.record.reader import Run, number
+from dsgd.report.crossing import first_crossing, staying_crossing
+
+
+def _crossing_s(run: Run, staying: bool) -> float:
+    """Return seconds to the target; infinite where the run has ended without, NaN where that is not known."""
+    crossing = staying_crossing(run) if staying else first_crossing(run)
+    if crossing is not None:
+        return crossing.time_s
+    return math.nan if run.target is None or run.status == "running" else math.inf
+
+
+def _resolution_s(run: Run) -> float:
+    crossing = staying_crossing(run)
+    return math.nan if crossing is None else crossing.resolution_s
+
+
+def _steps(run: Run) -> float:
+    """Return the steps of all workers together."""
+    return _ratio(number(run.final("samples")), number(run.setting("batch_size")))
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0 else math.nan
+
+
+DERIVED: dict[str, Callable[[Run], float]] = {
+    "time_to_target_s": lambda run: _crossing_s(run, staying=True),
+    "first_crossing_s": lambda run: _crossing_s(run, staying=False),
+    "target_resolution_s": _resolution_s,
+    "test_error": lambda run: 1 - number(run.final("test_accuracy")),
+    "test_top5_error": lambda run: 1 - number(run.final("test_top5")),
+    "samples_per_s": lambda run: _ratio(number(run.final("samples")), number(run.final("time_s"))),
+    "step_s": lambda run: _ratio(number(run.final("time_s")) * number(run.nodes), _steps(run)),
+    "epoch_s": lambda run: _ratio(number(run.final("time_s")), number(run.final("epochs"))),
+    "bytes_sent_per_step": lambda run: _ratio(number(run.final("bytes_sent_total")), _steps(run)),
+}
+LABELS = {
+    "time_to_target_s": "time to target (s)",
+    "first_crossing_s": "first crossing of the target (s)",
+    "target_resolution_s": "distance of marks at the target (s)",
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy",
+    "test_error": "test error",
+    "test_top5": "test top-5 accuracy",
+    "test_top5_error": "test top-5 error",
+    "samples_per_s": "samples per second, all nodes",
+    "step_s": "time of a step (s)",
+    "epoch_s": "time of an epoch (s)",
+    "time_s": "time of the run (s)",
+    "idle_fraction_mean": "idle share, mean of nodes",
+    "idle_fraction_max": "idle share, most idle node",
+    "bytes_sent_per_step": "bytes sent per step and worker",
+    "bytes_sent_total": "bytes sent by all nodes",
+    "bytes_sent_max_node": "bytes sent by the busiest node",
+    "discrepancy": r"discrepancy: largest $\|x_i - x_j\|$",
+    "consensus_distance": r"consensus distance: rms $\|x_i - \bar{x}\|$",
+}
+
+
+def field_value(run: Run, name: str) -> float:
+    """Return a field at the end of the run, or so far; NaN if it has none, infinite for a target never reached."""
+    derived = DERIVED.get(name)
+    return number(run.final(name)) if derived is None else derived(run)
+
+
+def field_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of all fields that some run has a number for: the derived ones, then those of the summaries."""
+    recorded = dict.fromkeys(name for run in runs for name in (run.summary or (run.metrics or [{}])[-1]))
+    names = [*DERIVED, *(name for name in recorded if name not in DERIVED)]
+    return [name for name in names if any(not math.isnan(field_value(run, name)) for run in runs)]

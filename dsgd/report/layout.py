@@ -1,0 +1,163 @@
+"""Lay tables out: for a terminal of any width, as CSV, Markdown and LaTeX.
+
+On a narrow terminal whole columns are left out, from the right, and named below the table; no number is ever cut."""
+
+from __future__ import annotations
+
+import csv
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from dsgd.report.interval import Estimate
+
+NEVER = "never"  # the run has ended and did not reach its target
+NO_VALUE = "-"
+BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
+GAP = "  "
+SHORTEST_NAME = 16  # characters that the first column always gets
+
+Cell = float | int | str | Estimate
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {character: "\\" + character for character in "&%$#_{}"}
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table to print and to write.
+
+    headings: the most important columns first; those of `texts` are above text, the others above numbers. rows: one
+    cell per heading. csv_rows: the heading and the lines of the CSV file. caption: below the table, maybe empty.
+    kept: the first so many columns are shown on any terminal."""
+
+    headings: list[str]
+    texts: frozenset[str]
+    rows: list[list[Cell]]
+    csv_rows: list[list[Any]]
+    caption: str
+    kept: int = 2
+
+    @cached_property
+    def cells(self) -> list[list[str]]:
+        """Return the text of every cell."""
+        return [[shown(value) for value in row] for row in self.rows]
+
+    def print(self, console: Console) -> None:
+        """Print what fits the console, with the status of runs that went wrong in red."""
+        columns, widths = self._fitting(console.width)
+        blocks = [textwrap.wrap(self.headings[i], width) for i, width in zip(columns, widths, strict=True)]
+        height = max(map(len, blocks))
+        self._print_line(console, columns, widths, [[""] * (height - len(b)) + b for b in blocks], "bold")
+        for row in self.cells:
+            lines = [textwrap.wrap(row[0], widths[0]) or [""], *([row[i]] for i in columns[1:])]
+            self._print_line(console, columns, widths, lines)
+        notes = self.caption.split("\n") if self.caption else []
+        if left_out := [heading for i, heading in enumerate(self.headings) if i not in columns]:
+            notes.append(f"no room at {console.width} characters: {', '.join(left_out)}")
+        for line in (line for note in notes for line in textwrap.wrap(note, console.width)):
+            console.print(Text(line, "italic"), soft_wrap=True)
+
+    def write(self, stem: Path) -> list[Path]:
+        """Write `<stem>.csv`, with unrounded numbers, all columns as `<stem>.md` and `<stem>.tex`; return the paths."""
+        written = [stem.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")]
+        with written[0].open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(self.csv_rows)
+        written[1].write_text(self._markdown(), encoding="utf-8")
+        written[2].write_text(self._latex(), encoding="utf-8")
+        return written
+
+    def _fitting(self, width: int) -> tuple[list[int], list[int]]:
+        """Return the columns that fit, and their widths. Names and headings may go over several lines."""
+        longest = max([len(self.headings[0]), *(len(row[0]) for row in self.cells)])
+        columns, widths = [0], [min(longest, max(SHORTEST_NAME, width // 3))]
+        for i in range(1, len(self.headings)):
+            if i >= self.kept and sum(widths) + self._width(i) + len(GAP) * len(widths) > width:
+                break
+            columns.append(i)
+            widths.append(self._width(i))
+        spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
+        for place, wanted in enumerate([longest, *(len(self.headings[i]) for i in columns[1:])]):
+            if place == 0 or wanted - widths[place] <= spare:
+                more = max(0, min(spare, wanted - widths[place]))
+                widths[place], spare = widths[place] + more, spare - more
+        return columns, widths
+
+    def _width(self, column: int) -> int:
+        words = self.headings[column].split()
+        return max(len(text) for text in [*words, *(row[column] for row in self.cells)])
+
+    def _print_line(
+        self,
+        console: Console,
+        columns: Sequence[int],
+        widths: Sequence[int],
+        blocks: Sequence[Sequence[str]],
+        style: str = "",
+    ) -> None:
+        for i in range(max(map(len, blocks))):
+            line = Text(style=style)
+            for column, width, block in zip(columns, widths, blocks, strict=True):
+                text = block[i] if i < len(block) else ""
+                aligned = text.ljust(width) if self.headings[column] in self.texts else text.rjust(width)
+                red = not style and any(status in text.replace(",", "").split() for status in BAD)
+                line.append(aligned, "bold red" if red else "")
+                line.append(GAP)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+
+    def _markdown(self) -> str:
+        rows = [self.headings, *([text.replace("|", "\\|") for text in row] for row in self.cells)]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        lines.insert(1, "|" + "".join("---|" if heading in self.texts else "---:|" for heading in self.headings))
+        lines += ["", self.caption.replace("\n", "  \n")] if self.caption else []
+        return "\n".join(lines) + "\n"
+
+    def _latex(self) -> str:
+        """Return a tabular that needs no package; a column that is not wanted can be deleted with its letter."""
+        alignment = "".join("l" if heading in self.texts else "r" for heading in self.headings)
+        head, *rows = (" & ".join(map(_latex_text, row)) + r" \\" for row in [self.headings, *self.cells])
+        notes = [f"% {line}" for line in self.caption.split("\n") if line]
+        parts = [rf"\begin{{tabular}}{{{alignment}}}", r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"]
+        return "\n".join([*notes, *parts]) + "\n"
+
+
+def shown(value: Cell) -> str:
+    """Write four significant digits, and no fewer than the whole number; counts and text as they are; `-` for NaN,
+    `never` for infinity; an estimate as `median [low, high]`."""
+    if isinstance(value, Estimate):
+        middle, low, high = (shown(number) for number in (value.median, value.low, value.high))
+        return middle if low == high else f"{middle} [{low}, {high}]"
+    if isinstance(value, int | str):
+        return str(value)
+    if math.isnan(value):
+        return NO_VALUE
+    if math.isinf(value):
+        return NEVER
+    if value == 0:
+        return "0"
+    if 1000 <= abs(value) < 1e9:
+        return f"{value:.0f}"
+    return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e9 else f"{value:.3e}"
+
+
+def exact(value: float | int | str) -> str:
+    """Write a value for CSV: all digits of a number, whole numbers without a point; empty for NaN."""
+    if isinstance(value, str):
+        return value
+    if math.isnan(value):
+        return ""
+    if math.isinf(value):
+        return NEVER
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,128 @@
+"""Tables on terminals of any width, as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dsgd.record.reader import find_runs
+from dsgd.report.interval import Estimate
+from dsgd.report.layout import Cell, ReportTable, shown
+from dsgd.report.table import summary_table
+from tests.support.records import ALGORITHMS, reach, write_record
+
+WIDTHS = (60, 80, 100, 160)
+
+
+def printed(table: ReportTable, width: int) -> list[str]:
+    """The lines of the table on a terminal of that width."""
+    console = Console(width=width, file=io.StringIO(), record=True)
+    table.print(console)
+    return console.export_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> ReportTable:
+    """Six algorithms with three seeds each, of which gossip never reaches its target, and one reaches it once."""
+    top = tmp_path_factory.mktemp("runs")
+    for algo in ALGORITHMS:
+        for seed in range(3):
+            folder = write_record(top / f"{algo}{seed}", algo, seed=seed)
+            missed = algo == "gossip" or (algo == "dpsgd" and seed > 0)
+            reach(folder, None if missed else 1.23456 + seed)
+    return summary_table(find_runs([top]))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_columns_are_left_out_and_digits_never(compared: ReportTable, width: int):
+    """Run and time to target come first; every number that is shown is whole, and what has no room is named."""
+    lines = printed(compared, width)
+    assert max(map(len, lines)) <= width
+    rows = {line.split()[0]: line for line in lines if line.split()[0] in ALGORITHMS}
+    assert set(rows) == set(ALGORITHMS)
+    for cells in compared.cells:
+        texts = [text for text in re.split(r"\s{2,}", rows[cells[0]].strip()) if text]
+        assert texts == cells[: len(texts)]
+        assert len(texts) >= 2
+    shown_count = len(re.split(r"\s{2,}", rows["sync"].strip()))
+    note = " ".join(" ".join(lines).split())
+    assert f"no room at {width} characters: {', '.join(compared.headings[shown_count:])}" in note
+    assert compared.headings[:2] == ["run", "time to target (s)"]
+
+
+def test_more_room_never_shows_less(compared: ReportTable):
+    counts = [len(re.split(r"\s{2,}", printed(compared, width)[-1])) for width in (300, 400)]
+    assert counts[0] == counts[1]
+    columns = [len(compared._fitting(width)[0]) for width in range(40, 300)]
+    assert columns == sorted(columns)
+    assert columns[-1] == len(compared.headings)
+
+
+def test_three_seeds_are_one_row_with_median_and_interval(compared: ReportTable):
+    rows = {row[0]: row for row in compared.cells}
+    assert len(rows) == len(ALGORITHMS)
+    assert rows["sync"][1] == "2.235 [1.235, 3.235]"
+    assert rows["dpsgd"][1] == "never [1.235, never]"
+    assert rows["gossip"][1] == "never"
+    assert rows["sync"][compared.headings.index("seeds")] == "3"
+    assert "75% from 3 seeds" in compared.caption
+
+
+def test_a_long_name_goes_over_several_lines(tmp_path: Path):
+    """The other columns keep their place, and no part of the name is lost."""
+    for rate in (0.1, 0.2):
+        write_record(tmp_path / str(rate), "sync", **{"optimizer.lr": rate, "model.hidden": [int(100 * rate)] * 12})
+    lines = printed(summary_table(find_runs([tmp_path])), 80)
+    assert max(map(len, lines)) <= 80
+    assert "hidden=[10, 10, 10, 10," in "\n".join(lines)
+    assert "\n".join(lines).count("10,") == "\n".join(lines).count("20,") == 11
+    assert [line.split()[-1] for line in lines if line.startswith("lr=")] == ["lr=0.1", "lr=0.2"]
+
+
+def test_latex_and_markdown_hold_all_columns(compared: ReportTable, tmp_path: Path):
+    compared.write(tmp_path / "summary")
+    markdown = (tmp_path / "summary.md").read_text().splitlines()
+    latex = (tmp_path / "summary.tex").read_text().splitlines()
+    body = [line for line in latex if line.endswith(r"\\")]
+    assert len(body) == 1 + len(ALGORITHMS)
+    for line, other in zip(body, [markdown[0], *markdown[2:]], strict=False):
+        texts = line.removesuffix(r" \\").replace(r"\%", "%").split(" & ")
+        assert texts == other.strip("| ").split(" | ")
+    assert body[0].count("&") + 1 == len(compared.headings)
+    assert latex[len([line for line in latex if line.startswith("%")])].startswith(r"\begin{tabular}{lrr")
+
+
+def test_what_latex_would_interpret_is_escaped(tmp_path: Path):
+    rows: list[list[Cell]] = [["a_b & 50% {x} \\y ~ ^ #1 $", 1.0]]
+    ReportTable(["run", "n"], frozenset({"run"}), rows, [], "").write(tmp_path / "t")
+    wanted = r"a\_b \& 50\% \{x\} \textbackslash{}y \textasciitilde{} \textasciicircum{} \#1 \$ & 1.000 \\"
+    assert wanted in (tmp_path / "t.tex").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.9, "0.9000"), (123.456, "123.5"), (999.95, "1000."), (1234.4, "1234"), (123456.7, "123457"),
+     (2.5e-6, "2.500e-06"), (3.21e12, "3.210e+12"), (28021, "28021"), (math.nan, "-"), ("never", "never"),
+     (-0.5, "-0.5000"), (math.inf, "never"), (Estimate(0.5, 0.25, 1.0, 3), "0.5000 [0.2500, 1.000]"),
+     (Estimate(0.5, 0.5, 0.5 + 1e-12, 3), "0.5000")],
+)  # fmt: skip
+def test_numbers_are_shown_with_four_significant_digits(value: Cell, text: str):
+    assert shown(value) == text
+
+
+def test_the_csv_has_a_line_per_run_and_every_differing_key(tmp_path: Path):
+    for seed in (0, 1):
+        for rate in (0.1, 0.2):
+            write_record(tmp_path / "runs" / f"{seed}{rate}", "sync", seed=seed, **{"optimizer.lr": rate})
+    summary_table(find_runs([tmp_path / "runs"])).write(tmp_path / "summary")
+    with (tmp_path / "summary.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    found = {(line["run"], line["optimizer.lr"], line["seed"]) for line in lines}
+    assert found == {(f"lr={rate}", str(rate), str(seed)) for seed in (0, 1) for rate in (0.1, 0.2)}
+    assert not {"optimizer.momentum", "nodes", "batch_size"} & lines[0].keys()
