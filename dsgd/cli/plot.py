@@ -10,6 +10,7 @@ from pathlib import Path
 from dsgd.cli.arguments import Parser
 
 FORMATS = ("png", "svg", "pdf")
+WIDTHS = ("single", "double", "wide")
 X_AXES = ("time", "epochs", "bytes", "samples")
 
 
@@ -20,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         formats = _choices("--format", options.format, FORMATS)
         x_axes = _choices("--x", options.x, X_AXES)
         only = _choices("--only", options.only, _names(x_axes)) if options.only else []
-        return _plot(options.runs, Path(options.out), formats, x_axes, only)
+        (width,) = _choices("--width", options.width, WIDTHS, several=False)
+        return _plot(options.runs, Path(options.out), formats, x_axes, only, width)
     except ValueError as error:
         print(f"dsgd-plot: {error}", file=sys.stderr)
         return 2
@@ -30,6 +32,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dsgd-plot", description="Draw figures and a summary table from run records alone.")
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders with runs below (multirun)")
     parser.add_argument("--out", default="figures", metavar="DIR", help="where to write (default: %(default)s)")
+    parser.add_argument(
+        "--width",
+        default="wide",
+        help="at print size: single (a column of a paper), double (its page); wide: for screens (default: wide)",
+    )
     parser.add_argument("--format", default="png", help=f"of {', '.join(FORMATS)}; several with commas (default: png)")
     parser.add_argument(
         "--x",
@@ -49,15 +56,18 @@ def _names(x_axes: Sequence[str]) -> list[str]:
     return list(figures(x_axes))
 
 
-def _choices(option: str, text: str, known: Sequence[str]) -> list[str]:
-    chosen = list(dict.fromkeys(text.split(",")))
+def _choices(option: str, text: str, known: Sequence[str], several: bool = True) -> list[str]:
+    chosen = list(dict.fromkeys(text.split(","))) if several else [text]
     for name in chosen:
         if name not in known:
-            raise ValueError(f"{option} must be of {', '.join(known)}, separated by commas, got {name!r}")
+            separated = ", separated by commas" * several
+            raise ValueError(f"{option} must be of {', '.join(known)}{separated}, got {name!r}")
     return chosen
 
 
-def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str]) -> int:
+def _plot(
+    paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str], width: str
+) -> int:
     from rich.console import Console
 
     from dsgd.record.reader import find_runs
@@ -78,11 +88,11 @@ def _plot(paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Seque
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = [path for name, table in tables.items() for path in table.write(out / name)]
-        figures, missing = draw(runs, out, formats, x_axes, only)
+        figures, missing = draw(runs, out, formats, x_axes, only, width)
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
-    wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
+    wide = None if sys.stdout.isatty() else 1000  # a file or a pipe has no width to keep to
     for i, table in enumerate(tables.values()):
         print("\n" * (i > 0), end="")
         table.print(Console(width=wide))

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run, number
+from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.style import NoData, finish, panels, plot_band
+from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
@@ -21,10 +22,9 @@ Y_LABELS = {
     "train_loss": "training loss",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
-    "discrepancy": r"discrepancy: largest $\|x_i - x_j\|$",
-    "consensus_distance": r"consensus distance: rms $\|x_i - \bar{x}\|$",
+    "discrepancy": "discrepancy\n" r"largest $\|x_i - x_j\|$",
+    "consensus_distance": "consensus distance\n" r"rms $\|x_i - \bar{x}\|$",
 }
-SEEDS_NOTE = "lines: mean over seeds, as far as all of them go; bands: smallest to largest"
 
 _BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
@@ -40,10 +40,10 @@ class XAxis:
 
 @dataclass(frozen=True)
 class Curve:
-    """The curve of a series: x, mean over its runs, smallest and largest value, [marks] each; all are finite."""
+    """The curve of a series: x, median over its runs and its interval, [marks] each; all are finite."""
 
     x: np.ndarray
-    mean: np.ndarray
+    median: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
@@ -73,10 +73,10 @@ def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def mean_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
-    """Return mean and range over the runs, linearly interpolated, where all of them have values; None if none has.
+def median_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
+    """Return median and interval over the runs, linearly interpolated, where all of them have values; None if none has.
 
-    It ends where the first of the runs ends: a mean over those that are left would jump."""
+    It ends where the first of the runs ends: a median of those that are left would jump."""
     drawn = [(xs, ys) for xs, ys in (points(run, x, y) for run in runs) if len(xs)]
     if not drawn:
         return None
@@ -89,7 +89,8 @@ def mean_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
     if not len(grid):
         return None
     values = np.array([np.interp(grid, xs, ys) for xs, ys in drawn])
-    return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+    found = [estimate(list(column)) for column in values.T]
+    return Curve(grid, *(np.array([getattr(one, part) for one in found]) for part in ("median", "low", "high")))
 
 
 def has_data(runs: Sequence[Run], x: str, y: str) -> bool:
@@ -104,13 +105,14 @@ def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
     if not present:
         raise NoData(f"no run has {' or '.join(fields)} against {axis.field}")
     gathered = series(runs)
-    figure, axes = panels(len(present), [_legend(one) for one in gathered])
+    figure, axes = panels(len(present))
     return finish(figure, runs, draw_curves(axes, gathered, axis, present), seeds_notes(gathered))
 
 
 def seeds_notes(gathered: Sequence[Series]) -> list[str]:
     """Return the note that explains bands, where some series has several runs."""
-    return [SEEDS_NOTE] if any(len(one.runs) > 1 for one in gathered) else []
+    note = interval_note([len(one.runs) for one in gathered])
+    return [f"lines and bands: {note}; as far as all seeds go"] if note else []
 
 
 def draw_curves(
@@ -124,19 +126,19 @@ def draw_curves(
 
 
 def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
-    curves = {i: curve for i, one in enumerate(gathered) if (curve := mean_curve(one.runs, axis.field, field))}
-    bad = ("diverged", "collapsed")
-    diverged = {i for i in curves if any(run.outcome in bad for run in gathered[i].runs)}
+    curves = {i: curve for i, one in enumerate(gathered) if (curve := median_curve(one.runs, axis.field, field))}
+    diverged = {i for i in curves if any(run.outcome in ("diverged", "collapsed") for run in gathered[i].runs)}
     floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged)
     handles: dict[str, Line2D] = {}
+    styles = curve_styles(gathered)
     for i, curve in curves.items():
-        visible = curve.mean > floor
-        x, mean = curve.x[visible] / axis.unit, np.minimum(curve.mean[visible], ceiling)
+        visible = curve.median > floor
+        x, median = curve.x[visible] / axis.unit, np.minimum(curve.median[visible], ceiling)
         every = (0.02 * (i % 6), 0.14) if visible.any() else None  # sparse, and not all at the same places
         low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
-        handles[_legend(gathered[i])] = plot_band(axes, i, x, mean, low, high, markevery=every)
-    if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.mean > floor).any()]:
-        axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 70), fontsize=8, loc="right")
+        handles[_legend(gathered[i])] = plot_band(axes, x, median, low, high, markevery=every, **styles[i])
+    if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.median > floor).any()]:
+        axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
     axes.set_xlabel(axis.label)
     axes.set_ylabel(Y_LABELS[field], parse_math=True)
     if field == "test_accuracy":

@@ -63,8 +63,8 @@ LABELS = {
     "bytes_sent_per_step": "bytes sent per step and worker",
     "bytes_sent_total": "bytes sent by all nodes",
     "bytes_sent_max_node": "bytes sent by the busiest node",
-    "discrepancy": r"discrepancy: largest $\|x_i - x_j\|$",
-    "consensus_distance": r"consensus distance: rms $\|x_i - \bar{x}\|$",
+    "discrepancy": "discrepancy\n" r"largest $\|x_i - x_j\|$",
+    "consensus_distance": "consensus distance\n" r"rms $\|x_i - \bar{x}\|$",
 }
 
 

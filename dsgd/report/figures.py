@@ -17,8 +17,9 @@ from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes
 from dsgd.report.labels import Series, series
 from dsgd.report.prediction import Pair, pairs, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
-from dsgd.report.style import NoData, add_legend, annotate, curve_style, drawing, name_bars, panels, save, text_inches
+from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, name_bars, panels, save
 
+MOST_BARS = 12  # beside curves; the figure `idle` has them all
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
 
 
@@ -43,13 +44,15 @@ def draw(
     formats: Sequence[str] = ("png",),
     x_axes: Sequence[str] = ("time", "epochs", "bytes"),
     only: Sequence[str] = (),
+    width: str = "wide",
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure for which the runs have data into an existing folder; if `only` is given, of these names.
+    width: of style.WIDTHS.
 
     Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written."""
     written: list[Path] = []
     missing: dict[str, str] = {}
-    with drawing():
+    with drawing(width):
         for name, make in figures(x_axes).items():
             if only and name not in only:
                 continue
@@ -71,18 +74,14 @@ def overview(runs: Sequence[Run]) -> Figure:
     gathered = series(runs)
     axis = x_axis("time", runs)
     fields = [field for field in ("test_accuracy", "train_loss") if has_data(runs, axis.field, field)]
-    idle = _has_idle(runs)
+    idle = _has_idle(runs) and len(gathered) <= MOST_BARS
     if not fields and not idle:
         raise NoData("no run has test_accuracy, train_loss or idle_fraction_mean")
     figure, axes = panels(len(fields) + idle)
-    handles, legend = draw_curves(axes, gathered, axis, fields), None
+    handles = draw_curves(axes, gathered, axis, fields)
     if idle:
-        _draw_idle(figure, axes[-1], gathered)
-    if handles:
-        columns = min(len(handles), max(1, int(figure.get_figwidth() / (0.9 + text_inches(handles)))))
-        figure.set_figheight(figure.get_figheight() + 0.3 + 0.23 * -(-len(handles) // columns))
-        legend = add_legend(figure, handles, below=True, ncols=columns)
-    return annotate(figure, runs, seeds_notes(gathered), legend)
+        _draw_idle(axes[-1], gathered)
+    return finish(figure, runs, handles, seeds_notes(gathered)) if handles else annotate(figure, runs)
 
 
 def idle_figure(runs: Sequence[Run]) -> Figure:
@@ -91,9 +90,8 @@ def idle_figure(runs: Sequence[Run]) -> Figure:
         raise NoData("no run has idle_fraction_mean")
     gathered = series(runs)
     figure, (axes,) = panels(1)
-    figure.set_figheight(max(2.4, 0.32 * len(gathered) + 1.4))
-    _draw_idle(figure, axes, gathered, colour="#44546a")
-    return annotate(figure, runs)
+    _draw_idle(axes, gathered)
+    return annotate(figure, runs, _medians(gathered))
 
 
 def predicted_figure(runs: Sequence[Run]) -> Figure:
@@ -109,13 +107,12 @@ def predicted_figure(runs: Sequence[Run]) -> Figure:
     handles: dict[str, Artist] = {}
     for panel, (cluster, shown) in zip(axes, panel_pairs.items(), strict=True):
         handles = _draw_pairs(panel, shown)
-        name_bars(panel, figure, [pair.algorithm + (f", nodes={pair.nodes}" if several else "") for pair in shown])
-        panel.set_title(cluster, fontsize=10)
-    figure.set_figheight(max(2.4, 0.5 * max(map(len, panel_pairs.values())) + 1.8))
+        name_bars(panel, [pair.algorithm + (f", nodes={pair.nodes}" if several else "") for pair in shown])
+        panel.set_title(cluster, fontsize="medium")
+    figure.set_figheight(max(figure.get_figheight(), 0.5 * max(map(len, panel_pairs.values())) + 1.4))
     repeated = any(len(timing.steps_s) > 1 for pair in found for timing in (pair.measured, pair.predicted))
     notes = ["bars: medians; lines: smallest to largest of several runs"] * repeated
-    legend = add_legend(figure, handles, below=True, ncols=len(handles), handlelength=2.4)
-    return annotate(figure, runs, notes, legend)
+    return finish(figure, runs, handles, notes)
 
 
 def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
@@ -137,7 +134,7 @@ def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
             if len(timing.steps_s) > 1:
                 range_ms = [1e3 * min(timing.steps_s), 1e3 * max(timing.steps_s)]
                 axes.plot(range_ms, [y, y], color="#000000", linewidth=1.2, marker="|", markersize=5)
-        axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), place, f" {pair.ratio:.2f}", va="center", fontsize=9)
+        axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), place, f" {pair.ratio:.2f}", va="center", fontsize="small")
     axes.set_xlim(0, 1.2 * axes.dataLim.x1)
     axes.set_xlabel("time of a step (ms)\nnumbers: predicted / measured")
     return {"measured": measured, "predicted": predicted, f"measured ± {CLOSE:.0%}": band}
@@ -147,25 +144,30 @@ def _has_idle(runs: Sequence[Run]) -> bool:
     return not np.isnan(_percent(runs, "idle_fraction_mean"))
 
 
-def _draw_idle(figure: Figure, axes: Axes, gathered: Sequence[Series], colour: str | None = None) -> None:
-    """Draw a bar for the mean over the nodes, over the hatched bar of the most idle one. colour: None: the curves'."""
+def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
+    """Draw a bar for the mean over the nodes, over the hatched bar of the most idle one; medians over seeds."""
     drawn = [(i, one) for i, one in enumerate(gathered) if _has_idle(one.runs)]
+    styles = curve_styles(gathered)
     for place, (i, one) in enumerate(drawn):
-        fill = colour or curve_style(i)["color"]
+        fill = styles[i]["color"]
         mean, largest = _percent(one.runs, "idle_fraction_mean"), _percent(one.runs, "idle_fraction_max")
         if not np.isnan(largest):
             axes.barh(place, largest, height=0.66, facecolor="white", edgecolor=fill, hatch="////", linewidth=0.8)
         axes.barh(place, mean, height=0.66, facecolor=fill, edgecolor=fill, linewidth=0.8)
-        text = f" {mean:.3g}" + ("" if np.isnan(largest) else f" / {largest:.3g}")
-        axes.text(np.nanmax([mean, largest]), place, text, va="center", fontsize=8)
+        text = f" {mean:#.3g}" + ("" if np.isnan(largest) else f" / {largest:#.3g}")
+        axes.text(np.nanmax([mean, largest]), place, text, va="center", fontsize="small")
     widest = axes.dataLim.x1
     axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(100, 1.3 * widest or 1.0)])  # it is a share
-    name_bars(axes, figure, [one.label for _, one in drawn])
-    axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes, hatched: most idle node")
+    name_bars(axes, [one.label for _, one in drawn])
+    axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes\nhatched: most idle node")
+
+
+def _medians(gathered: Sequence[Series]) -> list[str]:
+    return ["medians over seeds"] * any(len(one.runs) > 1 for one in gathered)
 
 
 def _percent(runs: Sequence[Run], field: str) -> float:
-    """Return the mean of a share over the runs that have it, in per cent; NaN if none has."""
+    """Return the median of a share over the runs that have it, in per cent; NaN if none has."""
     known = [value for value in (number(run.final(field)) for run in runs) if not np.isnan(value)]
-    return 100 * float(np.mean(known)) if known else np.nan
+    return 100 * float(np.median(known)) if known else np.nan

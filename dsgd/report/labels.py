@@ -26,6 +26,11 @@ class Series:
     label: str
     runs: list[Run]
 
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm of the first run."""
+        return self.runs[0].algorithm
+
 
 def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series]:
     """Gather the runs of the same configuration and label them, in order of first appearance.

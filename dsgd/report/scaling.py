@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,8 +16,9 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from dsgd.record.reader import Run
 from dsgd.report.crossing import time_to_target_s
 from dsgd.report.curves import time_label, wants_log
-from dsgd.report.labels import series, target_text
-from dsgd.report.style import NoData, finish, panels, plot_band
+from dsgd.report.interval import estimate, interval_note
+from dsgd.report.labels import Series, series, target_text
+from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band
 
 
 @dataclass(frozen=True)
@@ -25,21 +28,34 @@ class Scaling:
     seconds: node count (ascending): time to target of each of its runs, only where every run reached it.
     missed: the node counts where some run did not."""
 
-    label: str
+    series: Series
     seconds: dict[int, list[float]]
     missed: list[int]
 
     @property
-    def base(self) -> int:
-        """Return the smallest node count that was run."""
-        return min([*self.seconds, *self.missed])
+    def label(self) -> str:
+        """Return what tells it from the others."""
+        return self.series.label
 
-    def speed_up(self) -> dict[int, list[float]]:
-        """Return, per run, the mean time at the base over its own time; empty if the base missed the target."""
-        if self.base not in self.seconds:
-            return {}
-        first = float(np.mean(self.seconds[self.base]))
-        return {nodes: [first / seconds for seconds in times] for nodes, times in self.seconds.items()}
+
+@dataclass(frozen=True)
+class Base:
+    """What all speed-ups of a figure are relative to. seconds: median time to target over seeds."""
+
+    label: str
+    nodes: int
+    seconds: float
+
+
+def speed_up_base(found: Sequence[Scaling]) -> Base:
+    """Return the soonest at the smallest node count that was run: one base for all, the strictest that there is.
+
+    Raises NoData if nothing reached its target there."""
+    nodes = min(count for one in found for count in (*one.seconds, *one.missed))
+    at_base = [Base(one.label, nodes, median(one.seconds[nodes])) for one in found if nodes in one.seconds]
+    if not at_base:
+        raise NoData(f"no run on the smallest number of nodes, {nodes}, reached its target")
+    return min(at_base, key=lambda base: base.seconds)
 
 
 def scalings(runs: Sequence[Run]) -> list[Scaling]:
@@ -58,7 +74,7 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
         for run in sorted(one.runs, key=lambda run: run.nodes or 0):
             times.setdefault(run.nodes or 0, []).append(time_to_target_s(run))
         reached = {nodes: [s for s in each if s is not None] for nodes, each in times.items() if None not in each}
-        found.append(Scaling(one.label, reached, [nodes for nodes in times if nodes not in reached]))
+        found.append(Scaling(one, reached, [nodes for nodes in times if nodes not in reached]))
     if not any(one.seconds for one in found):
         raise NoData("no run reached its target")
     return found
@@ -77,21 +93,19 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
 
 
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the speed-up over the same algorithm's smallest node count, and linear speed-up. Raises NoData."""
+    """Draw the speed-up of all over one base, that of `speed_up_base`, and linear speed-up. Raises NoData."""
+    if len({run.clock for run in runs} - {None}) > 1:
+        raise NoData("virtual and wall time have no common base: draw the runs of each engine apart")
     found = scalings(runs)
-    ratios = [one.speed_up() for one in found]
-    drawn = [one for one, ratio in zip(found, ratios, strict=True) if len(ratio) > 1]
-    if not drawn:
-        raise NoData("no algorithm reached its target at its smallest node count and at another")
-    figure, axes, handles, notes = _draw(found, [ratio if len(ratio) > 1 else {} for ratio in ratios])
-    bases = {one.base for one in drawn}
-    if len(bases) == 1:
-        base = bases.pop()
-        axes.set_ylabel(f"speed-up over\nthe same algorithm on {base} node{'s' * (base != 1)}")
-        counts = np.array([base, max(nodes for one in drawn for nodes in one.seconds)], dtype=float)
-        (handles["linear speed-up"],) = axes.plot(counts, counts / base, color="#777777", linewidth=1.0, zorder=1.5)
-    else:
-        axes.set_ylabel("speed-up over the same algorithm's\nsmallest node count")
+    base = speed_up_base(found)
+    ratios = [{nodes: [base.seconds / s for s in times] for nodes, times in one.seconds.items()} for one in found]
+    if not any(nodes > base.nodes for ratio in ratios for nodes in ratio):
+        raise NoData(f"no run on more than {base.nodes} nodes reached its target")
+    figure, axes, handles, notes = _draw(found, ratios)
+    where = f"{base.label} on {base.nodes} node{'s' * (base.nodes != 1)}"
+    axes.set_ylabel(f"speed-up over\n{textwrap.fill(where, 28)}")
+    counts = np.array([base.nodes, max(nodes for ratio in ratios for nodes in ratio)], dtype=float)
+    (handles["linear"],) = axes.plot(counts, counts / base.nodes, color="#777777", linewidth=1.0, zorder=1.5)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -102,19 +116,20 @@ def _draw(
     found: Sequence[Scaling], values: Sequence[dict[int, list[float]]]
 ) -> tuple[Figure, Axes, dict[str, Line2D], list[str]]:
     """Draw values by node count, one line each; returns the figure, its panel, legend entries and notes."""
-    figure, (axes,) = panels(1, [_legend(one) for one in found])
+    figure, (axes,) = panels(1)
     handles: dict[str, Line2D] = {}
-    for i, (one, value) in enumerate(zip(found, values, strict=True)):
+    for one, value, style in zip(found, values, curve_styles([one.series for one in found]), strict=True):
         if value:
-            mean, low, high = ([float(of(each)) for each in value.values()] for of in (np.mean, min, max))
-            handles[_legend(one)] = plot_band(axes, i, list(value), mean, low, high)
+            points = [estimate(each) for each in value.values()]
+            middle, low, high = ([getattr(point, part) for point in points] for part in ("median", "low", "high"))
+            handles[_legend(one)] = plot_band(axes, list(value), middle, low, high, **style)
     counts = sorted({nodes for value in values for nodes in value})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(nodes) for nodes in counts])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("nodes")
-    several = any(len(each) > 1 for value in values for each in value.values())
-    return figure, axes, handles, ["lines: mean over seeds; bands: smallest to largest"] * several
+    note = interval_note([len(each) for value in values for each in value.values()])
+    return figure, axes, handles, [note] if note else []
 
 
 def _legend(one: Scaling) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import string
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,43 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run
-from dsgd.report.labels import time_notes
+from dsgd.report.labels import Series, time_notes
 
-PANEL_INCHES = (4.6, 3.5)
-
-# Lightness L* of 0, 27, 38, 53, 61 and 72: neighbours in the legend differ when printed in grey.
-_COLOURS = ("#000000", "#c77cae", "#0b3c8c", "#e69f1a", "#b2182b", "#1f8f5f")
+# Lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey. Others than ours come after them.
+_ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+_COLOURS = (
+    "#000000",
+    "#c77cae",
+    "#0b3c8c",
+    "#e69f1a",
+    "#b2182b",
+    "#1f8f5f",
+    "#56b4e9",
+    "#7a5230",
+    "#888888",
+    "#5b2d8e",
+)
 _LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
+
+
+@dataclass(frozen=True)
+class Page:
+    """The size of figures. inches: width. panel_inches: height of a panel. points: of letters.
+
+    fixed: the figure has this width; else no more, and less where it has few panels."""
+
+    inches: float
+    panel_inches: float
+    points: float
+    fixed: bool
+
+
+WIDTHS = {
+    "single": Page(3.4, 2.3, 8, True),  # one column of a paper
+    "double": Page(7.0, 2.3, 8, True),  # the whole width of its page
+    "wide": Page(13.4, 3.5, 10, False),  # screens and slides
+}
 
 _SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # names of users' choices may hold a dollar
@@ -35,14 +66,15 @@ _SETTINGS: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.dpi": 100,
-    "font.size": 10,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
-    "legend.handlelength": 3.6,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5.5,
+    "legend.columnspacing": 1.4,
+    "legend.fontsize": "medium",
+    "legend.handlelength": 3.2,
+    "xtick.labelsize": "medium",
+    "ytick.labelsize": "medium",
     "pdf.fonttype": 42,
     "savefig.dpi": 150,
     "svg.hashsalt": "dsgd",  # element ids would be random otherwise
@@ -58,83 +90,125 @@ class NoData(ValueError):
     """Says what is missing for a figure for which no run has data."""
 
 
-def curve_style(index: int) -> dict[str, Any]:
-    """Return colour, line style and marker of the index-th curve; (line style, marker) repeats after 60 curves only."""
+def curve_styles(gathered: Sequence[Series]) -> list[dict[str, Any]]:
+    """Return the style of each series: the colour belongs to its algorithm, the line style to what else differs.
+
+    The marker follows from both, so that in grey, too, 60 series of six algorithms are distinct."""
+    algorithms = [*_ALGORITHMS, *dict.fromkeys(one.algorithm for one in gathered if one.algorithm not in _ALGORITHMS)]
+    rests = list(dict.fromkeys(_rest(one) for one in gathered))
+    return [curve_style(algorithms.index(one.algorithm), rests.index(_rest(one))) for one in gathered]
+
+
+def curve_style(algorithm: int, variant: int) -> dict[str, Any]:
+    """Return colour, line style and marker of the variant-th configuration of an algorithm."""
     return {
-        "color": _COLOURS[index % len(_COLOURS)],
-        "linestyle": _LINES[index % len(_LINES)],
-        "marker": _MARKERS[index % len(_MARKERS)],
+        "color": _COLOURS[algorithm % len(_COLOURS)],
+        "linestyle": _LINES[variant % len(_LINES)],
+        "marker": _MARKERS[(algorithm + len(_ALGORITHMS) * (variant // len(_LINES))) % len(_MARKERS)],
     }
 
 
+def _rest(one: Series) -> str:
+    """Return what a label says besides the algorithm."""
+    return one.label.removeprefix(one.algorithm).removeprefix(", ")
+
+
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Draw with the settings of all figures, whatever the user's matplotlibrc says."""
-    with matplotlib.style.context(["default", _SETTINGS]):
+def drawing(width: str = "wide") -> Iterator[None]:
+    """Draw with the settings of all figures, whatever the user's matplotlibrc says. width: of WIDTHS."""
+    page = WIDTHS[width]
+    sizes = {"figure.figsize": (page.inches, page.panel_inches), "font.size": page.points}
+    sizes |= {"lines.linewidth": 0.15 * page.points, "lines.markersize": 0.5 * page.points}
+    with matplotlib.style.context(["default", _SETTINGS | sizes]):
         yield
 
 
-def panels(count: int, legend: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Make a row of panels, with room for a legend with these entries beside them."""
-    width, height = PANEL_INCHES
-    width *= count
-    if legend:
-        lines = sum(wrapped(entry).count("\n") + 1 for entry in legend)
-        width, height = width + 0.9 + text_inches(legend), max(height, 0.23 * lines + 0.6)
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06))
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Make panels in rows, as many in a row as the page has room for, on a figure of the page's width."""
+    (width, height), letter = matplotlib.rcParams["figure.figsize"], _letter_inches()
+    rows = -(-count // max(1, min(4, int(width / (30 * letter)))))
+    columns = -(-count // rows)
+    if not any(page.fixed and page.inches == width for page in WIDTHS.values()):
+        width = min(width, 1.0 + 4.6 * columns)
+    figure = Figure(figsize=(width, rows * height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
 
 
-def wrapped(text: str) -> str:
+def wrapped(text: str, columns: int = 42) -> str:
     """Break a label into lines."""
-    return textwrap.fill(text, 42)
+    return textwrap.fill(text, columns)
 
 
-def text_inches(labels: Iterable[str]) -> float:
-    """Estimate the width of labels, each broken into lines."""
-    return 0.075 * max(len(line) for label in labels for line in wrapped(label).split("\n"))
+def _letter_inches() -> float:
+    """Return the mean width of a letter."""
+    return 0.54 * float(matplotlib.rcParams["font.size"]) / 72
 
 
-def plot_band(axes: Axes, index: int, x: Any, mean: Any, low: Any, high: Any, **style: Any) -> Line2D:
-    """Draw a mean as the index-th curve, and the range from low to high as a band about it; returns the curve."""
-    (line,) = axes.plot(x, mean, markerfacecolor="white", **curve_style(index), **style)
+def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any) -> Line2D:
+    """Draw a curve, and the interval from low to high as a band about it; returns the curve."""
+    (line,) = axes.plot(x, middle, markerfacecolor="white", **style)
     if not np.array_equal(low, high):
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.22, linewidth=0)
     return line
 
 
-def name_bars(axes: Axes, figure: Figure, names: Sequence[str]) -> None:
-    """Name horizontal bars, from the top; the figure gets wider, so that the panel keeps its width."""
-    axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
+def name_bars(axes: Axes, names: Sequence[str]) -> None:
+    """Name horizontal bars, from the top; the figure gets as high as they need."""
+    figure, place = axes.get_figure(root=True), axes.get_subplotspec()
+    assert figure is not None
+    assert place is not None
+    grid, letter = place.get_gridspec(), _letter_inches()
+    columns = max(10, int(0.36 * figure.get_figwidth() / grid.ncols / letter))
+    texts = [wrapped(name, columns) for name in names]
+    lines = max(text.count("\n") + 1 for text in texts)
+    figure.set_figheight(max(figure.get_figheight(), grid.nrows * (2.6 * letter * lines * len(names) + 8 * letter)))
+    axes.set_yticks(range(len(names)), texts)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-    figure.set_figwidth(figure.get_figwidth() + text_inches(names))
 
 
 def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], notes: Sequence[str] = ()) -> Figure:
-    """Add the legend beside the panels, what the runs have in common above, and notes below."""
+    """Add the legend below the panels, where there is something to tell apart, and the texts of `annotate`."""
+    legend = None
     if len(handles) > 1 or any(run.outcome != "completed" for run in runs):
-        add_legend(figure, handles, below=False)
-    return annotate(figure, runs, notes)
+        legend = add_legend(figure, handles)
+    return annotate(figure, runs, notes, legend)
 
 
-def add_legend(figure: Figure, handles: Mapping[str, Artist], below: bool, **options: Any) -> Legend:
-    """Add a legend with these entries below the panels, or beside them."""
-    place = "outside lower center" if below else "outside right upper"
-    return figure.legend(list(handles.values()), [wrapped(text) for text in handles], loc=place, **options)
+def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> Legend:
+    """Add a legend with these entries below the panels, in as many columns as there is room for."""
+    letter = _letter_inches()
+    room = int(figure.get_figwidth() / letter)
+    texts = [wrapped(text, min(42, room - 12)) for text in handles]
+    longest = max(len(line) for text in texts for line in text.split("\n"))
+    columns = max(1, min(len(texts), room // (longest + 10)))
+    rows = -(-len(texts) // columns)
+    lines = max(sum(text.count("\n") + 1 for text in texts[i * rows : (i + 1) * rows]) for i in range(columns))
+    figure.set_figheight(figure.get_figheight() + letter * (2.2 * lines + rows + 2))
+    return figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=columns)
 
 
 def annotate(figure: Figure, runs: Sequence[Run], notes: Sequence[str] = (), legend: Legend | None = None) -> Figure:
-    """Write what the runs have in common above the panels and the notes, those on time models first, below.
+    """Letter the panels, where there are several, write what the runs have in common above them and the notes below.
 
-    legend: below the panels, if there is one; it gets the notes as its heading."""
-    figure.suptitle(textwrap.fill(common(runs), 60 * len(figure.axes)), fontsize=10, x=0.01, ha="left")
-    columns = int(figure.get_figwidth() * 15)
-    text = "\n".join(line for note in (*time_notes(runs), *notes) for line in textwrap.wrap(note, columns))
-    if text and legend is not None:
-        legend.set_title(text, prop=FontProperties(size=8))
-    elif text:
-        figure.supxlabel(text, fontsize=8, color="#333333")
+    legend: below the panels, if there is one; it gets the notes as its heading, those on time models first."""
+    letter = _letter_inches()
+    room = int(figure.get_figwidth() / letter)
+    if len(figure.axes) > 1:
+        for name, axes in zip(string.ascii_lowercase, figure.axes, strict=False):
+            axes.set_title(f"({name}) {axes.get_title()}".strip(), loc="left", fontsize="medium")
+            axes.set_title("")
+    if title := textwrap.fill(common(runs), room - 4):
+        figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
+    lines = [line for note in (*time_notes(runs), *notes) for line in textwrap.wrap(note, int(1.15 * room) - 4)]
+    figure.set_figheight(figure.get_figheight() + 2.2 * letter * (len(lines) + title.count("\n")))
+    if lines and legend is not None:
+        legend.set_title("\n".join(lines), prop=FontProperties(size="small"))
+    elif lines:
+        figure.supxlabel("\n".join(lines), fontsize="small", color="#333333")
     return figure
 
 

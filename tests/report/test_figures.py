@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from dsgd.record.reader import find_runs
-from dsgd.report.curves import curves_figure, mean_curve, time_label, wants_log, x_axis
+from dsgd.report.curves import curves_figure, median_curve, time_label, wants_log, x_axis
 from dsgd.report.figures import draw, figures, idle_figure, overview
-from dsgd.report.style import NoData, curve_style, drawing
+from dsgd.report.labels import series
+from dsgd.report.scaling import speed_up_figure
+from dsgd.report.style import WIDTHS, NoData, curve_style, curve_styles, drawing
 from tests.support.records import rewrite, write_all, write_record
 
 
 def drawn(figure: Figure) -> bool:
     """Whether every panel has labelled axes and something in it, rendered without a warning."""
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()
     return all(
         axes.get_xlabel() and (axes.get_ylabel() or axes.patches) and (axes.lines or axes.patches)
         for axes in figure.axes
@@ -35,8 +40,10 @@ def test_every_figure_has_labelled_axes_and_data(tmp_path: Path):
     runs = find_runs([tmp_path])
     with drawing():
         for name, make in figures(("time", "epochs", "bytes", "samples")).items():
-            assert drawn(make(runs)), name
-        assert drawn(overview(runs))
+            shown = [run for run in runs if run.clock == "wall"] if name == "speed_up" else runs
+            assert drawn(make(shown)), name
+        with pytest.raises(NoData, match=r"^virtual and wall time have no common base: draw the runs of each"):
+            speed_up_figure(runs)
 
 
 def test_axes_carry_units_and_the_clock(tmp_path: Path):
@@ -49,24 +56,78 @@ def test_axes_carry_units_and_the_clock(tmp_path: Path):
     assert time_label(runs) == "virtual (sim) or wall (dist) time (s)"
 
 
-def test_up_to_twelve_curves_differ_without_colour(tmp_path: Path):
-    """In grey, line style and marker tell curves apart: the pair is distinct for each of 12 (and of 60)."""
-    for i in range(12):
+def test_up_to_sixty_curves_differ_without_colour(tmp_path: Path):
+    """In grey, line style and marker tell curves apart: distinct for six algorithms with ten configurations each."""
+    for i in range(10):
         write_record(tmp_path / str(i), marks=5, **{"optimizer.lr": 0.1 + i})
     (axes,) = curves_figure(find_runs([tmp_path]), "time", ["train_loss"]).axes
-    assert len({(str(line.get_linestyle()), str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == 12  # pyright: ignore
-    assert len({(str(curve_style(i)["linestyle"]), curve_style(i)["marker"]) for i in range(60)}) == 60
+    assert len({(str(line.get_linestyle()), str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == 10  # pyright: ignore
+    styles = [curve_style(algorithm, variant) for algorithm in range(6) for variant in range(10)]
+    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 60
 
 
-def test_neighbouring_colours_differ_in_lightness():
-    """Relative luminance of sRGB, as a grey printer sees it; neighbours in the legend are 8 points of L* apart."""
+def test_colour_belongs_to_the_algorithm_and_line_style_to_what_else_differs(tmp_path: Path):
+    """Whatever runs are drawn beside it, and in whatever order, an algorithm keeps its colour."""
+    for i, algo in enumerate(("gossip", "sync")):
+        for rate in (0.1, 0.2):
+            write_record(tmp_path / f"{i}{rate}", algo, **{"optimizer.lr": rate})
+    runs = find_runs([tmp_path])
+    styles = {one.label: style for one, style in zip(series(runs), curve_styles(series(runs)), strict=True)}
+    for rate in ("0.1", "0.2"):
+        assert styles[f"gossip, lr={rate}"]["linestyle"] == styles[f"sync, lr={rate}"]["linestyle"]
+    assert styles["sync, lr=0.1"]["linestyle"] != styles["sync, lr=0.2"]["linestyle"]
+    for algo in ("gossip", "sync"):
+        alone = series([run for run in runs if run.algorithm == algo][:1])
+        colours = {style["color"] for label, style in styles.items() if label.startswith(algo)}
+        assert colours == {curve_styles(alone)[0]["color"]}
+
+
+def test_the_colours_of_the_algorithms_differ_in_lightness():
+    """Relative luminance of sRGB, as a grey printer sees it: 8 points of L* between any two."""
 
     def lightness(index: int) -> float:
-        channels = np.array(to_rgb(curve_style(index)["color"]))
+        channels = np.array(to_rgb(curve_style(index, 0)["color"]))
         linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
         return 116 * float(np.cbrt(linear @ [0.2126, 0.7152, 0.0722])) - 16
 
-    assert all(abs(lightness(i) - lightness(i + 1)) > 8 for i in range(12))
+    ordered = sorted(lightness(i) for i in range(6))
+    assert all(after - before > 7.5 for before, after in pairwise(ordered))
+
+
+def outside_ticks(figure: Figure) -> set[Text]:
+    """Tick labels, of which matplotlib keeps some beyond the axis that are not drawn."""
+    return {tick for axes in figure.axes for tick in (*axes.get_xticklabels(), *axes.get_yticklabels())}
+
+
+@pytest.mark.parametrize("width", ["single", "double", "wide"])
+def test_at_print_size_nothing_is_clipped_and_letters_are_readable(width: str, tmp_path: Path):
+    """Every text lies within the figure, of the width that was asked for, in letters of 6.5 points at least."""
+    for nodes in (1, 8):
+        write_all(tmp_path / str(nodes), nodes=nodes)
+    runs = find_runs([tmp_path])
+    with drawing(width):
+        for name, make in figures(("time", "bytes")).items():
+            if name == "predicted":
+                continue
+            figure = make(runs)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            inches = figure.get_figwidth()
+            assert inches == WIDTHS[width].inches if width != "wide" else inches <= WIDTHS[width].inches, name
+            renderer = canvas.get_renderer()
+            for text in figure.findobj(Text):
+                assert isinstance(text, Text)
+                if text.get_visible() and text.get_text().strip():
+                    assert float(text.get_fontsize()) >= 6.5
+                    box = text.get_window_extent(renderer)
+                    room = [box.x0, box.y0, figure.bbox.x1 - box.x1, figure.bbox.y1 - box.y1]
+                    assert min(room) >= -1 or text in outside_ticks(figure), (name, text.get_text())
+
+
+def test_panels_are_lettered_where_there_are_several(tmp_path: Path):
+    runs = find_runs([write_record(tmp_path / "a", "sync")])
+    assert [axes.get_title("left") for axes in overview(runs).axes] == ["(a)", "(b)", "(c)"]
+    assert [axes.get_title("left") for axes in idle_figure(runs).axes] == [""]
 
 
 def test_panels_and_figures_without_data_are_not_drawn(tmp_path: Path):
@@ -168,16 +229,16 @@ def test_redrawing_gives_the_same_bytes(kind: str, tmp_path: Path, monkeypatch: 
     assert len(first) > 5000
 
 
-def test_the_mean_over_seeds_ends_with_the_shortest_run(tmp_path: Path):
-    """Means and ranges on the union of the marks, by linear interpolation, where every seed has values."""
-    lines = {"a": [(0, 0), (2, 4), (4, 8)], "b": [(0, 2), (1, 3), (3, 5)]}
+def test_the_median_over_seeds_ends_with_the_shortest_run(tmp_path: Path):
+    """Medians and intervals on the union of the marks, by linear interpolation, where every seed has values."""
+    lines = {"a": [(0, 0), (2, 4), (4, 8)], "b": [(0, 2), (1, 3), (3, 5)], "c": [(0, 9), (3, 9)]}
     for name, pairs in lines.items():
         write_record(tmp_path / name, seed=ord(name), status="running", marks=0)
         text = "".join(json.dumps({"time_s": t, "test_loss": y}) + "\n" for t, y in pairs)
         (tmp_path / name / "metrics.jsonl").write_text(text)
-    curve = mean_curve(find_runs([tmp_path]), "time_s", "test_loss")
+    curve = median_curve(find_runs([tmp_path]), "time_s", "test_loss")
     assert curve is not None
     assert curve.x.tolist() == [0, 1, 2, 3]
-    assert curve.mean.tolist() == [1.0, 2.5, 4.0, 5.5]
+    assert curve.median.tolist() == [2, 3, 4, 6]
     assert curve.low.tolist() == [0, 2, 4, 5]
-    assert curve.high.tolist() == [2, 3, 4, 6]
+    assert curve.high.tolist() == [9, 9, 9, 9]

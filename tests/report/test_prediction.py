@@ -192,7 +192,7 @@ def test_the_figure_has_a_panel_per_cluster_and_a_ratio_per_pair(tmp_path: Path)
     with drawing():
         figure = predicted_figure(find_runs([tmp_path]))
         figure.canvas.draw()
-    assert [axes.get_title() for axes in figure.axes] == ["lan", "wan"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["(a) lan", "(b) wan"]
     for axes, ratio in zip(figure.axes, ("1.05", "0.50"), strict=True):
         assert [text.get_text().strip() for text in axes.texts] == [ratio, ratio]
         assert [text.get_text() for text in axes.get_yticklabels()] == ["sync", "gossip"]

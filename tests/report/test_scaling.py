@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.scaling import scalings, speed_up_figure
+from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure
 from dsgd.report.style import NoData
 from tests.support.records import reach, write_record
 
@@ -21,33 +21,24 @@ def scaling_runs(top: Path, times: dict[tuple[str, int, int], float | None], **c
     return find_runs([top])
 
 
-def test_speed_up_is_the_base_time_over_the_time(tmp_path: Path):
-    """12 s on one node and 3 s on eight is a speed-up of 4; over seeds the base is the mean of its times."""
-    times = {("sync", 1, 0): 12.0, ("sync", 8, 0): 3.0, ("sync", 32, 0): None}
-    times |= {("gossip", 1, seed): 10.0 + 4 * seed for seed in (0, 1)} | {("gossip", 8, seed): 2.0 for seed in (0, 1)}
-    found = {one.label: one for one in scalings(scaling_runs(tmp_path, times))}
-    assert found["sync"].speed_up() == {1: [1.0], 8: [4.0]}
+def test_a_speed_up_has_one_base_for_all(tmp_path: Path):
+    """The soonest on the smallest node count, in the median over seeds: 12 s of gossip, over whose 6 s is 2."""
+    times = {("sync", 1, 0): 13.0, ("sync", 8, 0): 3.0, ("sync", 32, 0): None}
+    times |= {("gossip", 1, seed): 10.0 + 2 * seed for seed in (0, 1, 2)} | {("gossip", 8, 0): 6.0}
+    runs = scaling_runs(tmp_path, times)
+    found = {one.label: one for one in scalings(runs)}
     assert found["sync"].missed == [32]
-    assert found["gossip"].speed_up() == {1: [1.2, 12 / 14], 8: [6.0, 6.0]}
+    assert speed_up_base(list(found.values())) == Base("gossip", 1, 12.0)
+    (axes,) = speed_up_figure(runs).axes
+    assert axes.get_ylabel().replace("\n", " ") == "speed-up over gossip on 1 node"
+    drawn = [line.get_xydata().tolist() for line in axes.lines]  # pyright: ignore[reportAttributeAccessIssue]
+    assert drawn == [[[1, 1], [8, 2]], [[1, 12 / 13], [8, 4]], [[1, 1], [8, 8]]]
 
 
 def test_there_is_no_speed_up_over_a_run_that_missed_its_target(tmp_path: Path):
     runs = scaling_runs(tmp_path, {("sync", 1, 0): None, ("sync", 4, 0): 3.0, ("sync", 8, 0): 2.0})
-    assert scalings(runs)[0].speed_up() == {}
-    with pytest.raises(NoData, match="no algorithm reached its target at its smallest node count and at another"):
+    with pytest.raises(NoData, match=r"^no run on the smallest number of nodes, 1, reached its target$"):
         speed_up_figure(runs)
-
-
-def test_speed_up_says_relative_to_what(tmp_path: Path):
-    """With a common smallest node count linear speed-up is drawn; without one there is no common reference."""
-    runs = scaling_runs(tmp_path / "a", {("sync", 1, 0): 8.0, ("sync", 4, 0): 3.0})
-    (axes,) = speed_up_figure(runs).axes
-    assert axes.get_ylabel().replace("\n", " ") == "speed-up over the same algorithm on 1 node"
-    assert axes.lines[-1].get_xydata().tolist() == [[1, 1], [4, 4]]  # pyright: ignore[reportAttributeAccessIssue]
-    runs += scaling_runs(tmp_path / "b", {("gossip", 2, 0): 8.0, ("gossip", 4, 0): 3.0})
-    (axes,) = speed_up_figure(runs).axes
-    assert axes.get_ylabel().replace("\n", " ") == "speed-up over the same algorithm's smallest node count"
-    assert len(axes.lines) == 2
 
 
 def test_a_learning_rate_chosen_per_node_count_does_not_split_the_curve(tmp_path: Path):
