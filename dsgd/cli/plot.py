@@ -6,11 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import Parser
 
+if TYPE_CHECKING:
+    from dsgd.record.reader import Run
+
 FORMATS = ("png", "svg", "pdf")
 WIDTHS = ("single", "double", "wide")
+PIPE_WIDTH = 1000  # characters of a line: a file or a pipe has no width to keep to
 X_AXES = ("time", "epochs", "bytes", "samples")
 
 
@@ -19,9 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(argv)
         formats = _choices("--format", options.format, FORMATS)
-        x_axes = _choices("--x", options.x, X_AXES)
-        only = _choices("--only", options.only, _names(x_axes)) if options.only else []
         (width,) = _choices("--width", options.width, WIDTHS, several=False)
+        if options.y is not None:
+            return _compare(options, formats, width)
+        for name in ("lines", "panels", "best_over", "base"):
+            if getattr(options, name):
+                raise ValueError(f"--{name.replace('_', '-')} needs --y, the field to draw")
+        x_axes = _choices("--x", options.x or "time,epochs,bytes", X_AXES)
+        only = _choices("--only", options.only, _names(x_axes)) if options.only else []
         return _plot(options.runs, Path(options.out), formats, x_axes, only, width)
     except ValueError as error:
         print(f"dsgd-plot: {error}", file=sys.stderr)
@@ -40,13 +50,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", default="png", help=f"of {', '.join(FORMATS)}; several with commas (default: png)")
     parser.add_argument(
         "--x",
-        default="time,epochs,bytes",
         metavar="AXES",
-        help=f"loss and accuracy against: of {', '.join(X_AXES)}; several with commas (default: %(default)s)",
+        help=f"curves against: of {', '.join(X_AXES)}; several with commas (default: the first three); "
+        "with --y: one of them, or a key",
     )
     parser.add_argument(
         "--only", metavar="NAMES", help="draw these figures only: overview, idle, ...; several with commas"
     )
+    compared = parser.add_argument_group("one figure of your own, with its table (docs/figures.md)")
+    compared.add_argument("--y", metavar="FIELD", help="a field of the summary, or derived: test_error, step_s, ...")
+    compared.add_argument("--lines", metavar="KEYS", help="a line for each value (default: whatever else differs)")
+    compared.add_argument("--panels", metavar="KEY", help="a panel for each value")
+    compared.add_argument("--best-over", metavar="KEY", help="of each configuration only the best value, by FIELD")
+    compared.add_argument("--base", metavar="KEY=VALUE,...", help="draw speed-ups over this one configuration")
     return parser
 
 
@@ -65,20 +81,67 @@ def _choices(option: str, text: str, known: Sequence[str], several: bool = True)
     return chosen
 
 
+def _compare(options: argparse.Namespace, formats: Sequence[str], width: str) -> int:
+    """Draw the figure that `--y` asks for, and write its table."""
+    from rich.console import Console
+
+    from dsgd.report.comparison import compare, comparison_table
+    from dsgd.report.selection import check_field
+
+    if options.x is None:
+        raise ValueError(f"--y needs --x: {', '.join(X_AXES)} or a key")
+    if options.only:
+        raise ValueError("--only must not be given with --y, which draws one figure")
+    runs, out = _read(options.runs), Path(options.out)
+    check_field(runs, options.y)
+    lines = options.lines.split(",") if options.lines else []
+    found = compare(
+        runs, options.y, options.x, lines, options.panels or "", options.best_over or "", options.base or ""
+    )
+
+    from dsgd.report.comparison_figure import comparison_figure
+    from dsgd.report.style import drawing, save
+
+    name = f"{'speed_up_' * bool(options.base)}{options.y}_by_{options.x.removesuffix('.name').replace('.', '_')}"
+    table = comparison_table(found)
+    with drawing(width):
+        figure = comparison_figure(found)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            written = [out / f"{name}.{kind}" for kind in formats]
+            for path in written:
+                save(figure, path)
+            if options.x not in X_AXES:
+                written += table.write(out / name)
+        except OSError as error:
+            raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
+    if options.x not in X_AXES:
+        table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
+        print()
+    for path in written:
+        print(path)
+    return 0
+
+
+def _read(paths: Sequence[str]) -> list[Run]:
+    from dsgd.record.reader import find_runs
+
+    try:
+        return find_runs(paths)
+    except OSError as error:
+        raise ValueError(f"RUNS must be readable: {error}") from error
+
+
 def _plot(
     paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str], width: str
 ) -> int:
     from rich.console import Console
 
-    from dsgd.record.reader import find_runs
     from dsgd.report.prediction import pairs, pairs_table
     from dsgd.report.table import summary_table
     from dsgd.report.verdict import verdict
 
-    try:
-        runs = find_runs(paths)
-    except OSError as error:
-        raise ValueError(f"RUNS must be readable: {error}") from error
+    runs = _read(paths)
 
     from dsgd.report.figures import draw  # matplotlib takes most of a second: not before the records are known good
 
@@ -92,7 +155,7 @@ def _plot(
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
-    wide = None if sys.stdout.isatty() else 1000  # a file or a pipe has no width to keep to
+    wide = None if sys.stdout.isatty() else PIPE_WIDTH
     for i, table in enumerate(tables.values()):
         print("\n" * (i > 0), end="")
         table.print(Console(width=wide))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,20 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run, number
+from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
 from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
-Y_LABELS = {
-    "train_loss": "training loss",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
-    "discrepancy": "discrepancy\n" r"largest $\|x_i - x_j\|$",
-    "consensus_distance": "consensus distance\n" r"rms $\|x_i - \bar{x}\|$",
-}
-
 _BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -68,7 +62,7 @@ def time_label(runs: Sequence[Run]) -> str:
 
 def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the marks of a run where both fields have finite values, and x one that can be: x [marks], y [marks]."""
-    pairs = np.array([(number(mark.get(x)), number(mark.get(y))) for mark in run.metrics]).reshape(-1, 2)
+    pairs = np.array([(mark_value(mark, x), mark_value(mark, y)) for mark in run.metrics]).reshape(-1, 2)
     pairs = pairs[np.isfinite(pairs).all(axis=1) & (abs(pairs[:, 0]) < BEYOND)]
     return pairs[:, 0], pairs[:, 1]
 
@@ -121,16 +115,18 @@ def draw_curves(
     """Draw each field of all series that have it in a panel of its own; returns the entries of a common legend."""
     handles: dict[str, Line2D] = {}
     for axes, field in zip(panels, fields, strict=False):  # a last panel may be for something else
-        handles.update(_draw_field(axes, gathered, axis, field))
+        handles.update(draw_field(axes, gathered, axis, field, curve_styles(gathered)))
     return handles
 
 
-def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
+def draw_field(
+    axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str, styles: Sequence[dict[str, Any]]
+) -> dict[str, Line2D]:
+    """Draw a field of all series that have it; returns the entries of a legend. styles: one for each series."""
     curves = {i: curve for i, one in enumerate(gathered) if (curve := median_curve(one.runs, axis.field, field))}
     diverged = {i for i in curves if any(run.outcome in ("diverged", "collapsed") for run in gathered[i].runs)}
-    floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged)
+    floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged, field)
     handles: dict[str, Line2D] = {}
-    styles = curve_styles(gathered)
     for i, curve in curves.items():
         visible = curve.median > floor
         x, median = curve.x[visible] / axis.unit, np.minimum(curve.median[visible], ceiling)
@@ -140,7 +136,7 @@ def _draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str)
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.median > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
     axes.set_xlabel(axis.label)
-    axes.set_ylabel(Y_LABELS[field], parse_math=True)
+    axes.set_ylabel(LABELS.get(field, field), parse_math=True)
     if field == "test_accuracy":
         targets = {run.target for one in gathered for run in one.runs}
         if len(targets) == 1 and (target := targets.pop()) is not None:
@@ -158,9 +154,10 @@ def _legend(one: Series) -> str:
     return one.label + status_note(one.runs)
 
 
-def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[float, float]:
-    """Make the axis logarithmic where values span decades, and let diverged runs leave the panel instead of flattening
-    the others.
+def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int], field: str) -> tuple[float, float]:
+    """Make the axis logarithmic for errors, and where values span decades.
+
+    Diverged runs leave the panel instead of flattening the others.
 
     Returns what can be drawn: values above the first, and up to the second (matplotlib fails on 1e300 and on a
     logarithmic curve of zeros only)."""
@@ -168,7 +165,7 @@ def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int]) -> tuple[
         return -np.inf, np.inf
     ranges = {i: np.concatenate([curve.low, curve.high]) for i, curve in curves.items()}
     shown = np.concatenate([values for i, values in ranges.items() if i not in diverged] or list(ranges.values()))
-    if logarithmic := wants_log(shown):
+    if logarithmic := wants_log(shown) or (field.endswith("error") and (shown > 0).any()):
         axes.set_yscale("log")
     low, high = shown[shown > 0].min() if logarithmic else shown.min(), shown.max()
     if max(values.max() for values in ranges.values()) > high:

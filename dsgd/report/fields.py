@@ -5,7 +5,8 @@ The derived fields are means over the whole run. A step is one worker's: a gradi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dsgd.record.reader import Run, number
 from dsgd.report.crossing import first_crossing, staying_crossing
@@ -72,6 +73,13 @@ def field_value(run: Run, name: str) -> float:
     """Return a field at the end of the run, or so far; NaN if it has none, infinite for a target never reached."""
     derived = DERIVED.get(name)
     return number(run.final(name)) if derived is None else derived(run)
+
+
+def mark_value(mark: Mapping[str, Any], name: str) -> float:
+    """Return a field of a mark; NaN if it has none."""
+    if name in ("test_error", "test_top5_error"):
+        return 1 - number(mark.get("test_accuracy" if name == "test_error" else "test_top5"))
+    return number(mark.get(name))
 
 
 def field_names(runs: Sequence[Run]) -> list[str]:

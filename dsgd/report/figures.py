@@ -29,6 +29,7 @@ def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure
     for x in x_axes:
         named[f"loss_{x}"] = partial(curves_figure, x=x, fields=("train_loss", "test_loss"))
         named[f"accuracy_{x}"] = partial(curves_figure, x=x, fields=("test_accuracy",))
+        named[f"error_{x}"] = partial(curves_figure, x=x, fields=("test_error",))
     return named | {
         "predicted": predicted_figure,
         "time_to_target": time_to_target_figure,

@@ -93,10 +93,13 @@ class NoData(ValueError):
 def curve_styles(gathered: Sequence[Series]) -> list[dict[str, Any]]:
     """Return the style of each series: the colour belongs to its algorithm, the line style to what else differs.
 
-    The marker follows from both, so that in grey, too, 60 series of six algorithms are distinct."""
-    algorithms = [*_ALGORITHMS, *dict.fromkeys(one.algorithm for one in gathered if one.algorithm not in _ALGORITHMS)]
-    rests = list(dict.fromkeys(_rest(one) for one in gathered))
-    return [curve_style(algorithms.index(one.algorithm), rests.index(_rest(one))) for one in gathered]
+    A series of several algorithms has a colour of its own. The marker follows from both, so that in grey, too, 60
+    series of six algorithms are distinct."""
+    owners = [one.label if len({run.algorithm for run in one.runs}) > 1 else one.algorithm for one in gathered]
+    known = list(dict.fromkeys([*_ALGORITHMS, *owners]))
+    rests = ["" if owner == one.label else _rest(one) for one, owner in zip(gathered, owners, strict=True)]
+    variants = list(dict.fromkeys(rests))
+    return [curve_style(known.index(owner), variants.index(rest)) for owner, rest in zip(owners, rests, strict=True)]
 
 
 def curve_style(algorithm: int, variant: int) -> dict[str, Any]:

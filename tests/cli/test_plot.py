@@ -17,7 +17,7 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
     write_record(tmp_path / "runs" / "b", "gossip", status="running", marks=9)
     out = tmp_path / "new" / "figures"
     assert main([str(tmp_path / "runs"), "--out", str(out), "--format", "png,svg", "--x", "epochs"]) == 0
-    stems = {"overview", "loss_epochs", "accuracy_epochs", "idle", "discrepancy"}
+    stems = {"overview", "loss_epochs", "accuracy_epochs", "error_epochs", "idle", "discrepancy"}
     expected = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} | {
         "summary.csv",
         "summary.md",
@@ -30,6 +30,31 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
     assert "1 of 2 runs have no summary (going on, or killed): shown as far as they got" in text
 
 
+def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """One file of each format, named after field and key, and a row per point on the terminal."""
+    for nodes in (2, 4):
+        for seed in (0, 1):
+            write_record(tmp_path / "runs" / f"{nodes}{seed}", "sync", nodes=nodes, seed=seed)
+    options = [
+        "--y",
+        "test_error",
+        "--x",
+        "nodes",
+        "--width",
+        "single",
+        "--format",
+        "png,pdf",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([str(tmp_path / "runs"), *options]) == 0
+    expected = {f"test_error_by_nodes.{kind}" for kind in ("png", "pdf", "csv", "md", "tex")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == expected
+    text = capsys.readouterr().out
+    assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["sync", "2"], ["sync", "4"]]
+    assert all(str(tmp_path / "out" / name) in text for name in expected)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -37,6 +62,23 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
         ([], "the following arguments are required: RUNS"),
         (["run", "--format", "gif"], "--format must be of png, svg, pdf, separated by commas, got 'gif'"),
         (["run", "--x", "time,speed"], "--x must be of time, epochs, bytes, samples, separated by commas, got 'speed'"),
+        (["run", "--width", "huge"], "--width must be of single, double, wide, got 'huge'"),
+        (["run", "--lines", "algo"], "--lines needs --y, the field to draw"),
+        (["run", "--y", "test_loss"], "--y needs --x: time, epochs, bytes, samples or a key"),
+        (
+            ["run", "--y", "test_los", "--x", "nodes"],
+            "--y must be a field of the runs, got 'test_los'; did you mean test_loss?",
+        ),
+        (["run", "--y", "test_top5", "--x", "nodes"], "--y must be a field of the runs, got 'test_top5'"),
+        (["run", "--y", "test_loss", "--x", "nods"], "--x must be a key of the runs, got 'nods'; did you mean nodes?"),
+        (
+            ["empty", "--y", "test_loss", "--x", "nodes"],
+            "no run under empty: no folder with metrics.jsonl, summary.json or env.json",
+        ),
+        (
+            ["run", "--y", "test_loss", "--x", "nodes", "--out", "file"],
+            "--out must be a folder that can be written, got file (File exists)",
+        ),
         (["run", "--out", "file/out"], "--out must be a folder that can be written, got file/out (Not a directory)"),
         (["run", "--out", "file"], "--out must be a folder that can be written, got file (File exists)"),
     ],
@@ -49,6 +91,7 @@ def test_an_error_is_one_line_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str],
 ):
     write_record(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))

@@ -1,0 +1,148 @@
+"""Draw a comparison: lines over a numeric key, marks with intervals over names, curves over the marks of the runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint
+from dsgd.report.curves import draw_field, has_data, wants_log, x_axis
+from dsgd.report.selection import in_order
+from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band, wrapped
+
+LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic
+
+
+def comparison_figure(found: Comparison) -> Figure:
+    """Draw a comparison, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
+    styles = dict(zip([one.label for one in found.series], curve_styles(found.series), strict=True))
+    if found.x in OF_MARKS:
+        return _curves(found, styles)
+    drawable = [p.value for panel in found.panels for points in panel.points for p in points if _drawable(p)]
+    if not drawable:
+        raise NoData(f"no configuration has {found.y} in the median over its seeds")
+    figure, axes = panels(len(found.panels))
+    xs = in_order(point.x for panel in found.panels for points in panel.points for point in points)
+    places = _places(axes, xs, found.x)
+    logarithmic = _scale_y(axes, found, np.array([one.median for one in drawable]))
+    handles: dict[str, Line2D] = {}
+    for panel_axes, panel in zip(axes, found.panels, strict=True):
+        handles |= _draw(panel_axes, panel, places, styles, logarithmic)
+        panel_axes.set_ylabel(wrapped(found.label, 34) if "\n" not in found.label else found.label)
+        panel_axes.set_title(panel.title, fontsize="medium")
+        if not logarithmic and found.y.endswith(("_s", "_total", "_step", "_node")):
+            panel_axes.set_ylim(bottom=0)
+    if len(axes) > 1:
+        ends = [one.get_ylim() for one in axes]
+        for one in axes:
+            one.set_ylim(min(bottom for bottom, _ in ends), max(top for _, top in ends))
+    order = [one.label for one in found.series]
+    missed = {label: _never(found, label) for label in order}
+    named = {label + missed[label]: handles[label] for label in order if label in handles}
+    return finish(figure, found.runs, named, found.notes)
+
+
+def _curves(found: Comparison, styles: dict[str, dict[str, Any]]) -> Figure:
+    axis = x_axis(found.x, found.runs)
+    if not has_data(found.runs, axis.field, found.y):
+        raise NoData(f"no run has {found.y} against {axis.field} in its marks")
+    figure, axes = panels(len(found.panels))
+    handles: dict[str, Line2D] = {}
+    for panel_axes, panel in zip(axes, found.panels, strict=True):
+        handles |= draw_field(panel_axes, panel.lines, axis, found.y, [styles[one.label] for one in panel.lines])
+        panel_axes.set_title(panel.title, fontsize="medium")
+    return finish(figure, found.runs, handles, found.notes)
+
+
+def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, float]:
+    """Scale and label the horizontal axes for the values of a key; returns where each value is."""
+    name = key.removesuffix(".name")
+    try:
+        places = {text: float(text) for text in xs}
+    except ValueError:
+        places = {text: float(i) for i, text in enumerate(xs)}
+        numeric = False
+    else:
+        numeric = True
+    values = sorted(places.values())
+    logarithmic = numeric and values[0] > 0 and values[-1] >= LOG_FROM * values[0]
+    for one in axes:
+        one.set_xlabel(name)
+        if logarithmic:
+            one.set_xscale("log")
+        one.set_xticks(list(places.values()), [text if numeric else wrapped(text, 12) for text in places])
+        one.xaxis.set_minor_locator(NullLocator())
+        if not numeric:
+            one.set_xlim(-0.5, len(xs) - 0.5)
+            one.grid(axis="x", visible=False)
+    return places
+
+
+def _scale_y(axes: Sequence[Axes], found: Comparison, medians: np.ndarray) -> bool:
+    """Make the axes of errors, and of what spans decades, logarithmic; returns whether they are."""
+    logarithmic = bool((medians > 0).all()) and (found.y.endswith("error") or wants_log(medians))
+    for one in axes:
+        if logarithmic:
+            one.set_yscale("log")
+            _label_decades(one.yaxis, float(medians.max() / medians.min()))
+    return logarithmic
+
+
+def _label_decades(axis: Axis, span: float) -> None:
+    """Label a logarithmic axis with plain numbers, within the decades, too, where there are few."""
+    axis.set_major_locator(LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def _draw(
+    axes: Axes, panel: Panel, places: dict[str, float], styles: dict[str, dict[str, Any]], logarithmic: bool
+) -> dict[str, Line2D]:
+    """Draw the lines of a panel; returns their entries of the legend."""
+    ends = [end for points in panel.points for point in points for end in (point.value.median, point.value.high)]
+    top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
+    numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
+    handles: dict[str, Line2D] = {}
+    for i, (one, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
+        shown = [point for point in points if _drawable(point) and not (logarithmic and point.value.median <= 0)]
+        if not shown:
+            continue
+        middle = np.array([point.value.median for point in shown])
+        floor = middle.min() / 3 if logarithmic else -math.inf
+        low = np.array([max(point.value.low, floor) for point in shown])
+        high = np.array([min(point.value.high, top) for point in shown])
+        x = np.array([places[point.x] for point in shown])
+        style = styles[one.label]
+        if numeric:
+            handles[one.label] = plot_band(axes, x, middle, low, high, **style)
+        else:
+            x = x + 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
+            drawn = axes.errorbar(
+                x, middle, [middle - low, high - middle], color=style["color"], marker=style["marker"], ls="", capsize=2
+            )
+            (handles[one.label], *_) = drawn.lines
+    return handles
+
+
+def _drawable(point: PlotPoint) -> bool:
+    return math.isfinite(point.value.median)
+
+
+def _never(found: Comparison, label: str) -> str:
+    """Return ` (never at 16, 32)` for a line whose median is not finite there; empty if it is everywhere."""
+    missed = [
+        " ".join(part for part in (point.x, panel.title) if part)
+        for panel in found.panels
+        for one, points in zip(panel.lines, panel.points, strict=True)
+        for point in points
+        if one.label == label and math.isinf(point.value.median)
+    ]
+    return f" (never at {', '.join(missed)})" if missed else ""

@@ -1,0 +1,156 @@
+"""Any field against any key: what is gathered, chosen and divided, and that the figure shows exactly that."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib.container import ErrorbarContainer
+
+from dsgd.record.reader import Run, find_runs
+from dsgd.report.comparison import Comparison, compare, comparison_table
+from dsgd.report.comparison_figure import comparison_figure
+from dsgd.report.fields import field_value
+from dsgd.report.style import drawing
+from tests.support.records import rewrite, write_record
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> list[Run]:
+    """Two algorithms on 2, 4 and 32 nodes with rates 0.1 and 0.2, seeds 0, 1, 2.
+
+    The error is 0.1 for sync, 0.2 for gossip; a hundredth of the seed more; and half as large with rate 0.2."""
+    for algo, error in (("sync", 0.1), ("gossip", 0.2)):
+        for nodes in (2, 4, 32):
+            for rate in (0.1, 0.2):
+                for seed in (0, 1, 2):
+                    folder = tmp_path / f"{algo}-{nodes}-{rate}-{seed}"
+                    write_record(folder, algo, nodes=nodes, seed=seed, **{"optimizer.lr": rate})
+                    accuracy = 1 - (error + 0.01 * seed) / (2 if rate == 0.2 else 1)
+                    rewrite(folder, {}, {"test_accuracy": accuracy, "time_s": 100.0 / nodes, "samples": 6400})
+    return find_runs([tmp_path])
+
+
+def medians(found: Comparison) -> dict[str, list[tuple[str, float]]]:
+    """Line: (x, median) of its points, of a comparison with one panel."""
+    (panel,) = found.panels
+    return {
+        one.label: [(point.x, round(point.value.median, 9)) for point in points]
+        for one, points in zip(panel.lines, panel.points, strict=True)
+    }
+
+
+def test_a_field_over_a_key_has_a_line_per_configuration_and_a_point_per_value(grid: list[Run]):
+    found = compare(grid, "test_error", "nodes")
+    assert medians(found)["sync, lr=0.1"] == [("2", 0.11), ("4", 0.11), ("32", 0.11)]
+    assert medians(found)["gossip, lr=0.2"] == [("2", 0.105), ("4", 0.105), ("32", 0.105)]
+    assert all(len(point.runs) == 3 for point in found.panels[0].points[0])
+    (panel, other) = compare(grid, "test_error", "nodes", panels="lr").panels
+    assert (panel.title, other.title) == ("lr=0.1", "lr=0.2")
+    assert [one.label for one in panel.lines] == [one.label for one in other.lines] == ["gossip", "sync"]
+
+
+def test_the_best_over_a_key_is_chosen_for_each_configuration_and_told(grid: list[Run], tmp_path: Path):
+    """The diverged run loses although its number is the best; and what lies at the edge of the values is named."""
+    found = compare(grid, "test_error", "nodes", ["algo"], best="lr")
+    assert medians(found)["sync"] == [("2", 0.055), ("4", 0.055), ("32", 0.055)]
+    assert "optimizer.lr: for each configuration the best of 0.1, 0.2 by test_error" in found.notes[0]
+    assert found.notes[0].endswith("at the edge of its values: gossip 0.2, sync 0.2")
+    for seed in (0, 1, 2):
+        rewrite(tmp_path / f"sync-4-0.2-{seed}", {}, {"status": "diverged"})
+    found = compare(find_runs([tmp_path]), "test_error", "nodes", ["algo"], best="lr")
+    assert medians(found)["sync"] == [("2", 0.055), ("4", 0.11), ("32", 0.055)]
+
+
+def test_a_speed_up_is_over_one_base_seed_by_seed(grid: list[Run], tmp_path: Path):
+    """Times are 100 s / nodes, so 32 nodes are 16 times as fast as 2; one seed of the base being twice as slow makes
+    that seed's speed-ups twice as large, and no median's."""
+    rewrite(tmp_path / "sync-2-0.1-0", {}, {"time_s": 100.0})
+    runs = [run for run in find_runs([tmp_path]) if run.setting("optimizer.lr") == 0.1]
+    found = compare(runs, "time_s", "nodes", base="algo=sync,nodes=2")
+    assert medians(found) == {"sync": [("2", 1), ("4", 2), ("32", 16)], "gossip": [("2", 1), ("4", 2), ("32", 16)]}
+    assert [point.value.high for point in found.panels[0].points[0]] == [2, 4, 32]
+    assert found.label.endswith("speed-up over algo=sync, nodes=2")
+    rate = compare(runs, "samples_per_s", "nodes", base="algo=sync,nodes=2")
+    assert medians(rate)["gossip"] == [("2", 1), ("4", 2), ("32", 16)]
+
+
+def test_derived_fields_are_what_their_names_say(grid: list[Run]):
+    """6,400 samples of batch 16 are 400 steps; 50 s on 2 nodes are 0.25 s for each of a worker's 200 steps."""
+    run = next(run for run in grid if run.nodes == 2)
+    assert field_value(run, "samples_per_s") == 6400 / 50
+    assert field_value(run, "step_s") == pytest.approx(0.25)
+    assert field_value(run, "epoch_s") == pytest.approx(50 / run.final("epochs"))
+    assert field_value(run, "bytes_sent_per_step") == pytest.approx(run.final("bytes_sent_total") / 400)
+
+
+def test_the_figure_shows_the_data_of_the_table(grid: list[Run], tmp_path: Path):
+    found = compare(grid, "test_error", "nodes", panels="lr")
+    comparison_table(found).write(tmp_path / "table")
+    with (tmp_path / "table.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    with drawing("double"):
+        figure = comparison_figure(found)
+    assert [axes.get_title("left") for axes in figure.axes] == ["(a) lr=0.1", "(b) lr=0.2"]
+    for axes, rate in zip(figure.axes, ("0.1", "0.2"), strict=True):
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        drawn = [tuple(point) for line in axes.lines for point in line.get_xydata()]  # pyright: ignore
+        written = [(float(row["nodes"]), float(row["median"])) for row in lines if row["lr"] == rate]
+        assert drawn == written
+        assert len(drawn) == 6
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_names_on_the_axis_are_marks_with_intervals(grid: list[Run]):
+    found = compare([run for run in grid if run.nodes == 4], "test_accuracy", "algo", lines=["lr"])
+    (axes,) = comparison_figure(found).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["gossip", "sync"]
+    bars = [bar for bar in axes.containers if isinstance(bar, ErrorbarContainer)]
+    assert len({str(bar.lines[0].get_marker()) for bar in bars}) == 2
+    assert len({str(bar.lines[0].get_color()) for bar in bars}) == 2
+    heights = sorted(round(float(y), 6) for bar in bars for y in bar.lines[0].get_ydata())  # pyright: ignore
+    assert heights == [0.79, 0.89, 0.895, 0.945]
+
+
+def test_curves_have_panels_too(grid: list[Run]):
+    found = compare(grid, "test_loss", "time", lines=["algo"], panels="nodes", best="lr")
+    figure = comparison_figure(found)
+    assert [axes.get_title("left") for axes in figure.axes] == ["(a) nodes=2", "(b) nodes=4", "(c) nodes=32"]
+    assert all(len(axes.lines) == 2 for axes in figure.axes)
+
+
+def test_a_point_that_most_seeds_never_reach_is_named_and_not_drawn(tmp_path: Path):
+    for nodes in (2, 4, 8):
+        folder = write_record(tmp_path / str(nodes), "sync", nodes=nodes)
+        if nodes == 8:
+            lines = (folder / "metrics.jsonl").read_text().splitlines()[:3]
+            marks = [json.loads(line) | {"test_accuracy": 0.5} for line in lines]
+            (folder / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
+    write_record(tmp_path / "other", "gossip", nodes=2)
+    figure = comparison_figure(compare(find_runs([tmp_path]), "time_to_target_s", "nodes"))
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["sync (never at 8)", "gossip"]
+    assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [2, 1]  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"x": "nods"}, "--x must be a key of the runs, got 'nods'; did you mean nodes"),
+        ({"x": "algo.overlap"}, "--x algo.overlap: 18 of 36 runs have no such key (gossip)"),
+        ({"x": "nodes", "lines": ["algo"]}, "differ in optimizer.lr: name it in --lines, --panels or --best-over"),
+        ({"x": "nodes", "best": "lr", "y": "discrepancy"}, "--best-over needs a loss, an accuracy, a time or a rate"),
+        ({"x": "nodes", "base": "algo=sync"}, "--base needs a time or a rate as --y (step_s, samples_per_s, ...)"),
+        ({"x": "nodes", "base": "sync", "y": "step_s"}, "--base must be KEY=VALUE, separated by commas, got 'sync'"),
+        ({"x": "nodes", "base": "algo=synk", "y": "step_s"}, "--base algo must be of gossip, sync, got 'synk'"),
+        ({"x": "nodes", "base": "algo=sync", "y": "step_s"}, "--base must name one configuration, got algo=sync: its"),
+        ({"x": "time", "base": "algo=sync", "y": "step_s"}, "--base needs a key as --x, got time"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(options: dict[str, str], message: str, grid: list[Run]):
+    with pytest.raises(ValueError, match=r"^(--|runs of)") as raised:
+        compare(grid, **{"y": "test_error"} | options)  # pyright: ignore[reportArgumentType]
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
