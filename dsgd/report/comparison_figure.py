@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint
 from dsgd.report.curves import draw_field, has_data, wants_log, x_axis
 from dsgd.report.selection import in_order
-from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band, wrapped
+from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band, wrapped
 
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic
 
@@ -92,15 +91,8 @@ def _scale_y(axes: Sequence[Axes], found: Comparison, medians: np.ndarray) -> bo
     for one in axes:
         if logarithmic:
             one.set_yscale("log")
-            _label_decades(one.yaxis, float(medians.max() / medians.min()))
+            label_decades(one.yaxis, float(medians.max() / medians.min()))
     return logarithmic
-
-
-def _label_decades(axis: Axis, span: float) -> None:
-    """Label a logarithmic axis with plain numbers, within the decades, too, where there are few."""
-    axis.set_major_locator(LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
 
 
 def _draw(

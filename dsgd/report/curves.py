@@ -16,7 +16,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band
+from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
@@ -167,6 +167,7 @@ def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int], field: st
     shown = np.concatenate([values for i, values in ranges.items() if i not in diverged] or list(ranges.values()))
     if logarithmic := wants_log(shown) or (field.endswith("error") and (shown > 0).any()):
         axes.set_yscale("log")
+        label_decades(axes.yaxis, float(shown.max() / shown[shown > 0].min()))
     low, high = shown[shown > 0].min() if logarithmic else shown.min(), shown.max()
     if max(values.max() for values in ranges.values()) > high:
         room = 0.1 * (high - low) or abs(high) or 1.0

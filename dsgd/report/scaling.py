@@ -18,7 +18,7 @@ from dsgd.report.crossing import time_to_target_s
 from dsgd.report.curves import time_label, wants_log
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, series, target_text
-from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band
+from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,10 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     found = scalings(runs)
     figure, axes, handles, notes = _draw(found, [one.seconds for one in found])
     axes.set_ylabel(f"{time_label(runs)}\nto test accuracy {target_text(runs)}")
-    if wants_log(np.array([seconds for one in found for each in one.seconds.values() for seconds in each])):
+    every = np.array([seconds for one in found for each in one.seconds.values() for seconds in each])
+    if wants_log(every):
         axes.set_yscale("log")
+        label_decades(axes.yaxis, float(every.max() / every[every > 0].min()))
     else:
         axes.set_ylim(bottom=0)
     return finish(figure, runs, handles, notes)

@@ -14,11 +14,13 @@ import matplotlib.style
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dsgd.record.reader import Run
 from dsgd.report.labels import Series, time_notes
@@ -156,6 +158,15 @@ def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any
     if not np.array_equal(low, high):
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.22, linewidth=0)
     return line
+
+
+def label_decades(axis: Axis, span: float) -> None:
+    """Label a logarithmic axis with plain numbers, within the decades, too, where there are few.
+
+    span: ratio of the largest to the smallest value."""
+    axis.set_major_locator(LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:

@@ -118,10 +118,22 @@ def test_at_print_size_nothing_is_clipped_and_letters_are_readable(width: str, t
             for text in figure.findobj(Text):
                 assert isinstance(text, Text)
                 if text.get_visible() and text.get_text().strip():
+                    assert "mathdefault" not in text.get_text()  # math is parsed in our own labels only
                     assert float(text.get_fontsize()) >= 6.5
                     box = text.get_window_extent(renderer)
                     room = [box.x0, box.y0, figure.bbox.x1 - box.x1, figure.bbox.y1 - box.y1]
                     assert min(room) >= -1 or text in outside_ticks(figure), (name, text.get_text())
+
+
+def test_errors_have_a_logarithmic_axis_with_plain_numbers(tmp_path: Path):
+    """Where accuracies crowd below 1, errors of 0.1 and 0.03 are far apart; the curve is 1 - accuracy."""
+    runs = find_runs([write_record(tmp_path / "a", "sync")])
+    (axes,) = curves_figure(runs, "time", ["test_error"]).axes
+    assert axes.get_yscale() == "log"
+    wanted = [1 - mark["test_accuracy"] for mark in runs[0].metrics]
+    assert np.asarray(axes.lines[0].get_ydata(), dtype=float) == pytest.approx(wanted)
+    FigureCanvasAgg(axes.figure).draw()  # pyright: ignore[reportArgumentType]
+    assert {"0.1", "0.2", "0.5"} <= {text.get_text() for text in axes.get_yticklabels()}
 
 
 def test_panels_are_lettered_where_there_are_several(tmp_path: Path):
