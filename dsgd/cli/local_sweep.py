@@ -140,7 +140,7 @@ def _given_threads() -> int | None:
 
 
 def _temporary() -> IO[bytes]:
-    return tempfile.TemporaryFile()  # noqa: SIM115: whoever calls closes it
+    return tempfile.TemporaryFile()  # whoever calls closes it
 
 
 def _into(output: IO[bytes], run: Callable[[], str]) -> str:
