@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgd.cli import plot
 from dsgd.cli.compose import ConfigTree
 from dsgd.run.configuration import configure
 from dsgd.run.values import ConfigError
@@ -18,6 +19,7 @@ DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", 
 DOCUMENTS += (
     "docs/real_processes.md",
     "docs/fast_simulator.md",
+    "docs/figures.md",
     "docs/imagenet.md",
     "docs/own_data.md",
     "docs/recipes.md",
@@ -47,6 +49,13 @@ def test_every_documented_command_is_a_valid_configuration(arguments: list[str])
         return
     for job in jobs:
         configure(job.values)
+
+
+@pytest.mark.parametrize("arguments", commands("dsgd-plot"), ids=" ".join)
+def test_every_documented_figure_has_valid_options(arguments: list[str]):
+    """The records are the reader's own: the command gets as far as looking for them."""
+    with pytest.raises(ValueError, match=r"^no run under .*: no such folder$"):
+        plot.run(arguments)
 
 
 def test_the_documents_show_commands():

@@ -22,20 +22,25 @@ X_AXES = ("time", "epochs", "bytes", "samples")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status: 0, or 2 after one line on stderr."""
     try:
-        options = _parser().parse_args(argv)
-        formats = _choices("--format", options.format, FORMATS)
-        (width,) = _choices("--width", options.width, WIDTHS, several=False)
-        if options.y is not None:
-            return _compare(options, formats, width)
-        for name in ("lines", "panels", "best_over", "base"):
-            if getattr(options, name):
-                raise ValueError(f"--{name.replace('_', '-')} needs --y, the field to draw")
-        x_axes = _choices("--x", options.x or "time,epochs,bytes", X_AXES)
-        only = _choices("--only", options.only, _names(x_axes)) if options.only else []
-        return _plot(options.runs, Path(options.out), formats, x_axes, only, width)
+        return run(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         print(f"dsgd-plot: {error}", file=sys.stderr)
         return 2
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command line; returns 0. Raises ValueError, of one line, for what cannot be drawn."""
+    options = _parser().parse_args(argv)
+    formats = _choices("--format", options.format, FORMATS)
+    (width,) = _choices("--width", options.width, WIDTHS, several=False)
+    if options.y is not None:
+        return _compare(options, formats, width)
+    for name in ("lines", "panels", "best_over", "base"):
+        if getattr(options, name):
+            raise ValueError(f"--{name.replace('_', '-')} needs --y, the field to draw")
+    x_axes = _choices("--x", options.x or "time,epochs,bytes", X_AXES)
+    only = _choices("--only", options.only, _names(x_axes)) if options.only else []
+    return _plot(options.runs, Path(options.out), formats, x_axes, only, width)
 
 
 def _parser() -> argparse.ArgumentParser:
