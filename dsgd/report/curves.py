@@ -16,7 +16,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band
+from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band, wrapped
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
@@ -135,7 +135,7 @@ def draw_field(
         handles[_legend(gathered[i])] = plot_band(axes, x, median, low, high, markevery=every, **styles[i])
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.median > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
-    axes.set_xlabel(axis.label)
+    axes.set_xlabel(wrapped(axis.label, 28))
     axes.set_ylabel(LABELS.get(field, field), parse_math=True)
     if field == "test_accuracy":
         targets = {run.target for one in gathered for run in one.runs}
