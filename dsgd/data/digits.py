@@ -45,8 +45,9 @@ class Digits:
         from dsgd.data.classification import Classification
 
         images, labels = read_digits()
+        images = images.reshape(-1, 1, 8, 8)
         order = stream("digits split").permutation(TRAIN + TEST)  # of all runs: results must be comparable
-        train, test = ((images[part, None], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
+        train, test = ((images[part], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
         return Classification(train, test, self.classes, Partition(TRAIN, nodes, batch_size, seed), dtype)
 
 

@@ -235,7 +235,7 @@ CASES = [
     ("-m optimizer.lr=interval(0,1)", "optimizer.lr must be a list of values to sweep over, got interval(0,1)"),
     ("-m nodes=2,4 hydra.sweep.subdir=x", "hydra.sweep.subdir must give every job a folder of its own, got x twice"),
     (f"-m nodes=2,4 hydra.sweep.dir={__file__}/below", "hydra.sweep.dir must be a folder that can be written, got"),
-    ("-m nodes=2,4 resume=nope", "resume must be used without a sweep, got nope"),
+    ("-m nodes=2,4 resume=nope", "resume must be auto in a sweep, got nope"),
 ]
 
 

@@ -8,7 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.network import Network
+
+pytestmark = pytest.mark.long
 
 PATIENCE_S = 120
 
@@ -16,8 +20,6 @@ PATIENCE_S = 120
 MEASURE = """
 import dataclasses, json, os, socket, sys
 from dsgd.processes.calibration.measure import measure_link
-
-pytestmark = pytest.mark.long
 seconds = float(sys.argv[1])
 if os.environ["HOST"] == "1":
     server = socket.create_server(("h1", 7000))

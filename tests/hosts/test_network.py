@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.network import Network, burst_bytes
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 60
 Make = Callable[..., Network]
 
@@ -64,8 +66,6 @@ while got := stream.recv(100):
 OWNER = """
 import json, os, sys, time
 from tests.support.network import Network
-
-pytestmark = pytest.mark.long
 network = Network(hosts=2, rate="100mbit")
 network.popen(1, "sleep", "1000")
 network.popen(2, "sh", "-c", "setsid -f sleep 1000; sleep 1000")

@@ -112,7 +112,7 @@ def test_a_folder_in_use_is_refused_from_python_and_in_a_sweep(tmp_path: Path) -
         with pytest.raises(ConfigError, match=line):
             execute(plan_run(composed(list(small)), []), folder)
         swept = call("-m", *small, f"hydra.sweep.dir={tmp_path}")
-        assert swept.status == 2
+        assert swept.status == 1
         assert sorted(folder.iterdir()) == before
     assert execute(plan_run(composed(list(small)), []), folder) == "completed"
 

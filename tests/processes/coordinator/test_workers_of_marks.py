@@ -36,13 +36,16 @@ def test_both_engines_evaluate_the_same_workers(
     simulated = simulate(*RUN, *options, "engine=sim")
     run = prefork.run(tmp_path / "run", *RUN, *options, "engine=dist", f"eval.sharded={sharded}")
     found, expected = of_workers(run.marks), of_workers(simulated.marks)
+    if simulated.summary["status"] == "diverged":  # the workers may be a step apart there
+        found, expected = ([[value is None for value in of] for of in marks] for marks in (found, expected))
     assert found == expected, run.err
     assert run.summary["status"] == simulated.summary["status"]
-    assert None not in found[0]
-    assert None not in found[-1]
-    assert found[-1] == tuple(run.summary[field] for field in OF_WORKERS)
+    evaluated = of_workers(run.marks)
+    assert None not in evaluated[0]
+    assert None not in evaluated[-1]
+    assert evaluated[-1] == tuple(run.summary[field] for field in OF_WORKERS)
     if "eval.workers=none" in options:
-        assert set(found[1:-1]) == {(None, None, None)}
+        assert set(evaluated[1:-1]) == {(None, None, None)}
 
 
 def test_free_running_workers_are_all_evaluated_at_the_end(prefork: Prefork, tmp_path: Path) -> None:
