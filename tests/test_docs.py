@@ -52,8 +52,11 @@ def test_every_documented_command_is_a_valid_configuration(arguments: list[str])
 
 
 @pytest.mark.parametrize("arguments", commands("dsgd-plot"), ids=" ".join)
-def test_every_documented_figure_has_valid_options(arguments: list[str]):
+def test_every_documented_figure_has_valid_options(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The records are the reader's own: the command gets as far as looking for them."""
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"^no run under .*: no such folder$"):
         plot.run(arguments)
 

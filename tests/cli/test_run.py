@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_it_prints_the_table_and_the_path(typed_run: tuple[subprocess.CompletedP
     result, folder = typed_run
     *_, path = result.stdout.splitlines()
     assert path == f"record: {folder / 'my runs' / 'first'}"
-    assert "gossip  completed" in result.stdout
+    assert re.search(r"^gossip .* completed$", result.stdout, re.MULTILINE)
     assert "test accuracy" in result.stdout
 
 
