@@ -27,7 +27,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.run.values import RENAMED, ConfigError, checked, shown
+from dsgd.run.configuration import SweepOptions
+from dsgd.run.values import RENAMED, ConfigError, build, checked, shown
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
@@ -101,7 +102,11 @@ class ConfigTree:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError."""
         overrides = opened(overrides)
         parsed = self.parse(overrides)
+        for override in parsed:
+            if override.get_key_element() == "sweep.jobs" and override.is_sweep_override():
+                raise ConfigError(f"sweep.jobs must be one value, got {override.get_value_string()}")
         master = self.load(overrides, RunMode.MULTIRUN)
+        at_once = _at_once(master)
         hydra = master.hydra
         here = hydra.launcher._target_.endswith(".BasicLauncher")
         if not multirun and hydra.mode != RunMode.MULTIRUN:
@@ -122,7 +127,7 @@ class ConfigTree:
             config = self._point([*given["hydra"], *point], composed)
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))
-        return HydraJobs(jobs, True, here, _at_once(master.sweep.jobs))
+        return HydraJobs(jobs, True, here, at_once)
 
     def _points(self, overrides: Sequence[str]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""
@@ -243,13 +248,14 @@ def _job(config: DictConfig, overrides: Sequence[str], number: int | None) -> Hy
     return HydraJob(values, list(overrides), Path(path), key)
 
 
-def _at_once(jobs: object) -> int | None:
+def _at_once(config: DictConfig) -> int | None:
     """Return the value of `sweep.jobs`, None for auto. Raises ConfigError."""
-    if jobs == "auto":
-        return None
-    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
-        raise ConfigError(f"sweep.jobs must be auto or a number >= 1, got {shown(jobs)}")
-    return jobs
+    values: Any = config.get("sweep", {})
+    try:
+        values = OmegaConf.to_container(values, resolve=True) if OmegaConf.is_config(values) else values
+    except OmegaConfBaseException as error:
+        raise ConfigError(key_first(one_line(error))) from error
+    return build(SweepOptions, values, "sweep").at_once
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
 from dsgd.record.mirror import MirrorOptions
-from dsgd.run.values import ConfigError, build, checked, one_of, prefixed
+from dsgd.run.values import ConfigError, build, checked, one_of, prefixed, shown
 from dsgd.schedule import Schedule
 
 GRADIENTS = ("stacked", "vmap", "loop", "none")
@@ -57,6 +57,23 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be >= 0, got {value}")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Options of `sweep.*`, which are no part of any run. jobs: auto, or how many of a sweep run at a time."""
+
+    jobs: Any = "auto"
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.jobs, int) and not isinstance(self.jobs, bool) and self.jobs >= 1
+        if not number and self.jobs != "auto":
+            raise ValueError(f"jobs must be auto or a number >= 1, got {shown(self.jobs)}")
+
+    @property
+    def at_once(self) -> int | None:
+        """Return the number of jobs, None for auto."""
+        return None if self.jobs == "auto" else self.jobs
 
 
 @dataclass(frozen=True)

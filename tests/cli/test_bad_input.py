@@ -236,6 +236,10 @@ CASES = [
     ("-m nodes=2,4 hydra.sweep.subdir=x", "hydra.sweep.subdir must give every job a folder of its own, got x twice"),
     (f"-m nodes=2,4 hydra.sweep.dir={__file__}/below", "hydra.sweep.dir must be a folder that can be written, got"),
     ("-m nodes=2,4 resume=nope", "resume must be auto in a sweep, got nope"),
+    ("-m nodes=2,4 sweep.jobs=1,2", "sweep.jobs must be one value, got 1,2"),
+    ("-m nodes=2,4 sweep=null", "sweep must be a group of keys, got None"),
+    ("-m nodes=2,4 +sweep.threads=2", "sweep.threads is not a key of SweepOptions; it has jobs"),
+    ("sweep.jobs=0", "sweep.jobs must be auto or a number >= 1, got 0"),
 ]
 
 
