@@ -18,7 +18,7 @@ from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
 from dsgd.run.feasible import check_with_torch
 from dsgd.run.plan import Plan, plan_run
-from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, unfinished
+from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
 from dsgd.run.values import ConfigError
 
 if TYPE_CHECKING:
@@ -114,6 +114,10 @@ def check_run(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
 def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
     """Check every job of a sweep before the first one starts. Raises ConfigError."""
     jobs = tree.jobs(overrides, multirun=True)
+    key = "hydra.sweep.dir"
+    given = any(text.startswith(f"{key}=") for text in overrides)
+    # Hydra would take the time in its name anew
+    added = [] if given or jobs.folder is None else [f"{key}={typed(jobs.folder)}"]
     where = launch(os.environ)
     plans: list[Plan | None] = []
     folders: dict[Path, Path] = {}
@@ -136,11 +140,11 @@ def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
-        check_writable(folder, "hydra.sweep.dir")
+        check_writable(folder, key)
     if not jobs.here:
-        return Checked(folders=folders)
+        return Checked(overrides=added, folders=folders)
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
-    return Checked(plans, labels(jobs.runs), at_once, folders=folders)
+    return Checked(plans, labels(jobs.runs), at_once, added, folders)
 
 
 def _plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:

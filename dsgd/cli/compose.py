@@ -52,12 +52,14 @@ class HydraJobs:
     """The runs of a command line, in their order.
 
     swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
-    them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto."""
+    them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto. folder: of the
+    sweep; None if its jobs have several."""
 
     runs: list[HydraJob]
     swept: bool
     here: bool
     at_once: int | None = None
+    folder: Path | None = None
 
 
 class UserFolder(SearchPathPlugin):
@@ -122,12 +124,13 @@ class ConfigTree:
         # as typed: an interpolation in them is each job's to resolve
         given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
         swept = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
-        jobs, composed = [], {}
+        jobs, composed, folders = [], {}, set()
         for number, point in enumerate(self._points([*swept, *given["task"]])):
             config = self._point([*given["hydra"], *point], composed)
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))
-        return HydraJobs(jobs, True, here, at_once)
+            folders.add(Path(config.hydra.sweep.dir))
+        return HydraJobs(jobs, True, here, at_once, folders.pop() if len(folders) == 1 else None)
 
     def _points(self, overrides: Sequence[str]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""

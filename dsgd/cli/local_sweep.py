@@ -1,7 +1,7 @@
 """The jobs of a sweep on this machine: each in a process of its own, several at a time.
 
 A process inherits no threads and no CUDA from the job before it. What the jobs print does not mix: each one's lines
-come together, and a line that several have in common once.
+come together, and a line that several have in common once, unless they fail.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.resources import cores, gpus
 from dsgd.run.children import Children, Told
 from dsgd.run.plan import Plan
+from dsgd.run.resume import ENDED
 
 
 @dataclass
@@ -46,6 +47,7 @@ class LocalSweep:
         self._outcome = outcome
         self._children = Children()
         self._running: dict[int, _Running] = {}
+        self._failed: list[str] = []
         self._printed: set[str] = set()
         self._stack = ExitStack()
 
@@ -83,16 +85,26 @@ class LocalSweep:
         while len(self._children):
             self._wait()
 
+    def show_unfinished(self, again: str) -> None:
+        """Print which jobs have failed, and the command that goes on with those that have not come to their end."""
+        for line in self._failed:
+            print(line)
+        ended = sum(status in ENDED for status in self._outcome.values())
+        if unfinished := len(self._labels) - ended:
+            print(f"{unfinished} of {len(self._labels)} jobs unfinished; go on with: {again}")
+
     def _wait(self) -> None:
         number, told = self._children.wait()
         job = self._running.pop(number)
-        self._outcome[job.folder] = _status(told)
+        self._outcome[job.folder] = status = _status(told)
         for line in _lines(job.output):
-            if line not in self._printed:
+            if line not in self._printed or status == "failed":
                 self._printed.add(line)
                 print(line, file=sys.stderr)
-        taken_s = time.monotonic() - job.begun
-        print(f"{self._line(number)}: {_said(told)}, {taken_s:.0f} s", file=sys.stderr, flush=True)
+        said, taken_s = f"{self._line(number)}: {_said(told)}", time.monotonic() - job.begun
+        print(f"{said}, {taken_s:.0f} s", file=sys.stderr, flush=True)
+        if status == "failed":
+            self._failed.append(f"{said}, in {job.folder}")
 
     def _line(self, number: int) -> str:
         return f"[{number + 1}/{len(self._labels)}] {self._labels[number]}"

@@ -28,7 +28,7 @@ from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
 from dsgd.run.execute import execute, join_launch
 from dsgd.run.plan import Plan, plan_run, with_wandb_group
-from dsgd.run.resume import NothingToDo, command, contents
+from dsgd.run.resume import NothingToDo, command, contents, sweep_command
 from dsgd.run.values import ConfigError
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
@@ -62,7 +62,7 @@ def _run(arguments: list[str], interruption: Interruption) -> int:
     try:
         checked = check(arguments)
         sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it
-        return _run_hydra(checked, interruption)
+        return _run_hydra(checked, interruption, sweep_command([*arguments, *checked.overrides]))
     except NothingToDo as line:
         interruption.end()
         if launch(os.environ).rank == 0:
@@ -73,8 +73,8 @@ def _run(arguments: list[str], interruption: Interruption) -> int:
         return EXIT_CONFIG
 
 
-def _run_hydra(checked: Checked, interruption: Interruption) -> int:
-    """Let Hydra start every job. Returns the exit status."""
+def _run_hydra(checked: Checked, interruption: Interruption, again: str) -> int:
+    """Let Hydra start every job. again: the command that goes on with a sweep. Returns the exit status."""
     outcome: dict[Path, str] = {}  # the status of each run by its folder
     sweep = LocalSweep(checked.labels, checked.at_once, outcome) if checked.labels else None
 
@@ -97,6 +97,10 @@ def _run_hydra(checked: Checked, interruption: Interruption) -> int:
         interruption.end()
         if outcome and (checked.joined is None or checked.joined.rank == 0):
             show({folder: outcome[folder] for folder in [*checked.folders, *outcome] if folder in outcome})
+            if sweep is None:
+                show_commands(outcome)
+            else:
+                sweep.show_unfinished(again)
     if "failed" in outcome.values():
         return EXIT_FAILED
     return EXIT_INTERRUPTED if "interrupted" in outcome.values() else 0
@@ -173,7 +177,7 @@ def _refuse(error: ConfigError, folder: Path, checked: Checked) -> NoReturn:
 
 
 def show(outcome: Mapping[Path, str]) -> None:
-    """Print the table of the runs in these folders, where their records are, and how to go on with interrupted ones."""
+    """Print the table of the runs in these folders, and where their records are."""
     from rich.console import Console
 
     from dsgd.record.reader import find_runs
@@ -184,6 +188,11 @@ def show(outcome: Mapping[Path, str]) -> None:
         summary_table(find_runs(recorded)).print(Console(width=None if sys.stdout.isatty() else 160))
     for folder, status in outcome.items():
         print(f"record: {folder}" if folder in recorded else f"{status}, without a record: {folder}")
+
+
+def show_commands(outcome: Mapping[Path, str]) -> None:
+    """Print how to go on with those of these runs that have a checkpoint."""
+    for folder, status in outcome.items():
         if status in ("interrupted", "failed") and (folder / NAME).is_file():
             print(f"{status}; go on with: {command(folder)}")
 

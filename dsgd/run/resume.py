@@ -157,8 +157,18 @@ def compare(stored: Any, given: Any, key: str, where: str) -> None:
 
 def command(folder: Path) -> str:
     """Return the command that goes on with the run in a folder."""
-    plain = re.fullmatch(r"[A-Za-z0-9_./-]+", str(folder))
-    return f"dsgd-run resume={folder}" if plain else f"dsgd-run {shlex.quote(f'resume={quoted(folder)}')}"
+    return shlex.join(["dsgd-run", f"resume={typed(folder)}"])
+
+
+def sweep_command(arguments: Sequence[str]) -> str:
+    """Return the command that goes on with what is missing of a sweep. arguments: that began it, with its folder."""
+    kept = [text for text in arguments if not text.startswith("resume=")]
+    return shlex.join(["dsgd-run", *kept, "resume=auto"])
+
+
+def typed(path: Path) -> str:
+    """Return a path as one types it in Hydra's grammar: with quotes where it needs them."""
+    return str(path) if re.fullmatch(r"[A-Za-z0-9_./-]+", str(path)) else quoted(path)
 
 
 def quoted(path: Path) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
-from tests.support.proc import processes
+from tests.support.planes import until
+from tests.support.proc import is_alive, processes
 
 SMALL = "nodes=2 budget.steps=20 eval.every_steps=5"
 ENDLESS = "experiment=quadratic nodes=2 budget.steps=10000000 eval.every_steps=50"
@@ -102,6 +103,80 @@ def test_ctrl_c_ends_all_jobs_and_the_same_line_goes_on_with_what_is_missing(tmp
     for folder, count in zip(folders, (5, 3000, 3001, 6), strict=True):
         found = [json.loads(text)["samples"] for text in (folder / "metrics.jsonl").read_text().splitlines()]
         assert found == [2 * step for step in range(count + 1)]
+
+
+FAILING = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from dsgd.worker import Algorithm
+
+@dataclass(frozen=True)
+class Failing(Algorithm):
+    async def train(self, worker):
+        if worker.nodes > 2 and not Path("repaired").exists():
+            if worker.nodes == 5:
+                os.kill(os.getpid(), 9)
+            raise RuntimeError("it broke")
+        while not worker.done:
+            worker.step(await worker.gradient())
+"""
+
+
+def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path) -> None:
+    """Two with the same error, one without a word."""
+    (tmp_path / "own.py").write_text(FAILING)
+    line = "dsgd-run -m experiment=quadratic '~algo.overlap' algo._target_=own.Failing nodes=3,2,4,5 budget.steps=3"
+    line += " sweep.jobs=2 hydra.sweep.dir=swept"
+    failed = shell(line, tmp_path, PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.count("\nthe simulation failed: RuntimeError: it broke\n") == 2
+    assert failed.stderr.count("\nRuntimeError: it broke\n") == 2
+    *named, last = failed.stdout.splitlines()[-4:]
+    assert sorted(named) == [
+        f"[1/4] sync nodes=3: failed, in {tmp_path}/swept/0_sync_3",
+        f"[3/4] sync nodes=4: failed, in {tmp_path}/swept/2_sync_4",
+        f"[4/4] sync nodes=5: killed by SIGKILL, in {tmp_path}/swept/3_sync_5",
+    ]
+    assert last == f"3 of 4 jobs unfinished; go on with: {line} resume=auto"
+
+    (tmp_path / "repaired").touch()
+    again = shell(last.partition(": ")[2], tmp_path, PYTHONPATH=str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count(": completed, ") == 3
+    assert "[2/4] sync nodes=2: completed before" in again.stderr
+    assert "unfinished" not in again.stdout
+
+
+def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_with_it(tmp_path: Path) -> None:
+    """In the folder of the first time, whatever the time is then."""
+    process = start("dsgd-run -m experiment=quadratic nodes=2 budget.steps=4000,5 sweep.jobs=1", tmp_path)
+    wait_until(lambda: any(lines(path) >= 2 for path in tmp_path.glob("multirun/*/*/0_sync_2")), process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    (folder,) = tmp_path.glob("multirun/*/*")
+    assert sorted(path.name for path in folder.iterdir()) == ["0_sync_2", "multirun.yaml"]
+    last = out.splitlines()[-1]
+    assert last.startswith("2 of 2 jobs unfinished; go on with: dsgd-run -m experiment=quadratic ")
+    again = shell(last.partition(": ")[2], tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert list(tmp_path.glob("multirun/*/*")) == [folder]
+    assert [lines(folder / name) for name in ("0_sync_2", "1_sync_2")] == [4001, 6]
+
+
+def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path) -> None:
+    process = start(f"dsgd-run -m {ENDLESS} seed=0,1,2 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
+    folders = [tmp_path / "swept" / f"{number}_sync_2" for number in range(3)]
+    wait_until(lambda: all(lines(folder) >= 2 for folder in folders[:2]), process)
+    jobs = [job_of(process.pid, folder) for folder in folders[:2]]
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    until(lambda: not any(map(is_alive, jobs)))
+    for folder in folders[:2]:
+        assert summary(folder)["status"] == "interrupted"
+        assert (folder / "checkpoint.pt").exists()
+    assert lines(folders[2]) == 0
 
 
 def test_without_resume_a_record_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
