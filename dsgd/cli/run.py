@@ -165,6 +165,9 @@ def _job(plan: Plan, checked: Checked, folder: Path, interruption: Interruption)
             return execute(plan, folder, join_launch(plan, folder), interruption.end)
         except ConfigError as error:
             _refuse(error, folder, checked)
+        except KeyboardInterrupt:  # there may be nothing to keep
+            remove_empty(folder, checked.folders.get(folder, folder))
+            raise
 
     return run
 
@@ -187,7 +190,10 @@ def show(outcome: Mapping[Path, str]) -> None:
     if recorded:
         summary_table(find_runs(recorded)).print(Console(width=None if sys.stdout.isatty() else 160))
     for folder, status in outcome.items():
-        print(f"record: {folder}" if folder in recorded else f"{status}, without a record: {folder}")
+        if folder in recorded:
+            print(f"record: {folder}")
+        elif status == "failed":
+            print(f"failed, without a record: {folder}")
 
 
 def show_commands(outcome: Mapping[Path, str]) -> None:

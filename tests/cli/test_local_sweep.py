@@ -165,6 +165,33 @@ def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_wit
     assert [lines(folder / name) for name in ("0_sync_2", "1_sync_2")] == [4001, 6]
 
 
+SLOW_DATA = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from dsgd.data.quadratic import Quadratic
+
+@dataclass(frozen=True)
+class Slow(Quadratic):
+    def load(self, *arguments):
+        Path("loading").touch()
+        while True:
+            time.sleep(0.01)
+"""
+
+
+def test_a_job_that_has_recorded_nothing_yet_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SLOW_DATA)
+    line = f"dsgd-run -m {ENDLESS} data._target_=own.Slow seed=0,1 sweep.jobs=1 hydra.sweep.dir=swept"
+    process = start(line, tmp_path, PYTHONPATH=str(tmp_path))
+    wait_until((tmp_path / "loading").exists, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert out == f"2 of 2 jobs unfinished; go on with: {line} resume=auto\n"
+    assert [path.name for path in (tmp_path / "swept").iterdir()] == ["multirun.yaml"]
+
+
 def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path) -> None:
     process = start(f"dsgd-run -m {ENDLESS} seed=0,1,2 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
     folders = [tmp_path / "swept" / f"{number}_sync_2" for number in range(3)]
