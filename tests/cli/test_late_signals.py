@@ -16,9 +16,12 @@ from tests.support.command import PATIENCE_S, lines, start, summary, wait_until
 SMALL = "experiment=quadratic nodes=2 budget.steps=30 eval.every_steps=10"
 
 
-def bombarded(process: subprocess.Popen[str], record: Path, numbers: Sequence[signal.Signals]) -> tuple[int, str, str]:
-    """Send signals again and again from the moment on at which the summary is there. Returns exit status and output."""
-    wait_until((record / "summary.json").exists, process)
+def bombarded(
+    process: subprocess.Popen[str], records: Sequence[Path], numbers: Sequence[signal.Signals]
+) -> tuple[int, str, str]:
+    """Send signals again and again from the moment on at which all summaries are there. Returns exit status and
+    output."""
+    wait_until(lambda: all((record / "summary.json").exists() for record in records), process)
     deadline = time.monotonic() + PATIENCE_S
     while process.poll() is None:
         assert time.monotonic() < deadline
@@ -35,7 +38,7 @@ def test_a_run_that_is_over_has_its_own_exit_status(
     tmp_path: Path, engine: str, numbers: Sequence[signal.Signals]
 ) -> None:
     process = start(f"dsgd-run {SMALL} engine={engine} hydra.run.dir=run", tmp_path)
-    status, out, err = bombarded(process, tmp_path / "run", numbers)
+    status, out, err = bombarded(process, [tmp_path / "run"], numbers)
     assert status == 0, err
     assert "Traceback" not in err
     assert out.splitlines()[-1] == f"record: {tmp_path / 'run'}"
@@ -43,9 +46,11 @@ def test_a_run_that_is_over_has_its_own_exit_status(
     assert summary(tmp_path / "run")["status"] == "completed"
 
 
-def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path) -> None:
-    process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 hydra.sweep.dir=swept", tmp_path)
-    status, out, err = bombarded(process, tmp_path / "swept" / "1_sync_2", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path, jobs: int) -> None:
+    process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 sweep.jobs={jobs} hydra.sweep.dir=swept", tmp_path)
+    records = [tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_2"]
+    status, out, err = bombarded(process, records, [signal.SIGINT, signal.SIGTERM])
     assert status == 0, err
     assert out.count("record: ") == 2
 
