@@ -20,7 +20,7 @@ from typing import IO
 
 from dsgd.cli.compose import HydraJob
 from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.resources import cores, gpus
+from dsgd.host.resources import cores, gpus, omp_threads
 from dsgd.run.children import Children, Told
 from dsgd.run.plan import Plan
 from dsgd.run.resume import ENDED
@@ -134,21 +134,16 @@ def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:
         return wanted
     if any(plan.engine == "dist" or (plan.config.engine.device != "cpu" and gpus(os.environ)) for plan in plans):
         return 1
-    threads = max((plan.config.engine.threads or _given_threads() or 1 for plan in plans), default=1)
+    threads = max((plan.config.engine.threads or omp_threads(os.environ) or 1 for plan in plans), default=1)
     return max(1, cores() // threads)
 
 
 def with_threads(plan: Plan) -> Plan:
     """Return the plan of a sweep's job with the one thread that it has unless told otherwise: the last bits of its
     record must not depend on how many jobs run at a time."""
-    if plan.config.engine.threads is not None or _given_threads() or plan.engine == "dist":
+    if plan.config.engine.threads is not None or omp_threads(os.environ) or plan.engine == "dist":
         return plan
     return replace(plan, config=replace(plan.config, engine=replace(plan.config.engine, threads=1)))
-
-
-def _given_threads() -> int | None:
-    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(given) if given.isdecimal() and int(given) > 0 else None
 
 
 def _temporary() -> IO[bytes]:
@@ -156,7 +151,7 @@ def _temporary() -> IO[bytes]:
 
 
 def _into(output: IO[bytes], run: Callable[[], str]) -> str:
-    """In the job's process: call `run` with standard output and error in a file."""
+    """Call `run`, in the job's process, with standard output and error in a file."""
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     return run()

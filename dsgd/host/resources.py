@@ -19,6 +19,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def omp_threads(environment: Mapping[str, str]) -> int | None:
+    """Return the number of threads in OMP_NUM_THREADS, its first where it lists several; None without one."""
+    given = environment.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else None
+
+
 def gpus(environment: Mapping[str, str], proc: Path = NVIDIA_GPUS) -> int:
     """Return the number of GPUs that CUDA would offer to this process, without loading CUDA.
 

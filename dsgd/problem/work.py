@@ -1,4 +1,4 @@
-"""How much arithmetic a gradient is."""
+"""Count the arithmetic of a gradient."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ Event = tuple[Client, Message | None, dict[str, Tensor]]  # no message: the conn
 
 
 class Rules(Protocol):
-    """What clients may do. clients: the most connections at a time."""
+    """Decide what clients may do. clients: the most connections at a time."""
 
     clients: int
 

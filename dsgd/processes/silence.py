@@ -1,5 +1,5 @@
-"""How waits for a peer are counted: in slices of sleep rather than by the clock, so that a process that was itself
-stopped for an hour does not blame its peers for it."""
+"""Count the waits for a peer in slices of sleep rather than by the clock: a process that was itself stopped for an hour
+must not blame its peers for it."""
 
 from __future__ import annotations
 

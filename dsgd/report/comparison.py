@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
+    """Say what one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
 
     series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number."""
 

@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the seeds of one configuration say of one number.
+    """Hold what the seeds of one configuration say of one number.
 
     median: NaN without any value; infinite where most runs never got there. low, high: the interval; both are the
     median where there is one value or all are equal. count: values."""

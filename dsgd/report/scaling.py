@@ -40,7 +40,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Base:
-    """What all speed-ups of a figure are relative to. seconds: median time to target over seeds."""
+    """Hold what all speed-ups of a figure are relative to. seconds: median time to target over seeds."""
 
     label: str
     nodes: int

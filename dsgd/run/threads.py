@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.stacked import threads_with_stacks
+from dsgd.host.resources import omp_threads
 from dsgd.problem.problem import Problem
 from dsgd.problem.work import multiply_adds
 
@@ -22,9 +23,8 @@ def choose_threads(
     models to themselves. available: the cores of this process."""
     if configured is not None:
         return configured, f"threads: {configured}, as configured"
-    given = environment.get("OMP_NUM_THREADS", "").partition(",")[0]
-    if given.isdecimal() and int(given) > 0:
-        return int(given), f"threads: {int(given)}, as in OMP_NUM_THREADS"
+    if (given := omp_threads(environment)) is not None:
+        return given, f"threads: {given}, as in OMP_NUM_THREADS"
     if available == 1:
         return 1, "threads: 1, on the only core"
     if experiment.gradients == "none":

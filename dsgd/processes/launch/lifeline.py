@@ -46,7 +46,7 @@ class Lifeline:
 
 @contextlib.contextmanager
 def overseen(line: Lifeline) -> Iterator[StopRequests]:
-    """In the coordinator, for the rest of its life: show the parent that it lives, and yield its requests to stop.
+    """Show the parent that this process, the coordinator, lives, and yield the parent's requests to stop.
 
     SIGINT serves to wake the main thread; one that somebody else sends asks for nothing."""
     line.socket.close()  # of the parent
