@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import Parser
-from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob
+from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
 from dsgd.cli.folders import check_writable, existing_ancestor
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.host.launcher import launch
+from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
 from dsgd.run.feasible import check_with_torch
@@ -23,6 +24,8 @@ from dsgd.run.values import ConfigError
 
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
+
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ class Checked:
     joined: Joined | None = None
 
 
-def check(arguments: Sequence[str]) -> Checked:
-    """Check everything that Hydra is about to do, before it does anything. Raises ConfigError."""
+def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
+    """Check everything that Hydra is about to do, before it does anything. Raises ConfigError, NothingToDo and, after a
+    signal, KeyboardInterrupt."""
     options = _parser().parse_args(arguments)
     if options.hydra_help or options.version or options.shell_completion or options.experimental_rerun:
         return Checked()
@@ -54,9 +58,10 @@ def check(arguments: Sequence[str]) -> Checked:
     if options.help or options.cfg or options.info:
         tree.load(options.overrides)
         return Checked()
-    if not options.multirun:
-        return check_run(tree, options.overrides)
-    return check_sweep(tree, options.overrides)
+    overrides = options.overrides if options.multirun else [*_run_folder(options.overrides), *options.overrides]
+    jobs = tree.jobs(overrides, options.multirun, interruption.check)
+    with interruption.armed():
+        return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,16 +81,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def check_run(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
-    """Check a single run: begun, or gone on with. Raises ConfigError and NothingToDo."""
-    key = "hydra.run.dir"
-    given = any(text.startswith(f"{key}=") for text in overrides)
+def _run_folder(overrides: Sequence[str]) -> list[str]:
+    """Return the override of the folder of a job step's record, which is found when SLURM starts the job again."""
     step = launch(os.environ).step
-    if not given and step is not None:  # its record is found again when SLURM starts the job again
-        overrides = [*overrides, f"{key}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
-    jobs = tree.jobs(overrides, multirun=False)
-    if jobs.swept:  # hydra.mode=MULTIRUN
-        return check_sweep(tree, overrides)
+    if step is None or _is_given(RUN_FOLDER, overrides):
+        return []
+    return [f"{RUN_FOLDER}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
+
+
+def _is_given(key: str, overrides: Sequence[str]) -> bool:
+    return any(text.startswith(f"{key}=") for text in overrides)
+
+
+def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
+    """Check a single run: begun, or gone on with. Raises ConfigError and NothingToDo."""
+    given = _is_given(RUN_FOLDER, overrides)
     (job,) = jobs.runs
     values, folder, own = job.values, job.folder.absolute(), False
     if is_automatic(values["resume"]):
@@ -102,22 +112,20 @@ def check_run(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
     joined = join_launch(plan, folder)
     if joined is not None and joined.rank > 0:
         folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
-        return Checked([plan], overrides=[f"{key}={quoted(folder)}"], joined=joined)
+        return Checked([plan], overrides=[f"{RUN_FOLDER}={quoted(folder)}"], joined=joined)
     if not own:
         _check_unused(folder, job, f"; resume={job.folder} goes on with that run")
     plan = replace(plan, found=contents(folder))
-    check_writable(folder, key)
-    added = [] if given else [f"{key}={quoted(folder)}"]
+    check_writable(folder, RUN_FOLDER)
+    added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
     return Checked([plan], overrides=added, folders={folder: existing_ancestor(folder)}, joined=joined)
 
 
-def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
+def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     """Check every job of a sweep before the first one starts. Raises ConfigError."""
-    jobs = tree.jobs(overrides, multirun=True)
-    key = "hydra.sweep.dir"
-    given = any(text.startswith(f"{key}=") for text in overrides)
+    given = _is_given(SWEEP_FOLDER, overrides)
     # Hydra would take the time in its name anew
-    added = [] if given or jobs.folder is None else [f"{key}={typed(jobs.folder)}"]
+    added = [] if given or jobs.folder is None else [f"{SWEEP_FOLDER}={typed(jobs.folder)}"]
     where = launch(os.environ)
     plans: list[Plan | None] = []
     folders: dict[Path, Path] = {}
@@ -140,7 +148,7 @@ def check_sweep(tree: ConfigTree, overrides: Sequence[str]) -> Checked:
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
-        check_writable(folder, key)
+        check_writable(folder, SWEEP_FOLDER)
     if not jobs.here:
         return Checked(overrides=added, folders=folders)
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])

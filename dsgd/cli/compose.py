@@ -8,7 +8,7 @@ import itertools
 import os
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -100,8 +100,10 @@ class ConfigTree:
         except RecursionError as error:
             raise ConfigError("the configuration must not be so deep, got lists or mappings in hundreds") from error
 
-    def jobs(self, overrides: Sequence[str], multirun: bool) -> HydraJobs:
-        """Return every run of a command line: one, or those of a sweep. Raises ConfigError."""
+    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> HydraJobs:
+        """Return every run of a command line: one, or those of a sweep. Raises ConfigError.
+
+        between: called before each job of a sweep; what it raises ends this."""
         overrides = opened(overrides)
         parsed = self.parse(overrides)
         for override in parsed:
@@ -126,6 +128,7 @@ class ConfigTree:
         swept = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
         jobs, composed, folders = [], {}, set()
         for number, point in enumerate(self._points([*swept, *given["task"]])):
+            between()
             config = self._point([*given["hydra"], *point], composed)
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))

@@ -32,8 +32,7 @@ from dsgd.run.resume import NothingToDo, command, contents, sweep_command
 from dsgd.run.values import ConfigError
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
-# Imported before the jobs of a sweep are forked: each would take more than a second to import it for itself.
-PRELOADED = ("dsgd.run.distributed", "dsgd.run.simulated")
+ENGINES = {"sim": "dsgd.run.simulated", "dist": "dsgd.run.distributed"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], interruption: Interruption) -> int:
     """Check a command line and let Hydra act on it. Returns the exit status."""
     try:
-        checked = check(arguments)
+        checked = check(arguments, interruption)
         sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it
         return _run_hydra(checked, interruption, sweep_command([*arguments, *checked.overrides]))
     except NothingToDo as line:
@@ -90,8 +89,9 @@ def _run_hydra(checked: Checked, interruption: Interruption, again: str) -> int:
         else:
             outcome[folder] = _run_single(checked, folder, interruption)
 
+    elsewhere = not checked.plans  # what Hydra starts may wait for long
     try:
-        with sweep or nullcontext():
+        with sweep or (interruption.armed() if elsewhere else nullcontext()):
             hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
     finally:
         interruption.end()
@@ -110,8 +110,10 @@ def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> s
     """Run the only job of a command with its record in `folder`. Returns the status of the run."""
     (plan,) = checked.plans
     assert plan is not None
+    importlib.import_module(ENGINES[plan.engine])
     try:
-        return execute(plan, folder, checked.joined or join_launch(plan, folder), interruption.end)
+        with interruption.armed():
+            return execute(plan, folder, checked.joined or join_launch(plan, folder), interruption.end)
     except ConfigError as error:  # Hydra would print where it was raised
         _refuse(error, folder, checked)
     except KeyboardInterrupt:  # there may be nothing to keep
@@ -125,8 +127,6 @@ def _start_job(sweep: LocalSweep, number: int, checked: Checked, folder: Path, i
     if plan is None:
         sweep.skip(number, folder, read_status(folder) or "failed")
     else:
-        for module in PRELOADED:
-            importlib.import_module(module)
         try:
             sweep.start(number, folder, _job(plan, checked, folder, interruption))
         except KeyboardInterrupt:  # Hydra has made a folder for it
@@ -145,8 +145,6 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
         plan = plan_run(plain(DictConfig({**config, **choices})), job.overrides.task)
     except ConfigError as error:
         _refuse(error, folder, checked)
-    for module in PRELOADED:
-        importlib.import_module(module)
     told = told_by_child(_job(plan, checked, folder, interruption))
     interruption.asked.extend(told.signals)
     if told.status == EXIT_CONFIG:
@@ -158,11 +156,14 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
 
 def _job(plan: Plan, checked: Checked, folder: Path, interruption: Interruption) -> Callable[[], str]:
     """Return what the process of a sweep's job does. Its result is the status of the run."""
+    for module in ENGINES.values():  # each job would take more than a second to import it for itself
+        importlib.import_module(module)
     plan = with_threads(with_wandb_group(plan, Path(HydraConfig.get().sweep.dir).name))
 
     def run() -> str:
         try:
-            return execute(plan, folder, join_launch(plan, folder), interruption.end)
+            with interruption.armed():
+                return execute(plan, folder, join_launch(plan, folder), interruption.end)
         except ConfigError as error:
             _refuse(error, folder, checked)
         except KeyboardInterrupt:  # there may be nothing to keep

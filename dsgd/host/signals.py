@@ -26,16 +26,34 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
 
 @dataclass
 class Interruption:
-    """A handler for STOP_SIGNALS: each raises KeyboardInterrupt, until the command's work is over; then none does.
+    """A handler for STOP_SIGNALS: they raise KeyboardInterrupt inside of `armed`, until the command's work is over.
 
-    asked: the signals that have come before that."""
+    Elsewhere the code of others runs that does not stand it: OmegaConf, in the midst of a change, makes an error of its
+    own of it. asked: the signals that have come before the work was over."""
 
     over: bool = False
     asked: list[int] = field(default_factory=list)
+    is_armed: bool = False
 
     def __call__(self, number: int, frame: object) -> None:
         if not self.over:
             self.asked.append(number)
+            if self.is_armed:
+                raise KeyboardInterrupt
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Let signals raise KeyboardInterrupt inside of the block; at its beginning, if one has come before."""
+        before, self.is_armed = self.is_armed, True
+        try:
+            self.check()
+            yield
+        finally:
+            self.is_armed = before
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come."""
+        if self.asked and not self.over:
             raise KeyboardInterrupt
 
     def end(self) -> None:
@@ -44,11 +62,11 @@ class Interruption:
 
 
 def raise_swallowed(handlers: Iterable[Any]) -> None:
-    """Raise KeyboardInterrupt if one of these handlers has done so and was not heard: Python drops what is raised in a
-    destructor, and libraries what is raised where they call back."""
+    """Raise KeyboardInterrupt if a signal came to one of these handlers and was not heard: Python drops what is raised
+    in a destructor, and libraries what is raised where they call back."""
     for handler in handlers:
-        if isinstance(handler, Interruption) and handler.asked and not handler.over:
-            raise KeyboardInterrupt
+        if isinstance(handler, Interruption):
+            handler.check()
 
 
 @contextmanager

@@ -67,13 +67,29 @@ def test_a_command_is_interrupted_until_its_work_is_over() -> None:
     interruption = Interruption()
     before = signal.signal(signal.SIGTERM, interruption)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interruption.armed():
             signal.raise_signal(signal.SIGTERM)
         interruption.end()
-        signal.raise_signal(signal.SIGTERM)
+        with interruption.armed():
+            signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert interruption.asked == [signal.SIGTERM]
+
+
+def test_a_signal_waits_until_the_code_of_others_is_left() -> None:
+    interruption = Interruption()
+    reached = []
+    before = signal.signal(signal.SIGTERM, interruption)
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt), interruption.armed():
+            reached.append("inside")
+        with pytest.raises(KeyboardInterrupt):
+            interruption.check()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not reached
 
 
 @pytest.mark.parametrize("begin", [signal_pipe, partial(remembered, STOP_SIGNALS)])

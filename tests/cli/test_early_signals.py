@@ -1,0 +1,38 @@
+"""Signals that come while Hydra composes: they wait, as OmegaConf in the midst of a change does not stand an exception."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from dsgd.cli.run import main
+from dsgd.host.fork import EXIT_INTERRUPTED
+
+QUADRATIC = ["experiment=quadratic", "nodes=2", "budget.steps=2"]
+
+
+@pytest.fixture
+def resolved() -> Iterator[list[int]]:
+    """Register ${signalled:x}, in whose midst a signal comes; yields every x that it has become."""
+    values: list[int] = []
+
+    def signalled(value: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        values.append(value)
+        return value
+
+    OmegaConf.register_new_resolver("signalled", signalled)
+    yield values
+    OmegaConf.clear_resolver("signalled")
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_what_is_composed_is_composed_to_its_end(tmp_path: Path, resolved: list[int], sweep: list[str]) -> None:
+    folders = [f"hydra.run.dir={tmp_path}/records/run", f"hydra.sweep.dir={tmp_path}/records"]
+    assert main([*sweep, *QUADRATIC, "seed=${signalled:5}", *folders]) == EXIT_INTERRUPTED
+    assert set(resolved) == {5}
+    assert not (tmp_path / "records").exists()
