@@ -1,4 +1,4 @@
-"""Signals that come while Hydra composes: they wait, as OmegaConf in the midst of a change does not stand an exception."""
+"""Signals that come while Hydra composes: they wait, as OmegaConf makes another error of an exception in its midst."""
 
 from __future__ import annotations
 
