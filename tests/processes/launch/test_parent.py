@@ -29,7 +29,7 @@ HOOKED = """
 import os, signal, sys, threading
 from dsgd.host.signals import STOP_SIGNALS, Interruption
 for number in STOP_SIGNALS:
-    signal.signal(number, Interruption())
+    signal.signal(number, Interruption(is_armed=True))
 hooks = [lambda: signal.raise_signal(signal.SIGTERM)]
 os.register_at_fork(after_in_parent=lambda: hooks and hooks.pop()())
 """
