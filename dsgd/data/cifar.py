@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.data.partition import Partition, check_share
+from dsgd.data.validation import Validation
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ LAYOUT = {
 
 
 @dataclass(frozen=True)
-class Cifar:
+class Cifar(Validation):
     """Photographs of 32 x 32 pixels in 10 or 100 classes; 50,000 for training and 10,000 for test in the full files."""
 
     classes: int = 10
@@ -39,6 +40,7 @@ class Cifar:
     augment: bool = True  # shift by up to 4 pixels and mirror at random, as He et al. 2015 do
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.classes not in LAYOUT:
             raise ValueError(f"classes must be 10 or 100, got {self.classes}")
 
@@ -48,16 +50,16 @@ class Cifar:
 
     def train_samples(self, nodes: int) -> int:
         """Count the samples in the training files, read once. Raises ValueError if they are missing or damaged."""
-        return self._train_samples
+        return self.kept(self._train_samples)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self._train_samples, nodes, batch_size)
+        check_share(self.kept(self._train_samples), nodes, batch_size)
         self._read(test=True)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         from dsgd.data.classification import Classification
 
-        train, test = self._read(test=False), self._read(test=True)
+        train, test = self.arrays(self._read(test=False), self._read(test=True))
         partition = Partition(len(train[0]), nodes, batch_size, seed)
         return Classification(train, test, self.classes, partition, dtype, self.augment)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsgd.data.partition import Partition, check_share
+from dsgd.data.validation import Validation
 from dsgd.streams import stream
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TRAIN, TEST = 1437, 360
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Validation):
     """10 classes, 1,437 training and 360 test images; the split is the same in every run."""
 
     @property
@@ -36,10 +37,10 @@ class Digits:
         return 10
 
     def train_samples(self, nodes: int) -> int:
-        return TRAIN
+        return self.kept(TRAIN)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(TRAIN, nodes, batch_size)
+        check_share(self.kept(TRAIN), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         from dsgd.data.classification import Classification
@@ -48,7 +49,8 @@ class Digits:
         images = images.reshape(-1, 1, 8, 8)
         order = stream("digits split").permutation(TRAIN + TEST)  # of all runs: results must be comparable
         train, test = ((images[part], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
-        return Classification(train, test, self.classes, Partition(TRAIN, nodes, batch_size, seed), dtype)
+        train, test = self.arrays(train, test)
+        return Classification(train, test, self.classes, Partition(len(train[1]), nodes, batch_size, seed), dtype)
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:

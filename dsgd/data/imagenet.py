@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from dsgd.data.images import SIDE
 from dsgd.data.images.decode import DECODERS, MAX_PIXELS, choose_decoder
 from dsgd.data.images.generate import Generated, default_folder
-from dsgd.data.images.layout import Layout, find_images
+from dsgd.data.images.layout import Layout, choose_images, find_images
 from dsgd.data.partition import Partition, check_share
+from dsgd.data.validation import Validation
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ def _check_options(decoder: str, max_pixels: int, on_error: str, workers: int | 
 
 
 @dataclass(frozen=True)
-class ImageNet:
+class ImageNet(Validation):
     """Photographs in train/ and val/, as inputs of 3 x 224 x 224 with the standard augmentation."""
 
     path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
@@ -51,6 +52,7 @@ class ImageNet:
     workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_options(self.decoder, self.max_pixels, self.on_error, self.workers)
 
     @property
@@ -63,19 +65,23 @@ class ImageNet:
         return len(self._layout.classes)
 
     def train_samples(self, nodes: int) -> int:
-        """Count the training images in the folder. Raises ValueError."""
-        return len(self._layout.train.labels)
+        """Count the images in the folder that are trained on. Raises ValueError."""
+        return self.kept(len(self._layout.train.labels))
 
     def check(self, nodes: int, batch_size: int) -> None:
         choose_decoder(self.decoder)
-        check_share(len(self._layout.train.labels), nodes, batch_size)
+        check_share(self.train_samples(nodes), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
         from dsgd.data.images.loader import Images
 
-        partition = Partition(len(self._layout.train.labels), nodes, batch_size, seed)
+        whole = self._layout
+        train, test = self.parts(whole.train, whole.test, choose_images, len(whole.train.labels))
+        partition = Partition(len(train.labels), nodes, batch_size, seed)
         decoder = choose_decoder(self.decoder)
-        return Images(self._layout, partition, dtype, decoder, self.max_pixels, self.on_error, self.workers)
+        return Images(
+            Layout(train, test, whole.classes), partition, dtype, decoder, self.max_pixels, self.on_error, self.workers
+        )
 
     @cached_property
     def _layout(self) -> Layout:
@@ -83,7 +89,7 @@ class ImageNet:
 
 
 @dataclass(frozen=True)
-class ImageNetLike:
+class ImageNetLike(Validation):
     """Generated JPEG files with the sizes and folders of ImageNet's; made once, on first use, then kept."""
 
     classes: int = 10
@@ -98,6 +104,7 @@ class ImageNetLike:
     workers: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16), ("seed", 0)):
             if getattr(self, key) < least:
                 raise ValueError(f"{key} must be >= {least}, got {getattr(self, key)}")
@@ -115,7 +122,7 @@ class ImageNetLike:
         return SHAPE
 
     def train_samples(self, nodes: int) -> int:
-        return self.classes * self.samples_per_class
+        return self.kept(self.classes * self.samples_per_class)
 
     def check(self, nodes: int, batch_size: int) -> None:
         choose_decoder(self.decoder)
@@ -127,7 +134,8 @@ class ImageNetLike:
             count = self.classes * (self.samples_per_class + self.test_per_class)
             print(f"data: generating {count} images in {self.folder}, once", file=sys.stderr)
             self._images.make(self.folder)
-        found = ImageNet(str(self.folder), self.decoder, self.max_pixels, self.on_error, self.workers)
+        options = (self.decoder, self.max_pixels, self.on_error, self.workers)
+        found = ImageNet(str(self.folder), *options, validation=self.validation, evaluate=self.evaluate)
         return found.load(nodes, batch_size, seed, dtype)
 
     @property

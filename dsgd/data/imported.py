@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dsgd.data.partition import Partition, check_share
+from dsgd.data.validation import Validation
 from dsgd.user_code import call_by_path
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ImportedData:
+class ImportedData(Validation):
     """The two data sets that the function at `target` returns when it is called with the arguments."""
 
     target: str  # package.module.function
@@ -25,6 +26,7 @@ class ImportedData:
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.classes < 2:
             raise ValueError(f"classes must be >= 2, got {self.classes}")
 
@@ -34,17 +36,18 @@ class ImportedData:
         return tuple(self._first.shape)
 
     def train_samples(self, nodes: int) -> int:
-        """Length of the training set. Calls the target. Raises ValueError."""
-        return len(self._sets[0])
+        """Count the samples to train on. Calls the target. Raises ValueError."""
+        return self.kept(len(self._sets[0]))
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(len(self._sets[0]), nodes, batch_size)
+        check_share(self.kept(len(self._sets[0])), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Items:
-        from dsgd.data.items import Items
+        from dsgd.data.items import ChosenSamples, Items
 
-        partition = Partition(len(self._sets[0]), nodes, batch_size, seed)
-        return Items(self._name, *self._sets, self.classes, self.input_shape, partition, dtype)
+        train, test = self.parts(*self._sets, ChosenSamples, len(self._sets[0]))
+        partition = Partition(len(train), nodes, batch_size, seed)
+        return Items(self._name, train, test, self.classes, self.input_shape, partition, dtype)
 
     @property
     def _name(self) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -27,6 +28,20 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> tuple[Any, int]:
         """Return the input, a tensor or array of the same shape for every index, and the label, from 0."""
         ...
+
+
+@dataclass(frozen=True)
+class ChosenSamples:
+    """Some samples of a map-style data set. indices: of them in it."""
+
+    samples: Samples
+    indices: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.samples[int(self.indices[index])]
 
 
 def read_sample(name: str, samples: Samples, index: int, classes: int) -> tuple[Tensor, int]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsgd.data.partition import Partition, check_share
+from dsgd.data.validation import Validation
 from dsgd.streams import stream
 
 MOST_RESOLUTION = 1024
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shapes:
+class Shapes(Validation):
     """Images [channels, resolution, resolution] of the first `classes` kinds of `KINDS`, equally many of each."""
 
     resolution: int = 16  # pixels of a side
@@ -36,6 +37,7 @@ class Shapes:
     seed: int = 0  # of the images; the seed of the run only orders them
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 8 <= self.resolution <= MOST_RESOLUTION:
             raise ValueError(f"resolution must be in [8, {MOST_RESOLUTION}], got {self.resolution}")
         if not 2 <= self.classes <= len(KINDS):
@@ -58,17 +60,18 @@ class Shapes:
         return (self.channels, self.resolution, self.resolution)
 
     def train_samples(self, nodes: int) -> int:
-        return self.train_size
+        return self.kept(self.train_size)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.train_size, nodes, batch_size)
+        check_share(self.kept(self.train_size), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         from dsgd.data.classification import Classification
 
         train = self.draw(self.train_size, stream("shapes", self.seed, 0))
         test = self.draw(self.test_size, stream("shapes", self.seed, 1))
-        return Classification(train, test, self.classes, Partition(self.train_size, nodes, batch_size, seed), dtype)
+        train, test = self.arrays(train, test)
+        return Classification(train, test, self.classes, Partition(len(train[1]), nodes, batch_size, seed), dtype)
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return `count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""

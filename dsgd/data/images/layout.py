@@ -50,6 +50,26 @@ class Folder:
         return os.path.join(self.folder, os.fsdecode(self.names[sample]))
 
 
+@dataclass(frozen=True, eq=False)
+class ChosenImages:
+    """Some images of a split. indices: of them in it."""
+
+    source: ImageSource
+    indices: np.ndarray
+    labels: np.ndarray  # [n] int64
+
+    def place(self, sample: int) -> Place:
+        return self.source.place(int(self.indices[sample]))
+
+    def name(self, sample: int) -> str:
+        return self.source.name(int(self.indices[sample]))
+
+
+def choose_images(source: ImageSource, indices: np.ndarray) -> ImageSource:
+    """Return some images of a split. indices: of them in it."""
+    return ChosenImages(source, indices, source.labels[indices])
+
+
 @dataclass(frozen=True)
 class Layout:
     """Both splits. classes: their names; the label of a sample is a position in it."""

@@ -1,0 +1,117 @@
+"""Training samples that are held out: never trained on, and all that is evaluated where options are chosen by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dsgd.data import Digits, Shapes
+from dsgd.data.imagenet import ImageNetLike
+from dsgd.data.imported import ImportedData
+from dsgd.data.protocols import evaluation_batches
+from dsgd.data.validation import Validation
+
+
+class Numbered(torch.utils.data.Dataset):
+    """Inputs that are the sample's number; those from `first` on, of which the test set's may not be read."""
+
+    def __init__(self, first: int, count: int, readable: bool = True) -> None:
+        self.first, self.count, self.readable = first, count, readable
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        assert self.readable, "a test sample was read"
+        return torch.tensor([float(self.first + index)]), index % 2
+
+
+def numbered(readable: bool = True) -> tuple[Numbered, Numbered]:
+    return Numbered(0, 50), Numbered(1000, 20, readable)
+
+
+def evaluated(config: Any, nodes: int = 2) -> torch.Tensor:
+    data = config.load(nodes, 5, 0, torch.float64)
+    return torch.cat([inputs for inputs, _ in evaluation_batches(data, test=True)]).flatten(1)
+
+
+def trained(config: Any, nodes: int = 2) -> torch.Tensor:
+    """Return all samples of the first epoch."""
+    data = config.load(nodes, 5, 0, torch.float64)
+    steps = config.train_samples(nodes) // nodes // 5
+    return torch.cat([data.batch(rank, step)[0] for rank in range(nodes) for step in range(steps)]).flatten(1)
+
+
+def rows(samples: torch.Tensor) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in samples.tolist()}
+
+
+def test_the_parts_are_disjoint_complete_and_the_same_in_every_run() -> None:
+    kept, held_out = Validation(validation=0.1).indices(1437)
+    assert (len(kept), len(held_out)) == (1293, 144)
+    assert np.array_equal(np.sort(np.concatenate([kept, held_out])), np.arange(1437))
+    again, _ = Validation(validation=0.1, evaluate="validation").indices(1437)
+    assert np.array_equal(kept, again)
+
+
+def test_no_test_sample_is_read_where_options_are_chosen() -> None:
+    path = f"{__name__}.numbered"
+    arguments = {"readable": False}
+    config = ImportedData(path, 2, arguments, validation=0.2, evaluate="validation")
+    assert rows(evaluated(config)).isdisjoint(rows(trained(config)))
+    assert len(evaluated(config)) == 10
+    assert config.train_samples(2) == 40
+    with pytest.raises(Exception, match="a test sample was read"):
+        evaluated(ImportedData(path, 2, arguments, validation=0.2))
+
+
+@pytest.mark.parametrize("config", [Digits, lambda **options: Shapes(resolution=8, train_size=200, **options)])
+def test_what_is_held_out_is_evaluated_and_not_trained_on(config: Any) -> None:
+    chosen, reported = config(validation=0.2, evaluate="validation"), config(validation=0.2)
+    held_out = evaluated(chosen)
+    assert len(held_out) == round(0.2 * config().train_samples(1))
+    assert rows(held_out).isdisjoint(rows(trained(chosen)))
+    assert torch.equal(trained(chosen), trained(reported))
+    assert len(evaluated(reported)) == len(evaluated(config()))
+
+
+def test_images_on_disk_are_held_out_by_their_files(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "classes": 2,
+        "samples_per_class": 10,
+        "test_per_class": 2,
+        "side": 32,
+        "path": str(tmp_path / "images"),
+    }
+    config = ImageNetLike(**sizes, workers=1, validation=0.2, evaluate="validation")
+    assert config.train_samples(1) == 16
+    assert len(evaluated(config, nodes=1)) == 4
+    assert len(evaluated(ImageNetLike(**sizes, workers=1), nodes=1)) == 4
+    data = config.load(1, 4, 0, torch.float64)
+    names = {data.layout.train.name(i) for i in range(16)}
+    assert names.isdisjoint(data.layout.test.name(i) for i in range(4))
+    assert all("/train/" in data.layout.test.name(i) for i in range(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"validation": 1.0}, "validation must be in [0, 1), got 1.0"),
+        ({"validation": -0.1}, "validation must be in [0, 1), got -0.1"),
+        ({"evaluate": "validation"}, "evaluate must be test with data.validation=0, got validation"),
+        ({"evaluate": "train", "validation": 0.1}, "evaluate must be one of test, validation, got 'train'"),
+    ],
+)
+def test_what_cannot_be_held_out_is_refused(options: dict[str, object], line: str) -> None:
+    with pytest.raises(ValueError, match=line.replace("[", r"\[").replace(")", r"\)")):
+        Digits(**options)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.9999])
+def test_both_parts_must_have_a_sample(share: float) -> None:
+    with pytest.raises(ValueError, match=r"data\.validation must hold out at least one of 1437 training samples"):
+        Digits(validation=share).check(1, 1)
