@@ -104,6 +104,19 @@ def curve_styles(gathered: Sequence[Series]) -> list[dict[str, Any]]:
     return [curve_style(known.index(owner), variants.index(rest)) for owner, rest in zip(owners, rests, strict=True)]
 
 
+def named_styles(algorithms: Sequence[str], variants: Sequence[str], lines: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a style for each curve: the colour is its algorithm's, the line style belongs to its value of `lines`, the
+    smallest solid, and the marker tells the variants of an algorithm apart."""
+    known, values = list(dict.fromkeys([*_ALGORITHMS, *algorithms])), sorted({*lines})
+    pairs = sorted({*zip(algorithms, variants, strict=True)})
+    styles = []
+    for algorithm, variant, line in zip(algorithms, variants, lines, strict=True):
+        place = [other for owner, other in pairs if owner == algorithm].index(variant)
+        marker = _MARKERS[(known.index(algorithm) + 5 * place) % len(_MARKERS)]
+        styles.append(curve_style(known.index(algorithm), values.index(line)) | {"marker": marker})
+    return styles
+
+
 def curve_style(algorithm: int, variant: int) -> dict[str, Any]:
     """Return colour, line style and marker of the variant-th configuration of an algorithm."""
     return {

@@ -1,0 +1,35 @@
+"""Write what a contest shows: the verdict, the table and the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dsgd.report.contest import Contender, contest
+from dsgd.report.contest_figure import contest_figure
+from dsgd.report.contest_table import contest_table
+from dsgd.report.contest_verdict import contest_verdict
+from dsgd.report.style import drawing, save
+
+
+def write_contest(
+    contenders: Sequence[Contender],
+    out: Path,
+    price: float | None = None,
+    width: str = "wide",
+    formats: Sequence[str] = ("png", "svg", "pdf"),
+) -> str:
+    """Write `contest.csv`, `.md` and `.tex`, the figure `contest` in each format, and `verdict.txt` into an existing
+    folder. price: of a node for an hour. width: of style.WIDTHS.
+
+    Returns the verdict; `contest_table(contest(contenders), price)` is the table to print. Raises ValueError for
+    contenders that cannot be compared, OSError for files that cannot be written."""
+    found = contest(contenders)
+    text = contest_verdict(found)
+    (out / "verdict.txt").write_text(text + "\n", encoding="utf-8")
+    contest_table(found, price).write(out / "contest")
+    with drawing(width):
+        figure = contest_figure(found)
+        for kind in formats:
+            save(figure, out / f"contest.{kind}")
+    return text

@@ -1,0 +1,130 @@
+"""Make the table of a contest: one row per contender, soonest first, with what tuning it took and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import Contender, Contest, Standing
+from dsgd.report.fields import field_value
+from dsgd.report.interval import Estimate, estimate, interval_note
+from dsgd.report.labels import clock_text, differing_settings, status_note, time_notes
+from dsgd.report.layout import Cell, ReportTable, exact
+
+UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
+_OTHERS: dict[str, tuple[str, float]] = {
+    "idle (%)": ("idle_fraction_mean", 100),
+    "sent per node (MB)": ("bytes_sent_per_node", 1e-6),
+}
+_CSV_FIELDS = ("test_accuracy", "test_loss", "time_s", "bytes_sent_per_node", "idle_fraction_mean")
+
+
+def contest_table(found: Contest, price: float | None = None) -> ReportTable:
+    """Return the table of a contest. price: of a node for an hour, in any currency; then the cost to the target, too.
+
+    In the CSV file each run has a line, with every key in which configurations differ."""
+    order, timed = found.standings, found.goal.level is not None
+    columns: dict[str, list[Cell]] = {"contender": [one.name for one in order]}
+    columns["time to target (s)" if timed else "loss"] = [one.score for one in order]
+    if len(order) > 1:
+        columns["times the first's"] = [_ratio_cell(one.ratio) for one in order]
+    status = [status_note(one.contender.runs).strip(" ()") or "completed" for one in order]
+    if set(status) != {"completed"}:
+        columns["status"] = list(status)
+    heading, texts = _tuned([one.contender for one in order])
+    columns |= _measured(order, {"test accuracy": ("test_accuracy", 1)})
+    columns |= {heading: list(texts)} if heading else {}
+    if timed and price is not None:
+        columns["cost"] = list(_costs(found, price))
+    columns["tuning runs"] = [one.contender.spent for one in order]
+    columns |= _measured(order, _OTHERS)
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    text_columns = frozenset({"contender", "status", heading})
+    return ReportTable(list(columns), text_columns, rows, _csv_rows(found, price), caption(found, price))
+
+
+def caption(found: Contest, price: float | None = None) -> str:
+    """Say which clock and target, what the intervals are, what ratios are of, and how costs are computed."""
+    first, clock = found.standings[0], clock_text(found.runs)
+    parts = [f"times: {clock} time"] * bool(clock)
+    parts += [f"target: {found.goal.text}, reached for good"] if found.goal.level is not None else ["no target"]
+    lines = ["; ".join([*parts, *time_notes(found.runs)]), interval_note([found.seeds])]
+    if len(found.standings) > 1:
+        lines.append(f"times the first's: paired by seed with {first.name}; not distinguishable where it holds 1")
+    if found.goal.level is not None and price is not None:
+        pairs = zip(_costs(found, price), found.standings, strict=True)
+        least, cheapest = min(((cost.median, one.name) for cost, one in pairs), key=lambda pair: pair[0])
+        least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
+        lines.append(f"cost: nodes × hours to the target × {price:g} per node and hour{least_text}")
+    return "\n".join(line for line in lines if line)
+
+
+def _ratio_cell(ratio: Estimate) -> Cell:
+    return UNDECIDED if math.isnan(ratio.median) else ratio
+
+
+def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -> dict[str, list[Cell]]:
+    """Return columns of fields that some run has, by their headings. fields: with the factor to the heading's unit."""
+    columns = {
+        heading: [estimate([factor * _field(run, field) for run in one.contender.runs]) for one in order]
+        for heading, (field, factor) in fields.items()
+    }
+    return {heading: list(cells) for heading, cells in columns.items() if any(cell.count for cell in cells)}
+
+
+def _field(run: Run, name: str) -> float:
+    if name == "bytes_sent_per_node":
+        return number(run.final("bytes_sent_total")) / (run.nodes or math.nan)
+    return field_value(run, name)
+
+
+def _scored(one: Standing) -> list[tuple[Run, float]]:
+    return list(zip(one.contender.runs, one.scores, strict=True))
+
+
+def _costs(found: Contest, price: float) -> list[Estimate]:
+    """Return the cost to the target of each contender, in the order of the standings."""
+    return [estimate([_cost(run, seconds, price) for run, seconds in _scored(one)]) for one in found.standings]
+
+
+def _cost(run: Run, seconds: float, price: float) -> float:
+    return number(run.nodes) * seconds / 3600 * price
+
+
+def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
+    """Return heading and cells of what tuning chose and the range of the first key that works: `0.2 (0.1–0.4)`."""
+    keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
+    if not keys:
+        return "", []
+    short: Callable[[str], str] = lambda key: key.rpartition(".")[2]  # noqa: E731
+    alone = len(keys) == 1
+    texts = []
+    for one in contenders:
+        works = f" ({one.works[0]:g}–{one.works[1]:g})" if one.works else ""
+        parts = [f"{short(key)}=" * (not alone) + _plain(value) for key, value in one.chosen.items()]
+        texts.append(", ".join([part + works * (i == 0) for i, part in enumerate(parts)]) or "-")
+    return f"{short(keys[0]) if alone else 'chosen'} (works)", texts
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _csv_rows(found: Contest, price: float | None) -> list[list[Any]]:
+    scored = [(one, run, seconds) for one in found.standings for run, seconds in _scored(one)]
+    settings = differing_settings([run for _, run, _ in scored])
+    keys = list(dict.fromkeys(key for one in found.standings for key in one.contender.chosen if key not in settings))
+    timed = found.goal.level is not None
+    costs = ["cost"] if timed and price is not None else []
+    head = ["contender", "folder", "status", "clock", "target", "time_to_target_s" if timed else "loss"]
+    lines: list[list[Any]] = [[*head, *costs, *settings, *keys, "works_low", "works_high", "tuning_runs", *_CSV_FIELDS]]
+    for i, (one, run, value) in enumerate(scored):
+        described = [one.name, str(run.folder), run.outcome, run.clock or "", exact(number(found.goal.level))]
+        cost = [exact(_cost(run, value, price))] if timed and price is not None else []
+        chosen = [texts[i] for texts in settings.values()] + [str(one.contender.chosen.get(key, "")) for key in keys]
+        works = [exact(end) for end in one.contender.works or (math.nan, math.nan)]
+        measured = [exact(_field(run, field)) for field in _CSV_FIELDS]
+        lines.append([*described, exact(value), *cost, *chosen, *works, one.contender.spent, *measured])
+    return lines

@@ -1,0 +1,170 @@
+"""Say in two sentences who won a contest, by how much, who cannot be told apart, and who never got there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dsgd.record.reader import number
+from dsgd.report.contest import FEWEST_SEEDS, Contest, Standing, distinguishable
+from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate
+from dsgd.report.labels import status_note
+
+MOST_NAMES = 4  # of a list; the table has the others
+
+
+def contest_verdict(found: Contest) -> str:
+    """Return one or two sentences: who is first, and what is to be known of the others. Times are medians over seeds,
+    ratios are paired and have their interval in brackets."""
+    sentences = [_first(found) + _caution(found), _others(found)]
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)
+
+
+def times(ratio: Estimate) -> str:
+    """Return `1.7 (1.5–2.0) times` for a ratio whose interval lies above 1; empty where it has no finite part."""
+    if math.isinf(ratio.low):
+        return ""
+    if not math.isfinite(ratio.median):
+        return f"at least {_decimals([ratio.low])[0]} times"
+    if math.isinf(ratio.high):
+        low, middle = _decimals([ratio.low, ratio.median])
+        return f"{middle} ({low} or more) times"
+    low, middle, high = _decimals([ratio.low, ratio.median, ratio.high])
+    return f"{middle} times" if low == high else f"{middle} ({low}–{high}) times"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return `a`, `a and b`, `a, b and c`; of more than MOST_NAMES the first, and how many others."""
+    shown = [in_sentence(name) for name in names]
+    if len(shown) > MOST_NAMES:
+        shown = [*shown[: MOST_NAMES - 1], f"{len(shown) - MOST_NAMES + 1} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def in_sentence(name: str) -> str:
+    """Return `gossip (tau=10, 16 nodes)` for `gossip, tau=10, 16 nodes`, whose commas would be those of a list."""
+    head, _, rest = name.partition(", ")
+    return f"{head} ({rest})" if rest else head
+
+
+def _caution(found: Contest) -> str:
+    """Say that there are too few seeds; empty where there are enough, and for one contender."""
+    if found.seeds >= FEWEST_SEEDS or len(found.standings) == 1:
+        return ""
+    if found.seeds == 1:
+        return "; one seed decides nothing"
+    enough = next(count for count in range(FEWEST_SEEDS, 99) if coverage(count) >= CONFIDENCE)
+    confidence = f"confidence {coverage(found.seeds):.0%}, {coverage(enough):.0%} with {enough}"
+    return f"; {found.seeds} seeds decide little ({confidence})"
+
+
+def _first(found: Contest) -> str:
+    first, *others = found.standings
+    if math.isinf(first.score.median):
+        return _nobody(found)
+    timed, goal = found.goal.level is not None, found.goal.text
+    name, value = in_sentence(first.name), _value(found, first)
+    if not others:
+        reaches = f"reaches {goal} after {value}" if timed else f"ends with a loss of {value}"
+        some = f" (on {_share(first)})" if first.missed else ""
+        return f"{name} {reaches}{some}; there is nothing to compare it with"
+    if tied := [one.name for one in others if not one.behind]:
+        what = f"shortest median time to {goal}" if timed else "lowest median loss at the end"
+        nobody = len(tied) == len(others) > 1
+        rivals = f"none of the {len(others)} others can" if nobody else f"{listed(tied)} cannot"
+        return f"{name} has the {what}, {value}, but {rivals} be told apart from it"
+    near = others[0]
+    factor, rival = times(near.ratio), in_sentence(near.name)
+    if math.isinf(near.score.median) and not factor:
+        mostly = " on most seeds" if any(one.missed < found.seeds for one in others) or first.missed else ""
+        what = f"reaches {goal}{mostly}, after" if timed else f"ends with a loss{mostly}, of"
+        return f"Only {name} {what} {value}"
+    if timed:
+        return f"{name} reaches {goal} first, after {value}, {f'{factor} as soon as' if factor else 'before'} {rival}"
+    return (
+        f"{name} ends with the lowest loss, {value}; that of {rival} is {f'{factor} as high' if factor else 'higher'}"
+    )
+
+
+def _nobody(found: Contest) -> str:
+    first, *others = found.standings
+    name, reached = in_sentence(first.name), found.seeds - first.missed
+    does = f"reaches {found.goal.text}" if found.goal.level is not None else "ends with a loss"
+    if not others:
+        return f"{name} {does} on {reached} of {found.seeds} seeds" if reached else f"{name} never {does}"
+    if reached:
+        return f"None of the {len(found.standings)} contenders {does} on most seeds; {name} does on {_share(first)}"
+    accuracy = estimate([number(run.final("test_accuracy")) for run in first.contender.runs]).median
+    nearest = found.goal.of == "accuracy" and accuracy < (found.goal.level or 0.0)
+    near = f"; {name} ends nearest to it, at {accuracy:.3g}" if nearest else ""
+    return f"None of the {len(found.standings)} contenders {does}{near}"
+
+
+def _others(found: Contest) -> str:
+    """Return the second sentence: who leads those behind a tie, ties among those behind, and who missed the goal."""
+    others = found.standings[1:]
+    if not others:
+        return ""
+    behind = [one for one in others if one.behind]
+    clauses = []
+    if 0 < len(behind) < len(others) and (factor := times(behind[0].ratio)):
+        takes = f"takes {factor} as long" if found.goal.level is not None else f"has {factor} its loss"
+        clauses.append(f"{in_sentence(behind[0].name)} {takes}")
+    clauses += [f"{listed(names)} cannot be told apart" for names in _ties([one for one in behind if not one.missed])]
+    return "; ".join([*clauses, *_missed(found)])
+
+
+def _ties(behind: Sequence[Standing]) -> list[list[str]]:
+    """Gather neighbours of the order, none of whom can be told apart from any other of its group; groups of one are
+    left out."""
+    groups: list[list[Standing]] = []
+    for one in behind:
+        if groups and not any(distinguishable(one, other) for other in groups[-1]):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return [[one.name for one in group] for group in groups if len(group) > 1]
+
+
+def _missed(found: Contest) -> list[str]:
+    """Return a clause for each way in which contenders did not get there: never, on some seeds, diverged, collapsed."""
+    nobody = math.isinf(found.standings[0].score.median)
+    groups: dict[tuple[int, str], list[str]] = {}
+    for place, one in enumerate(found.standings):
+        told = nobody and place == 0 and one.missed < found.seeds  # the first sentence has its number of seeds
+        note = status_note(one.contender.runs)
+        if (one.missed and not told and not (nobody and one.missed == found.seeds)) or note:
+            groups.setdefault((one.missed, note), []).append(one.name)
+    return [f"{listed(names)} {_how(found, missed, len(names) > 1)}{note}" for (missed, note), names in groups.items()]
+
+
+def _how(found: Contest, missed: int, several: bool) -> str:
+    """Return what follows the name of who missed the goal on so many seeds: `never reaches it`."""
+    if not missed:
+        return f"{'have' if several else 'has'} runs that did not complete"
+    verb = ("reach" if several else "reaches") if found.goal.level is not None else ("end" if several else "ends")
+    what = "it" if found.goal.level is not None else "with a loss to compare"
+    if missed == found.seeds:
+        return f"never {verb} {what}"
+    return f"{verb} {what} on {found.seeds - missed} of {found.seeds} seeds only"
+
+
+def _share(one: Standing) -> str:
+    return f"{len(one.scores) - one.missed} of {len(one.scores)} seeds"
+
+
+def _value(found: Contest, one: Standing) -> str:
+    """Return the median score with three digits and its unit."""
+    value = one.score.median
+    text = f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+    return f"{text} s" if found.goal.level is not None else text
+
+
+def _decimals(values: Sequence[float]) -> list[str]:
+    """Write ascending ratios with the same decimals: two digits of the smallest, and so many that what is above 1
+    does not read 1."""
+    if values[-1] >= 1e4:
+        return [f"{value:.2g}" for value in values]
+    wanted = range(0 if values[0] >= 10 else 1, 4)
+    decimals = next((count for count in wanted if float(f"{values[0]:.{count}f}") > 1), 4)
+    return [f"{value:.{decimals}f}" for value in values]

@@ -1,0 +1,198 @@
+"""Map who wins over one or two keys: a what-if map, with the winner's lead in each cell, and its table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from dsgd.report.contest import Contest
+from dsgd.report.interval import Estimate
+from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.selection import in_order
+from dsgd.report.style import WIDTHS, add_legend, annotate, drawing, named_styles, panels, save, wrapped
+
+NOBODY = "nobody"
+_EMPTY = "#eeeeee"  # of a cell where nobody wins
+_LETTER = 0.54 / 72  # inches of a letter per point
+_SMALLEST = 4.5  # points of the letters in a cell
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """Say who wins at one place of a map. values: of its one or two keys. winner, algo: name and algorithm of the
+    winner, empty for nobody. ratio: of the second's score to the winner's, infinite where nobody else got there.
+
+    measured: False for what was derived from other runs."""
+
+    values: Mapping[str, Any]
+    winner: str
+    algo: str
+    ratio: Estimate
+    measured: bool
+
+    @property
+    def tie(self) -> bool:
+        """Check that the winner is not distinguishable from the second."""
+        return bool(self.winner) and not self.ratio.low > 1
+
+    @property
+    def lead(self) -> str:
+        """Return `1.7×`, and `1.7× ○` if it is derived; `alone` where nobody else got there."""
+        ratio = self.ratio.median
+        text = "" if not self.winner or math.isnan(ratio) else "alone" if math.isinf(ratio) else f"{ratio:.3g}×"
+        return text if self.measured else f"{text} ○".strip()
+
+
+def map_cell(values: Mapping[str, Any], found: Contest, measured: bool = True) -> MapCell:
+    """Return the cell of a contest. The second is who cannot be told apart from the first, if there is such a one."""
+    first, *others = found.standings
+    if math.isinf(first.score.median):
+        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), measured)
+    rivals = [one for one in others if not one.behind] or others
+    alone = Estimate(math.inf, math.inf, math.inf, found.seeds)
+    return MapCell(values, first.name, first.contender.algo, rivals[0].ratio if rivals else alone, measured)
+
+
+def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
+    """Draw the map: the colour is the winner's algorithm, the text the winner and its lead over the second; hatched
+    where they cannot be told apart, with a ring where the cell is derived. Raises ValueError unless all cells have the
+    same one or two keys, and a place of their own."""
+    x_key, y_key, places = _places(cells)
+    columns = in_order(x for x, _ in places)
+    rows = in_order(y for _, y in places)[::-1]  # the largest value on top, as on any axis
+    figure, (axes,) = panels(1)
+    inches, points = _size(figure, len(columns), len(rows))
+    owners = sorted({cell.algo for cell in cells if cell.winner})
+    styles = named_styles(owners, owners, [0] * len(owners))
+    colours = {algo: style["color"] for algo, style in zip(owners, styles, strict=True)}
+    for (x, y), cell in places.items():
+        _draw_cell(axes, columns.index(x), rows.index(y), cell, colours.get(cell.algo, _EMPTY), inches, points)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.set_xticks(range(len(columns)), [wrapped(text, 12) for text in columns])
+    axes.set_yticks(*([range(len(rows)), [wrapped(text, 12) for text in rows]] if y_key else [[]]))
+    axes.set_xlabel(x_key)
+    axes.set_ylabel(y_key)
+    return annotate(figure, [], [*_notes(cells), *notes], add_legend(figure, _legend(cells, colours)))
+
+
+def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
+    """Return a row per cell of the map, in the order of its keys."""
+    x_key, y_key, places = _places(cells)
+    keys = [key for key in (x_key, y_key) if key]
+    columns, lines = in_order(x for x, _ in places), in_order(y for _, y in places)
+    ordered = [((x, y), places[x, y]) for y in lines for x in columns if (x, y) in places]
+    heads = [*keys, "winner", "second, times the winner's", "told apart", "cell"]
+    rows: list[list[Cell]] = []
+    csv_rows: list[list[Any]] = [[*keys, "winner", "algo", "ratio", "low", "high", "distinguishable", "measured"]]
+    for place, cell in ordered:
+        where, known = list(place[: len(keys)]), not math.isnan(cell.ratio.median)
+        told = ("no" if cell.tie else "yes") if cell.winner else "-"
+        kind = "measured" if cell.measured else "derived"
+        rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", told, kind])
+        numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
+        csv_rows.append([*where, cell.winner, cell.algo, *numbers, told, str(cell.measured).lower()])
+    texts = frozenset({*keys, "winner", "told apart", "cell"})
+    return ReportTable(heads, texts, rows, csv_rows, caption, kept=len(keys) + 1)
+
+
+def write_map(
+    cells: Sequence[MapCell],
+    stem: Path,
+    width: str = "wide",
+    formats: Sequence[str] = ("png", "svg", "pdf"),
+    notes: Sequence[str] = (),
+) -> ReportTable:
+    """Write the map as `<stem>` in each format, and its table as `.csv`, `.md` and `.tex`; returns the table to print.
+
+    width: of style.WIDTHS. Raises ValueError as `map_figure` does, OSError for files that cannot be written."""
+    table = map_table(cells, "\n".join(notes))
+    with drawing(width):
+        figure = map_figure(cells, notes)
+        for kind in formats:
+            save(figure, stem.with_suffix(f".{kind}"))
+    table.write(stem)
+    return table
+
+
+def _places(cells: Sequence[MapCell]) -> tuple[str, str, dict[tuple[str, str], MapCell]]:
+    """Return the keys, the second maybe empty, and the cells by the text of their values."""
+    if not cells:
+        raise ValueError("a map must have a cell, got none")
+    keys = list(cells[0].values)
+    if len(keys) not in (1, 2):
+        raise ValueError(f"a map must have one or two keys, got {', '.join(keys) or 'none'}")
+    places: dict[tuple[str, str], MapCell] = {}
+    for cell in cells:
+        if set(cell.values) != set(keys):
+            raise ValueError(f"cells of a map must have the keys {', '.join(keys)}, got {', '.join(cell.values)}")
+        x, *y = (_text(cell.values[key]) for key in keys)
+        place = (x, y[0] if y else "")
+        if place in places:
+            raise ValueError(f"cells of a map must have places that differ, got {', '.join([x, *y])} twice")
+        places[place] = cell
+    return keys[0], keys[1] if len(keys) == 2 else "", places
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _size(figure: Figure, columns: int, rows: int) -> tuple[float, float]:
+    """Give the figure the size that its cells need; returns about how wide a cell is, and the points of letters."""
+    points = float(matplotlib.rcParams["font.size"])
+    most = float(matplotlib.rcParams["figure.figsize"][0])
+    fixed = any(page.fixed and page.inches == most for page in WIDTHS.values())
+    labels = 10 * _LETTER * points
+    figure.set_figwidth(most if fixed else min(most, max(5.0, labels + columns * 18 * _LETTER * points)))
+    figure.set_figheight(rows * 6 * _LETTER * points + labels)
+    return (figure.get_figwidth() - labels) / columns, points
+
+
+def _draw_cell(axes: Axes, x: int, y: int, cell: MapCell, colour: str, inches: float, points: float) -> None:
+    """Draw a cell; its letters become smaller where the longest word has no room. inches: its width."""
+    hatch = "////" if cell.tie else None
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5, hatch=hatch))
+    name = cell.winner.replace(" node", "\N{NO-BREAK SPACE}node") or NOBODY
+    longest = max(len(word) for word in [*name.split(" "), cell.lead])
+    size = max(_SMALLEST, min(0.9 * points, 0.9 * inches / (longest * _LETTER)))
+    text = "\n".join([wrapped(name, max(longest, int(0.9 * inches / (_LETTER * size)))), cell.lead]).strip()
+    ink = "#000000" if _is_light(colour) else "#ffffff"
+    behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if cell.tie else None
+    axes.text(x, y, text, color=ink, ha="center", va="center", fontsize=size, bbox=behind, clip_on=True)
+
+
+def _is_light(colour: str) -> bool:
+    return float(np.dot(to_rgb(colour), (0.299, 0.587, 0.114))) > 0.5
+
+
+def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, Artist]:
+    handles: dict[str, Artist] = {algo: Rectangle((0, 0), 1, 1, facecolor=colour) for algo, colour in colours.items()}
+    if not all(cell.winner for cell in cells):
+        handles[NOBODY] = Rectangle((0, 0), 1, 1, facecolor=_EMPTY)
+    if any(cell.tie for cell in cells):
+        handles["tie"] = Rectangle((0, 0), 1, 1, facecolor="#888888", edgecolor="white", hatch="////")
+    if not all(cell.measured for cell in cells):
+        handles["derived"] = Line2D([], [], linestyle="", marker="o", color="#000000", markerfacecolor="none")
+    return handles
+
+
+def _notes(cells: Sequence[MapCell]) -> list[str]:
+    """Return one line on what the texts of cells mean."""
+    parts = ["number: the second's time, or loss, over the winner's"] * any(cell.winner for cell in cells)
+    parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
+    parts += ["derived: not measured"] * (not all(cell.measured for cell in cells))
+    return ["; ".join(parts)] if parts else []

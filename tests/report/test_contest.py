@@ -1,0 +1,151 @@
+"""Contests: what is scored, in which order, and what the paired interval of a ratio is worth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.report.contest import Contender, contest, paired_ratio
+from dsgd.report.interval import CONFIDENCE, Estimate, coverage
+from tests.support.contenders import contender
+
+INF = math.inf
+
+
+def paired(count: int, ratio: float, noise: float, seed: int, trials: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """Times of two contenders, [trials, count]: what a seed does to both, and to each alone; log-normal, in s."""
+    draws = np.random.default_rng(seed).standard_normal((3, trials, count))
+    common, alone, other = np.exp(draws[0]), np.exp(noise * draws[1]), np.exp(noise * draws[2])
+    return ratio * common * alone, common * other
+
+
+def stated(count: int) -> float:
+    """The confidence of the interval from so many seeds, as interval_note has it."""
+    enough = [coverage(count, k) for k in range(count // 2) if coverage(count, k) >= CONFIDENCE]
+    return min(enough, default=coverage(count))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 6, 9, 15])
+def test_the_interval_of_the_ratio_holds_the_true_one_as_often_as_it_says(count: int):
+    """4,000 contests with a true ratio of 1.7: within 1.5 % (three standard errors) of the stated confidence."""
+    times, reference = paired(count, ratio=1.7, noise=0.2, seed=count)
+    found = [paired_ratio(list(one), list(other)) for one, other in zip(times, reference, strict=True)]
+    share = float(np.mean([one.low <= 1.7 <= one.high for one in found]))
+    print(f"{count} seeds: {share:.1%} of 4000 intervals hold the true ratio, {stated(count):.1%} stated")
+    assert abs(share - stated(count)) < 0.015
+
+
+def test_a_budget_that_cuts_runs_off_never_makes_the_interval_hold_less():
+    """A third of the times are beyond the budget; what the ratio would have been is held no less often than stated."""
+    times, reference = paired(6, ratio=1.7, noise=0.2, seed=1)
+    budget_s = float(np.quantile(np.concatenate([times, reference]), 0.67))
+    cut = [np.where(values > budget_s, INF, values) for values in (times, reference)]
+    found = [paired_ratio(list(one), list(other)) for one, other in zip(*cut, strict=True)]
+    assert float(np.mean([one.low <= 1.7 <= one.high for one in found])) >= coverage(6) - 0.008
+
+
+def test_equals_among_many_are_told_apart_more_often_but_hardly_ever_make_a_winner():
+    """The first is chosen by the same seeds, and each of the others has a chance of its own to look slower: with nine
+    seeds 4 % of contests of two and 23 % of contests of six equals name a difference that is none. A winner, which is
+    apart from all others, is found in 4 % and in less than 1 %."""
+    different, winner = {}, {}
+    for many in (2, 6):
+        draws = np.exp(0.2 * np.random.default_rng(many).standard_normal((1000, many, 9)))
+        behind = []
+        for times in draws:
+            first, *others = sorted(times.tolist(), key=lambda row: float(np.median(row)))
+            behind.append([paired_ratio(row, first).low > 1 for row in others])
+        different[many], winner[many] = sum(map(any, behind)), sum(map(all, behind))
+    print(f"of 1000 contests of 2 and of 6 equals: difference found in {different}, winner in {winner}")
+    assert different[2] == winner[2] < 0.06 * 1000
+    assert 0.18 * 1000 < different[6] < 0.28 * 1000
+    assert winner[6] < 0.01 * 1000
+
+
+def test_the_ratio_is_taken_seed_by_seed():
+    """What is slow on one seed for both does not widen the interval."""
+    assert paired_ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0]) == Estimate(2.0, 2.0, 2.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "reference", "wanted"),
+    [
+        ([INF, 3.0, 3.0], [1.0, 1.0, 2.0], Estimate(3.0, 1.5, INF, 3)),  # later than any time
+        ([1.0, 3.0, 3.0], [INF, 1.0, 2.0], Estimate(1.5, 0.0, 3.0, 3)),
+        ([INF, 3.0, 4.0], [INF, 1.0, 1.0], Estimate(math.nan, 0.0, INF, 3)),  # 3 or 4: nobody knows
+        ([INF, 3.0, 3.0], [INF, 1.0, 1.0], Estimate(3.0, 0.0, INF, 3)),
+        ([INF, INF], [INF, INF], Estimate(math.nan, 0.0, INF, 2)),
+        ([0.0, 0.0, 2.0], [0.0, 1.0, 0.0], Estimate(1.0, 0.0, INF, 3)),
+        ([1.0], [1.0], Estimate(1.0, 1.0, 1.0, 1)),
+    ],
+)
+def test_a_seed_that_neither_got_there_on_decides_nothing(
+    scores: list[float], reference: list[float], wanted: Estimate
+):
+    found = paired_ratio(scores, reference)
+    assert (found.low, found.high, found.count) == (wanted.low, wanted.high, wanted.count)
+    assert found.median == wanted.median or (math.isnan(found.median) and math.isnan(wanted.median))
+
+
+def test_contenders_are_sorted_by_their_median_time_and_compared_to_the_first():
+    found = contest([contender("sync", [30, 40, 20]), contender("easgd", [INF] * 3), contender("gossip", [10, 80, 10])])
+    assert [one.name for one in found.standings] == ["gossip", "sync", "easgd"]
+    first, second, last = found.standings
+    assert first.score == Estimate(10, 10, 80, 3)
+    assert first.ratio == Estimate(1, 1, 1, 3)
+    assert second.ratio == Estimate(2, 0.5, 3, 3)
+    assert last.ratio == Estimate(INF, INF, INF, 3)
+    assert [one.behind for one in found.standings] == [False, False, True]
+    assert [one.missed for one in found.standings] == [0, 0, 3]
+
+
+def test_a_median_and_pairs_that_contradict_each_other_are_no_difference():
+    """Sooner on eight of nine seeds, but later in the median: neither is behind."""
+    slow = [float(second) for second in range(1, 10)]
+    fast = [second - 0.1 if second != 4 else 100.0 for second in slow]
+    found = contest([contender("sync", slow), contender("gossip", fast)])
+    assert [one.name for one in found.standings] == ["sync", "gossip"]
+    assert found.standings[1].ratio.high < 1
+    assert not found.standings[1].behind
+
+
+def test_without_a_target_the_final_loss_counts_and_who_diverged_loses():
+    found = contest(
+        [contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, 0.1], target=None)],
+    )
+    assert found.goal.level is None
+    assert [one.scores for one in found.standings] == [[0.3, 0.2], [INF, 0.1]]
+    collapsed = contender("easgd", [0.1, 0.1], target=None, collapsed=True)
+    assert contest([collapsed]).standings[0].missed == 2
+
+
+def test_a_run_that_collapsed_or_diverged_after_its_target_has_not_reached_it():
+    for end in ({"collapsed": True}, {"status": "diverged"}):
+        assert contest([contender("sync", [20, 20], **end)]).standings[0].missed == 2
+
+
+def _on_seeds(one: Contender, seeds: list[int]) -> Contender:
+    runs = [replace(run, config=run.config | {"seed": seed}) for run, seed in zip(one.runs, seeds, strict=True)]
+    return replace(one, runs=runs)
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line():
+    sync, gossip = contender("sync", [1, 2]), contender("gossip", [1, 2])
+    wall = contender("gossip", [1, 2], clock="wall")
+    for contenders, message in (
+        ([], r"^contenders must be at least one, got none$"),
+        ([sync, sync], r"^contenders must have names that differ, got several times: sync$"),
+        ([sync, contender("gossip", [1])], r"^contender gossip must have the seeds \[0, 1\] of sync, got \[0\]$"),
+        ([sync, _on_seeds(gossip, [1, 0])], r"^contender gossip must have the seeds \[0, 1\] of sync, got \[1, 0\]$"),
+        ([replace(sync, runs=[])], r"^contender sync must have a run for each seed, got none$"),
+        (
+            [sync, contender("gossip", [1, 2], target=0.8)],
+            r"^contender gossip must have the target of sync, got a test",
+        ),
+        ([sync, wall], r"^contenders must have times of one clock, got virtual and wall$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            contest(contenders)
