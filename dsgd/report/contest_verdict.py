@@ -68,15 +68,16 @@ def _first(found: Contest) -> str:
         reaches = f"reaches {goal} after {value}" if timed else f"ends with a loss of {value}"
         some = f" (on {_share(first)})" if first.missed else ""
         return f"{name} {reaches}{some}; there is nothing to compare it with"
-    if tied := [one.name for one in others if not one.behind]:
+    rivals = [one for one in others if one.missed < found.seeds]
+    if tied := [one.name for one in rivals if not one.behind]:
         what = f"shortest median time to {goal}" if timed else "lowest median loss at the end"
-        nobody = len(tied) == len(others) > 1
-        rivals = f"none of the {len(others)} others can" if nobody else f"{listed(tied)} cannot"
-        return f"{name} has the {what}, {value}, but {rivals} be told apart from it"
-    near = others[0]
+        all_tied = len(tied) == len(others) > 1
+        those = f"none of the {len(others)} others can" if all_tied else f"{listed(tied)} cannot"
+        return f"{name} has the {what}, {value}, but {those} be told apart from it"
+    near = rivals[0] if rivals else others[0]
     factor, rival = times(near.ratio), in_sentence(near.name)
-    if math.isinf(near.score.median) and not factor:
-        mostly = " on most seeds" if any(one.missed < found.seeds for one in others) or first.missed else ""
+    if not rivals or (math.isinf(near.score.median) and not factor):
+        mostly = " on most seeds" if rivals or first.missed else ""
         what = f"reaches {goal}{mostly}, after" if timed else f"ends with a loss{mostly}, of"
         return f"Only {name} {what} {value}"
     if timed:
@@ -91,7 +92,8 @@ def _nobody(found: Contest) -> str:
     name, reached = in_sentence(first.name), found.seeds - first.missed
     does = f"reaches {found.goal.text}" if found.goal.level is not None else "ends with a loss"
     if not others:
-        return f"{name} {does} on {reached} of {found.seeds} seeds" if reached else f"{name} never {does}"
+        note = status_note(first.contender.runs)
+        return f"{name} {does} on {_share(first)} only{note}" if reached else f"{name} never {does}{note}"
     if reached:
         return f"None of the {len(found.standings)} contenders {does} on most seeds; {name} does on {_share(first)}"
     accuracy = estimate([number(run.final("test_accuracy")) for run in first.contender.runs]).median
@@ -105,9 +107,10 @@ def _others(found: Contest) -> str:
     others = found.standings[1:]
     if not others:
         return ""
-    behind = [one for one in others if one.behind]
+    rivals = [one for one in others if one.missed < found.seeds]
+    behind = [one for one in rivals if one.behind]
     clauses = []
-    if 0 < len(behind) < len(others) and (factor := times(behind[0].ratio)):
+    if 0 < len(behind) < len(rivals) and math.isfinite(behind[0].score.median) and (factor := times(behind[0].ratio)):
         takes = f"takes {factor} as long" if found.goal.level is not None else f"has {factor} its loss"
         clauses.append(f"{in_sentence(behind[0].name)} {takes}")
     clauses += [f"{listed(names)} cannot be told apart" for names in _ties([one for one in behind if not one.missed])]

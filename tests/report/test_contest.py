@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,8 @@ def test_without_a_target_the_final_loss_counts_and_who_diverged_loses():
 
 
 def test_a_run_that_collapsed_or_diverged_after_its_target_has_not_reached_it():
-    for end in ({"collapsed": True}, {"status": "diverged"}):
+    endings: tuple[dict[str, Any], ...] = ({"collapsed": True}, {"status": "diverged"})
+    for end in endings:
         assert contest([contender("sync", [20, 20], **end)]).standings[0].missed == 2
 
 

@@ -1,0 +1,156 @@
+"""The figure of a contest, by its data: rows, intervals, seeds, edges, styles."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
+
+from dsgd.report.contest import Contender, contest
+from dsgd.report.contest_figure import contender_styles, contest_figure
+from dsgd.report.contest_files import write_contest
+from dsgd.report.style import WIDTHS, curve_style, drawing
+from tests.support.contenders import contender
+
+INF = math.inf
+NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+
+
+def panels(contenders: list[Contender], width: str = "wide") -> list[Axes]:
+    """The panels of the figure, drawn without a warning."""
+    with drawing(width):
+        figure = contest_figure(contest(contenders))
+        FigureCanvasAgg(figure).draw()
+    return figure.axes
+
+
+def rows(axes: Axes) -> dict[int, list[Line2D]]:
+    """The lines of each row: seeds, interval, arrow at the edge, median, as far as they are there."""
+    found: dict[int, list[Line2D]] = {}
+    for line in axes.lines:
+        heights = {float(y) for y in np.asarray(line.get_ydata())}
+        if heights:
+            (height,) = heights
+            found.setdefault(int(height), []).append(line)
+    return found
+
+
+def xs(line: Line2D) -> list[float]:
+    return [float(x) for x in np.asarray(line.get_xdata())]
+
+
+def test_a_row_has_its_seeds_interval_and_median_the_first_on_top():
+    seconds = [20.0, 22.0, 24.0, 26.0, 21.0]
+    left, right = panels([contender("sync", [40.0] * 5), contender("gossip", seconds)])
+    assert [label.get_text() for label in left.get_yticklabels()] == ["gossip", "sync"]
+    seeds, interval, median = rows(left)[0]
+    assert xs(seeds) == pytest.approx(seconds)
+    assert xs(interval) == pytest.approx([20, 26])
+    assert xs(median) == pytest.approx([22])
+    assert len(rows(left)[1]) == 2  # all seeds equal: no interval
+    bottom, top = left.get_ylim()
+    assert bottom > top
+    assert left.get_xlim()[0] == 0
+    assert left.get_xlabel() == "virtual time (s)\nto a test accuracy of 0.9"
+    levels = [list(np.asarray(line.get_ydata())) for line in right.lines]
+    assert [0.9, 0.9] in levels
+    assert right.get_ylabel() == "test accuracy"
+
+
+def test_who_misses_the_target_stands_at_the_right_edge():
+    late = contender("easgd", [30, INF, 30, INF, 30])
+    left, _ = panels([contender("sync", [40.0] * 5), late, contender("gossip", [INF] * 5, status="diverged")])
+    texts = {text.get_text(): text.xy for text in left.texts}  # pyright: ignore[reportAttributeAccessIssue]
+    assert texts == {"3 of 5 seeds": (1, 0), "never (diverged)": (1, 2)}
+    edge = left.get_xlim()[1]
+    _, interval, arrow, median = rows(left)[0]
+    assert xs(interval)[1] == xs(arrow)[0] == edge
+    assert xs(median) == pytest.approx([30])
+    assert 2 not in rows(left)
+    assert edge > 40
+
+
+@pytest.mark.parametrize(("slow", "scale"), [(90.0, "linear"), (110.0, "log"), (9000.0, "log")])
+def test_the_axes_of_time_are_logarithmic_from_a_factor_of_ten(slow: float, scale: str):
+    left, right = panels([contender("sync", [slow] * 2), contender("gossip", [10.0] * 2)])
+    assert (left.get_xscale(), right.get_xscale()) == (scale, scale)
+    low, high = left.get_xlim()
+    assert low < 10 < slow < high
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("count", [1, 3, 6, 12])
+def test_any_number_of_contenders_fits_every_width(count: int, width: str):
+    """Rows do not overlap, and a figure of print size has that width."""
+    pairs = list(product(NAMES, (8, 16)))[:count]
+    contenders = [
+        contender(f"{name}, {nodes} nodes", [10.0 + i, 11.0 + i], nodes=nodes) for i, (name, nodes) in enumerate(pairs)
+    ]
+    axes = panels(contenders, width)
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None
+    if WIDTHS[width].fixed:
+        assert figure.get_figwidth() == WIDTHS[width].inches
+    boxes = [label.get_window_extent() for label in axes[0].get_yticklabels()]
+    heights = sorted((box.y0, box.y1) for box in boxes)
+    assert all(above[0] >= below[1] - 1 for below, above in pairwise(heights))
+    assert min(box.x0 for box in boxes) >= 0
+
+
+@pytest.mark.parametrize(
+    "contenders",
+    [
+        [contender(name, [INF] * 3) for name in NAMES[:3]],
+        [contender(name, [5.0 + i]) for i, name in enumerate(NAMES[:3])],
+        [contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, INF], target=None)],
+        [contender("sync", [1e-3] * 2), contender("gossip", [1e5] * 2)],
+    ],
+    ids=["nobody", "one seed", "loss", "extreme"],
+)
+def test_unusual_contests_are_drawn(contenders: list[Contender]):
+    left, right = panels(contenders)
+    assert len(left.get_yticklabels()) == len(contenders)
+    assert len(right.lines) >= len(contenders)
+
+
+def test_the_colour_is_the_algorithms_and_the_line_that_of_its_nodes():
+    contenders = [
+        contender(f"{name}, {nodes} nodes", [10.0 * nodes], nodes=nodes) for name in NAMES for nodes in (8, 16)
+    ]
+    found = contest(contenders)
+    styles = dict(zip([one.name for one in found.standings], contender_styles(found), strict=True))
+    for i, name in enumerate(NAMES):
+        assert styles[f"{name}, 8 nodes"] == curve_style(i, 0)
+        assert styles[f"{name}, 16 nodes"]["color"] == curve_style(i, 0)["color"]
+        assert styles[f"{name}, 16 nodes"]["linestyle"] == curve_style(i, 1)["linestyle"]
+    legend = contest_figure(found).legends[0]
+    assert {text.get_text() for text in legend.get_texts()} == {*NAMES, "8 nodes", "16 nodes", "target 0.9"}
+
+
+def test_options_of_one_algorithm_differ_in_line_and_marker():
+    def styles_of(contenders: list[Contender]) -> list[dict[str, Any]]:
+        return contender_styles(contest(contenders))
+
+    same_nodes = styles_of([contender(f"gossip, tau={tau}", [10.0 * tau]) for tau in (1, 4, 16)])
+    assert len({str(style["linestyle"]) for style in same_nodes}) == 3
+    mixed = styles_of([
+        contender(f"gossip, tau={tau}, {n} nodes", [10.0 * tau + n], nodes=n) for tau in (1, 4, 16) for n in (8, 16)
+    ])  # fmt: skip
+    assert len({(str(style["linestyle"]), style["marker"]) for style in mixed}) == 6
+    assert len({style["color"] for style in [*same_nodes, *mixed]}) == 1
+
+
+def test_redrawn_files_have_the_same_bytes(tmp_path: Path):
+    contenders = [contender("sync", [20.0, 30.0]), contender("gossip", [10.0, INF])]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_contest(contenders, tmp_path / name, width="double", formats=("svg", "pdf"))
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()

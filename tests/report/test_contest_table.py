@@ -1,0 +1,106 @@
+"""The table of a contest, and the files beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dsgd.report.contest import Contest, contest
+from dsgd.report.contest_files import write_contest
+from dsgd.report.contest_table import contest_table
+from tests.support.contenders import contender
+
+INF = math.inf
+
+
+@pytest.fixture
+def found() -> Contest:
+    """Four contenders on five seeds, of which one misses the target twice and one always."""
+    return contest([
+        contender("sync, 8 nodes", [36.0] * 5, lr=0.4),
+        contender("gossip, 16 nodes", [18.0, 9.0, 18.0, 18.0, 72 / 7], nodes=16, lr=0.1),
+        contender("easgd, 8 nodes", [20, 20, 20, INF, INF]),
+        contender("downpour, 8 nodes", [INF] * 5, status="diverged"),
+    ])  # fmt: skip
+
+
+def test_a_row_has_what_a_contender_needs_costs_and_sends(found: Contest):
+    """16 nodes for 18 s at 2 an hour are 0.16; 8 nodes for 36 s as much; 100 MB per node, whatever their number."""
+    table = contest_table(found, price=2.0)
+    assert table.headings == [
+        "contender", "time to target (s)", "times the first's", "status", "test accuracy", "lr (works)", "cost",
+        "tuning runs", "idle (%)", "sent per node (MB)",
+    ]  # fmt: skip
+    rows = {row[0]: dict(zip(table.headings[1:], row[1:], strict=True)) for row in table.cells}
+    assert list(rows) == ["gossip, 16 nodes", "easgd, 8 nodes", "sync, 8 nodes", "downpour, 8 nodes"]
+    assert rows["gossip, 16 nodes"]["time to target (s)"] == "18.00 [9.000, 18.00]"
+    assert rows["gossip, 16 nodes"]["cost"] == "0.1600 [0.08000, 0.1600]"
+    assert rows["sync, 8 nodes"]["times the first's"] == "2.000 [2.000, 4.000]"
+    assert rows["sync, 8 nodes"]["cost"] == "0.1600"
+    assert rows["sync, 8 nodes"]["lr (works)"] == "0.4 (0.2–0.8)"
+    assert rows["easgd, 8 nodes"]["time to target (s)"] == "20.00 [20.00, never]"
+    assert rows["downpour, 8 nodes"]["cost"] == "never"
+    assert rows["downpour, 8 nodes"]["status"] == "diverged"
+    assert {row["sent per node (MB)"] for row in rows.values()} == {"100.0"}
+    assert {row["idle (%)"] for row in rows.values()} == {"25.00"}
+    assert "paired by seed with gossip, 16 nodes" in table.caption
+    assert "94% from 5 seeds" in table.caption
+    assert "2 per node and hour; least in the median: easgd, 8 nodes" in table.caption
+    assert "cost" not in contest_table(found).headings
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_columns_are_left_out_and_digits_never(found: Contest, width: int):
+    table = contest_table(found, price=2.0)
+    console = Console(width=width, file=io.StringIO(), record=True)
+    table.print(console)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    for cells in table.cells:
+        line = next(line for line in lines if line.startswith(cells[0]))
+        shown = re.split(r"\s{2,}", line.strip())
+        assert shown == cells[: len(shown)]
+        assert len(shown) >= 2
+    assert ("tuning runs" in " ".join(lines).split("no room")[0]) == (width >= 160)
+
+
+def test_several_tuned_keys_are_named(found: Contest):
+    one = contender("easgd", [10.0])
+    two = type(one)("sync", "sync", 8, contender("sync", [20.0]).runs, {"optimizer.lr": 0.2, "algo.tau": 4}, None, 9)
+    table = contest_table(contest([one, two]))
+    column = table.headings.index("chosen (works)")
+    assert [row[column] for row in table.cells] == ["lr=0.1 (0.05–0.2)", "lr=0.2, tau=4"]
+
+
+def test_where_nobody_got_there_ratios_are_undecided():
+    table = contest_table(contest([contender("sync", [INF] * 2), contender("easgd", [INF] * 2)]))
+    assert [row[1:3] for row in table.cells] == [["never", "undecided"]] * 2
+
+
+def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_path: Path, found: Contest):
+    write_contest([one.contender for one in found.standings], tmp_path, 2.0, formats=("svg",))
+    with (tmp_path / "contest.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 20
+    assert {line["seed"] for line in lines} == {"0", "1", "2", "3", "4"}
+    assert {line["nodes"] for line in lines} == {"8", "16"}
+    assert {line["optimizer.lr"] for line in lines} == {"0.1", "0.4"}
+    exact = [line for line in lines if line["contender"] == "gossip, 16 nodes"][-1]
+    assert float(exact["time_to_target_s"]) == pytest.approx(72 / 7, rel=1e-12)
+    assert float(exact["cost"]) == pytest.approx(72 / 7 * 16 / 3600 * 2, rel=1e-12)
+    assert (exact["works_low"], exact["works_high"], exact["tuning_runs"]) == ("0.05", "0.2", "15")
+    assert [line["time_to_target_s"] for line in lines if line["contender"] == "downpour, 8 nodes"] == ["never"] * 5
+
+
+def test_all_files_of_a_contest_are_written_and_the_verdict_is_returned(tmp_path: Path, found: Contest):
+    text = write_contest([one.contender for one in found.standings], tmp_path, width="single")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"contest.{kind}" for kind in ("csv", "md", "pdf", "png", "svg", "tex")] + ["verdict.txt"]
+    assert (tmp_path / "verdict.txt").read_text() == text + "\n"
+    assert text.startswith("gossip (16 nodes)")

@@ -1,0 +1,134 @@
+"""Maps of winners: cells, ties, what is derived, and their table."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from dsgd.report.contest import contest
+from dsgd.report.interval import Estimate
+from dsgd.report.style import WIDTHS, curve_style, drawing
+from dsgd.report.winner_map import MapCell, map_cell, map_figure, map_table, write_map
+from tests.support.contenders import contender
+
+INF = math.inf
+CLEAR, TIE = Estimate(1.7, 1.5, 2.0, 5), Estimate(1.1, 0.9, 1.3, 5)
+NONE = Estimate(math.nan, math.nan, math.nan, 0)
+
+
+def cells() -> list[MapCell]:
+    """Bandwidths 1e7 and 1e8 B/s by 8 and 16 nodes, one place of the four missing."""
+    return [
+        MapCell({"cluster.bandwidth": 1e8, "nodes": 16}, "sync", "sync", CLEAR, True),
+        MapCell({"cluster.bandwidth": 1e7, "nodes": 16}, "gossip, tau=4", "gossip", TIE, False),
+        MapCell({"cluster.bandwidth": 1e7, "nodes": 8}, "", "", NONE, True),
+    ]
+
+
+def drawn(shown: Sequence[MapCell], width: str = "wide") -> Figure:
+    with drawing(width):
+        figure = map_figure(shown)
+        FigureCanvasAgg(figure).draw()
+    return figure
+
+
+def boxes(figure: Figure) -> dict[tuple[float, float], Rectangle]:
+    """The cells by the place of their middle: from the left, from the top."""
+    patches = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    return {(patch.get_x() + 0.5, patch.get_y() + 0.5): patch for patch in patches}
+
+
+def test_a_cell_has_the_colour_and_name_of_its_winner_and_its_lead():
+    figure = drawn(cells())
+    (axes,) = figure.axes
+    found = boxes(figure)
+    assert set(found) == {(1, 0), (0, 0), (0, 1)}
+    assert to_hex(found[1, 0].get_facecolor()) == curve_style(0, 0)["color"]
+    assert to_hex(found[0, 0].get_facecolor()) == curve_style(3, 0)["color"]
+    assert [bool(found[place].get_hatch()) for place in ((1, 0), (0, 0), (0, 1))] == [False, True, False]
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert texts == {(1, 0): "sync\n1.7×", (0, 0): "gossip, tau=4\n1.1× ○", (0, 1): "nobody"}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1e+07", "1e+08"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["16", "8"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("cluster.bandwidth", "nodes")
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == ["gossip", "sync", "nobody", "tie", "derived"]
+
+
+def test_over_one_key_a_map_is_one_row():
+    shown = [MapCell({"nodes": n}, "sync", "sync", CLEAR, True) for n in (16, 8, 32)]
+    (axes,) = drawn(shown).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32"]
+    assert not axes.get_yticklabels()
+    entries = [text.get_text() for text in drawn(shown).legends[0].get_texts()]
+    assert entries == ["sync"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("columns", [1, 6])
+def test_words_stay_within_their_cells(columns: int, width: str):
+    shown = [
+        MapCell({"cluster.bandwidth": 10.0**x, "nodes": n}, "delayfree, 16 nodes", "delayfree", CLEAR, False)
+        for x in range(columns)
+        for n in (4, 8, 16)
+    ]
+    figure = drawn(shown, width)
+    (axes,) = figure.axes
+    for text, box in zip(axes.texts, boxes(figure).values(), strict=True):
+        inner, outer = text.get_window_extent(), box.get_window_extent()
+        assert inner.width <= outer.width
+        assert inner.height <= 1.05 * outer.height
+
+
+def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):
+    table = map_table(cells())
+    assert table.headings[:3] == ["cluster.bandwidth", "nodes", "winner"]
+    assert table.cells == [
+        ["1e+07", "8", "nobody", "-", "-", "measured"],
+        ["1e+07", "16", "gossip, tau=4", "1.100 [0.9000, 1.300]", "no", "derived"],
+        ["1e+08", "16", "sync", "1.700 [1.500, 2.000]", "yes", "measured"],
+    ]
+    write_map(cells(), tmp_path / "map", "double", ("png", "svg"), ["target 0.9"])
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".md", ".png", ".svg", ".tex"]
+    with (tmp_path / "map.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["low"], line["measured"]) for line in lines] == [("", "true"), ("0.9", "false"), ("1.5", "true")]
+
+
+def test_the_cell_of_a_contest_has_its_winner_and_the_closest_rival():
+    """The closest is who cannot be told apart, though another has the better median."""
+    found = contest([
+        contender("sync", [10, 10, 10, 10, 10]),
+        contender("easgd", [11, 11, 11, 11, 11]),
+        contender("gossip", [12, 12, 9, 12, 12]),
+    ])  # fmt: skip
+    cell = map_cell({"nodes": 8}, found, measured=False)
+    assert (cell.winner, cell.algo, cell.tie, cell.lead) == ("sync", "sync", True, "1.2× ○")
+    alone = map_cell({"nodes": 8}, contest([contender("sync", [10, 10]), contender("gossip", [INF, INF])]))
+    assert (alone.lead, alone.tie) == ("alone", False)
+    assert map_cell({"nodes": 8}, contest([contender("sync", [10, 10])])).lead == "alone"
+    nobody = map_cell({"nodes": 8}, contest([contender("sync", [INF, INF])]))
+    assert (nobody.winner, nobody.lead, nobody.tie) == ("", "", False)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], r"^a map must have a cell, got none$"),
+        ([{}], r"^a map must have one or two keys, got none$"),
+        ([{"a": 1, "b": 2, "c": 3}], r"^a map must have one or two keys, got a, b, c$"),
+        ([{"a": 1}, {"b": 1}], r"^cells of a map must have the keys a, got b$"),
+        ([{"a": 1}, {"a": 1.0}], r"^cells of a map must have places that differ, got 1 twice$"),
+    ],
+)
+def test_cells_that_make_no_map_are_refused(values: list[dict[str, float]], message: str):
+    with pytest.raises(ValueError, match=message):
+        map_figure([MapCell(place, "sync", "sync", CLEAR, True) for place in values])
