@@ -43,7 +43,8 @@ WANTED = {
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
     | {"record", "schedule", "sim"},
-    "cli": {"host", "problem", "processes", "record", "report", "run", "sweep"},
+    "compare": {"record", "report"},
+    "cli": {"compare", "host", "problem", "processes", "record", "report", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {"dsgd.worker", "dsgd.topology", "torch"}

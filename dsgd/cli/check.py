@@ -134,7 +134,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folder, automatic = job.folder.absolute(), is_automatic(job.values["resume"])
         if job.values["resume"] is not None and not automatic:
             raise ConfigError(f"resume must be auto in a sweep, got {job.values['resume']}")
-        plan = _plan_job(job, folder, automatic)
+        plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
             if plan.engine == "dist" and where.kind != "local":
@@ -155,7 +155,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     return Checked(plans, labels(jobs.runs), at_once, added, folders)
 
 
-def _plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
+def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
     """Return the plan of a sweep's job; None if its run has come to its end. automatic: go on with what is there."""
     if not automatic:
         return plan_run(job.values, job.overrides)

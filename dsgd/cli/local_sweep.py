@@ -39,16 +39,18 @@ class LocalSweep:
     """Starts the jobs of a sweep, in a `with` block, and takes in how they end.
 
     labels: of all jobs, by their number. at_once: that may run at a time. outcome: where the status of each run goes,
-    by its folder."""
+    by its folder. printed: lines that need not come again, of other sweeps of the same command."""
 
-    def __init__(self, labels: Sequence[str], at_once: int, outcome: dict[Path, str]) -> None:
+    def __init__(
+        self, labels: Sequence[str], at_once: int, outcome: dict[Path, str], printed: set[str] | None = None
+    ) -> None:
         self._labels = labels
         self._at_once = at_once
         self._outcome = outcome
         self._children = Children()
         self._running: dict[int, _Running] = {}
         self._failed: list[str] = []
-        self._printed: set[str] = set()
+        self._printed = set() if printed is None else printed
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalSweep:

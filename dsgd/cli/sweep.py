@@ -85,7 +85,7 @@ def _submit(options: argparse.Namespace) -> int:
     if not overrides:
         raise ValueError("submit must be given overrides, like algo=sync,gossip nodes=8,16, got none")
     config_dir = str(Path(options.config_dir).resolve()) if options.config_dir else None
-    site = _site(words, config_dir)
+    site = site_of(words, config_dir)
     points = _points(overrides, config_dir)
     folder = Path(options.folder)
     arrays = jobs.arrays(points.values(), site)
@@ -106,12 +106,12 @@ def _submit(options: argparse.Namespace) -> int:
         if not missing:
             print("nothing to submit")
             return 0
-        jobs.submit(writer, folder, missing, site, words, largest, _print_job)
+        jobs.submit(writer, folder, missing, site, words, largest, print_job)
     print(f"next: dsgd-sweep status{_option(options.folder)}")
     return 0
 
 
-def _site(words: Sequence[str], config_dir: str | None) -> Site:
+def site_of(words: Sequence[str], config_dir: str | None) -> Site:
     """Build the site. words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
     from dsgd.cli.compose import ConfigTree, did_you_mean, plain
     from dsgd.run.values import build
@@ -156,7 +156,8 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
     return found
 
 
-def _print_job(job: str, size: JobSize, points: int) -> None:
+def print_job(job: str, size: JobSize, points: int) -> None:
+    """Print what was submitted as one job."""
     gpus = f", {size.gpus_per_node} GPUs a machine" if size.gpus_per_node else ""
     what = f"{_plural(size.tasks, 'task')} on {_plural(size.nodes, 'machine')}{gpus}"
     print(f"job {job}: {_plural(points, 'point')}, each {what}", flush=True)
@@ -258,9 +259,9 @@ def _retry(options: argparse.Namespace) -> int:
         if not batches:
             print("nothing to retry: every point is completed or in the queue")
             return 0
-        sites = {key: _site(*key) for key in batches}  # every one is checked before anything is submitted
+        sites = {key: site_of(*key) for key in batches}  # every one is checked before anything is submitted
         for key, points in batches.items():
-            jobs.submit(writer, folder, points, sites[key], key[0], largest, _print_job)
+            jobs.submit(writer, folder, points, sites[key], key[0], largest, print_job)
     return 0
 
 

@@ -1,0 +1,256 @@
+"""Run the command `dsgd-compare`: which contender reaches the target soonest, each with the rate that suits it?"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsgd.cli.arguments import Parser
+from dsgd.cli.compose import ConfigTree, did_you_mean, opened, plain
+from dsgd.cli.entries import Composer, Entry
+from dsgd.cli.folders import check_writable
+from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Unfinished
+from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
+from dsgd.compare.options import CompareOptions
+from dsgd.compare.tuning import middle, open_edges, working_range
+from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.signals import STOP_SIGNALS, Interruption
+from dsgd.record.reader import Run
+from dsgd.record.writer import write_atomically
+from dsgd.run.feasible import check_with_torch
+from dsgd.run.plan import plan_run
+from dsgd.run.values import ConfigError, build, shown
+
+if TYPE_CHECKING:
+    from dsgd.report.contest import Contender
+
+EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
+SETTING = "comparison.json"
+FREE_TO_CHANGE = ("seeds", "whatif", "node_hour", "on", "tune_values")  # of the options, for the same comparison
+PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
+WIDTHS = ("single", "double", "wide")
+
+EXAMPLES = """\
+    dsgd-compare algo=sync,gossip,easgd nodes=8,16 data=shapes model=resnet8 target.accuracy=0.9
+    dsgd-compare target.accuracy=0.9 compare.contenders='[{algo: gossip, algo.tau: 10}, {algo: sync}]'
+
+Every contender is tuned by validation samples, measured on several seeds, and compared by its time to the target.
+Any override of dsgd-run; compare.KEY=VALUE as conf/compare.yaml explains. Typed again, the same command goes on."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after a
+    signal."""
+    interruption = Interruption()
+    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
+    try:
+        return _compare(parser().parse_args(argv), interruption)
+    except Unfinished as line:
+        print(f"dsgd-compare: {line}", file=sys.stderr)
+        return EXIT_UNFINISHED
+    except ValueError as error:
+        print(f"dsgd-compare: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_CONFIG
+    except KeyboardInterrupt:
+        print("dsgd-compare: interrupted; the same command goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = Parser(
+        prog="dsgd-compare",
+        description="Which contender reaches the target soonest, each with the rate that suits it?",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    found.add_argument("--folder", default="comparison", metavar="DIR", help="of the comparison (default: %(default)s)")
+    found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
+    found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
+    found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    return found
+
+
+def _compare(typed: argparse.Namespace, interruption: Interruption) -> int:
+    words, overrides = [], []
+    for text in opened(typed.overrides):
+        group = text.lstrip("+").partition("=")[0].partition(".")[0]
+        (words if group in ("compare", "slurm") else overrides).append(text)
+    config_dir = str(Path(typed.config_dir).resolve()) if typed.config_dir else None
+    options = compare_options([word for word in words if not _is_of_slurm(word)], config_dir)
+    composer = Composer(ConfigTree(config_dir), options)
+    entries = composer.entries(overrides)
+    _check(entries, composer, options)
+    folder = Path(typed.folder)
+    runner = _runner(folder, config_dir, [word for word in words if _is_of_slurm(word)], options, interruption)
+    interruption.check()
+    _claim(folder, overrides, options)
+
+    print(_beginning(entries, options, folder), file=sys.stderr)
+    searches = tune(entries, composer, runner, options.tune_values)
+    for search in searches:
+        print(_tuned(search), file=sys.stderr)
+    runs = measure(searches, composer, runner)
+    others = [measure_cell(cell, searches, runs, composer, runner) for cell in cells(options.whatif)]
+    _report(folder, _contenders(searches, runs), options, typed.width)
+    if others:
+        _report_map(folder, searches, others, options, typed.width)
+    return 0
+
+
+def compare_options(words: Sequence[str], config_dir: str | None = None) -> CompareOptions:
+    """Build the options of a comparison from `compare.KEY=VALUE`. Raises ConfigError."""
+    fields = list(CompareOptions.__dataclass_fields__)
+    for word in words:
+        key = word.lstrip("+").partition("=")[0].removeprefix("compare.").partition(".")[0]
+        if key not in fields:
+            near = did_you_mean([f"compare.{name}" for name in difflib.get_close_matches(key, fields)])
+            raise ConfigError(f"compare.{key} is not a key of compare{near or '; it has ' + ', '.join(fields)}")
+    tree = ConfigTree(config_dir, "compare")
+    for override in tree.parse(words):
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
+    return build(CompareOptions, plain(tree.load(words))["compare"], "compare")
+
+
+def _is_of_slurm(word: str) -> bool:
+    return word.lstrip("+").startswith("slurm")
+
+
+def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions) -> None:
+    """Check one run of every kind, before the first one begins. Raises ConfigError."""
+    models: list[tuple[object, ...]] = []
+    composer.check_conditions(entries, list(options.whatif or {}))
+    for entry in entries:
+        values = middle(entry.axes)
+        jobs = [
+            composer.measuring(entry, values, *composer.conditions(cell))[0] for cell in [{}, *cells(options.whatif)]
+        ]
+        if entry.axes:
+            jobs += composer.tuning(entry, [values], None)[values][:1]
+        for job in jobs:
+            check_with_torch(plan_run(job.values, job.overrides), options.on == "here", models)
+
+
+def _runner(
+    folder: Path, config_dir: str | None, words: Sequence[str], options: CompareOptions, interruption: Interruption
+) -> Runner:
+    if options.on == "slurm":
+        return SlurmRunner(folder, config_dir, words)
+    if words:
+        raise ConfigError(f"{words[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
+    return LocalRunner(folder, config_dir, interruption)
+
+
+def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
+    """Note in a folder which comparison it holds. Raises ConfigError if it holds anything else."""
+    kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
+    setting: dict[str, Any] = {"overrides": sorted(overrides), "compare": kept}
+    text = json.dumps(setting, indent=1, sort_keys=True) + "\n"
+    path = folder / SETTING
+    if path.is_file():
+        if path.read_text() != text:
+            raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--folder must be of this comparison or new, got {folder}, which holds something else")
+    check_writable(folder, "--folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
+
+
+def _other(path: Path, setting: Mapping[str, Any]) -> str:
+    """Say what another comparison has that this one has not."""
+    try:
+        before = json.loads(path.read_text())
+        words = [text for text in before["overrides"] if text not in setting["overrides"]]
+        options = {key: value for key, value in before["compare"].items() if value != setting["compare"].get(key)}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is not of a comparison: {error!r}") from error
+    words += [f"compare.{key}={shown(value)}" for key, value in options.items()]
+    return f"another one, with {' '.join(words)}" if words else "another one, with fewer overrides"
+
+
+def _beginning(entries: Sequence[Entry], options: CompareOptions, folder: Path) -> str:
+    names = "; ".join(entry.name for entry in entries)
+    tuned = ", ".join(dict.fromkeys(axis.key for entry in entries for axis in entry.axes)) or "nothing"
+    contenders = "contender" if len(entries) == 1 else f"{len(entries)} contenders"
+    return f"{contenders}: {names}\ntuned: {tuned}; measured on {options.seeds} seeds; records in {folder}"
+
+
+def _tuned(search: Search) -> str:
+    """Say what tuning has chosen for a contender, and what speaks against trusting it."""
+    if not search.found:
+        return f"{search.entry.name}: nothing tuned"
+    works = working_range(search.found)
+    span = f"works from {works[0]:g} to {works[1]:g}" if works else "works with none of the values tried"
+    edges = open_edges(search.entry.axes, search.found)
+    left = f"; still at the edge of {', '.join(edges)} after compare.tune_values" if edges else ""
+    return f"{search.label(search.chosen)}: chosen in {search.runs} runs, {span}{left}"
+
+
+def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
+    from dsgd.report.contest import Contender
+
+    found = []
+    for search in searches:
+        entry, measured = search.entry, runs[search.entry.name]
+        values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
+        works = working_range(search.found) if search.found else None
+        nodes = measured[0].nodes or entry.nodes
+        found.append(Contender(entry.name, entry.algo, nodes, measured, values, works, search.runs))
+    return found
+
+
+def _report(folder: Path, contenders: Sequence[Contender], options: CompareOptions, width: str) -> None:
+    """Print the table and the verdict, and write both, and the figure, into the folder."""
+    from rich.console import Console
+
+    from dsgd.report.contest import contest
+    from dsgd.report.contest_files import write_contest
+    from dsgd.report.contest_table import contest_table
+
+    verdict = write_contest(contenders, folder, options.node_hour, width)
+    table = contest_table(contest(contenders), options.node_hour)
+    table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
+    print(f"\n{verdict}\nfigure: {folder / 'contest.png'}")
+
+
+def _report_map(
+    folder: Path, searches: Sequence[Search], others: Sequence[Cell], options: CompareOptions, width: str
+) -> None:
+    """Print who wins under other conditions, and write the map into the folder."""
+    from rich.console import Console
+
+    from dsgd.report.contest import contest
+    from dsgd.report.winner_map import map_cell, write_map
+
+    axes = options.varied or list(options.whatif or {})[:1]
+    fixed = [f"{key}={values[0]}" for key, values in (options.whatif or {}).items() if key not in axes]
+    found = [
+        map_cell(
+            {key: cell.conditions[key] for key in axes},
+            contest(_contenders(searches, cell.runs)),
+            measured=len(cell.measured) == len(searches),
+        )
+        for cell in others
+    ]
+    notes = ["values chosen under the conditions of the comparison are kept", *fixed]
+    table = write_map(found, folder / "whatif", width, notes=notes)
+    print()
+    table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
+    print(f"map: {folder / 'whatif.png'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

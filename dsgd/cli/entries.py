@@ -1,0 +1,208 @@
+"""The contenders of a comparison, from a command line, and the configurations of their runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsgd.cli.compose import ConfigTree, HydraJob
+from dsgd.compare.options import CompareOptions
+from dsgd.compare.tuning import Axis, Values
+from dsgd.run.configuration import configure
+from dsgd.run.values import ConfigError, shown
+from dsgd.sweep.manifest import identity
+
+FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for
+TUNING_SEEDS = 100_000  # added to the seed: of the runs by which values are chosen
+_NOTHING = object()
+RESERVED = ("seed", "resume", "hydra", "sweep", "data.validation", "data.evaluate")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender before anything is known of it.
+
+    name: unlike all others. overrides: what the command line says of it. axes: its keys that are tuned. seed: of the
+    first measured run. values: its configuration, with the tuned keys as they are by default. lockstep: what its
+    algorithm computes does not depend on when."""
+
+    name: str
+    overrides: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    seed: int
+    values: Mapping[str, Any]
+    lockstep: bool
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of workers."""
+        return int(self.values["nodes"])
+
+    @property
+    def algo(self) -> str:
+        """Return the name of the algorithm."""
+        return str(self.values["algo"]["name"])
+
+
+class Composer:
+    """Composes the runs of contenders. tree: the configuration files. options: of the comparison."""
+
+    def __init__(self, tree: ConfigTree, options: CompareOptions) -> None:
+        self._tree = tree
+        self._options = options
+
+    def entries(self, overrides: Sequence[str]) -> list[Entry]:
+        """Return the contenders of a command line. Raises ConfigError."""
+        given = self._check_keys(overrides)
+        jobs = [job for part in self._parts(given) for job in self._jobs([*overrides, *part])]
+        if not jobs:
+            raise ConfigError(f"a comparison must have contenders, got none from {' '.join(overrides)}")
+        for job in jobs:
+            if job.values["resume"] is not None:
+                raise ConfigError(f"resume must be null in a comparison, got {job.values['resume']}")
+            if checked_seed(job.values["seed"]) + self._options.seeds > TUNING_SEEDS:
+                raise ConfigError(f"seed must be < {TUNING_SEEDS - self._options.seeds}, got {job.values['seed']}")
+        axes = self._axes(given, jobs)
+        found: dict[str, Entry] = {}
+        for name, job in zip(_names(jobs), jobs, strict=True):
+            own = tuple(axis for axis in axes if _has(job.values, axis.key))
+            lockstep = configure(job.values).experiment.algo.lockstep
+            entry = Entry(name, tuple(job.overrides), own, int(job.values["seed"]), job.values, lockstep)
+            if (key := identity(job.values)) in found:
+                raise ConfigError(f"contenders must differ, got {found[key].name} and {name} with one configuration")
+            found[key] = entry
+        return list(found.values())
+
+    def tuning(self, entry: Entry, values: Sequence[Values], limit_s: float | None) -> dict[Values, list[HydraJob]]:
+        """Return the runs that try values of the tuned keys, one for each seed of tuning. Test data play no part.
+
+        limit_s: time after which they end, besides their budget; None: no such time."""
+        seeds = [entry.seed + TUNING_SEEDS + i for i in range(self._options.tune_seeds)]
+        budget = entry.values["budget"]["time_s"]
+        limits = [] if limit_s is None or (budget is not None and budget <= limit_s) else [f"budget.time_s={limit_s!r}"]
+        fixed = [f"data.validation={self._options.validation}", "data.evaluate=validation", *limits]
+        return {point: self._runs(entry, point, seeds, fixed) for point in values}
+
+    def measuring(self, entry: Entry, chosen: Values, *conditions: str) -> list[HydraJob]:
+        """Return the runs that measure a contender with the chosen values, one for each seed. They train on the same
+        samples as those of tuning. conditions: further overrides, of other circumstances."""
+        seeds = [entry.seed + i for i in range(self._options.seeds)]
+        held_out = [f"data.validation={self._options.validation}"] if entry.axes else []
+        return self._runs(entry, chosen, seeds, [*held_out, *conditions])
+
+    def conditions(self, cell: Mapping[str, Any]) -> list[str]:
+        """Return other conditions as overrides. cell: key, value."""
+        return [f"{key}={literal(value)}" for key, value in cell.items()]
+
+    def check_conditions(self, entries: Sequence[Entry], keys: Sequence[str]) -> None:
+        """Raise ConfigError for a key of other conditions that tells contenders apart, or that is not the user's."""
+        for key in keys:
+            if key.partition(".")[0] in RESERVED or key in RESERVED:
+                raise ConfigError(f"compare.whatif must not name {key}, which all runs have in common")
+            if any(axis.key == key for entry in entries for axis in entry.axes):
+                raise ConfigError(f"compare.whatif must not name {key}, which is tuned")
+            if len({shown(_at(entry.values, key)) for entry in entries}) > 1:
+                raise ConfigError(f"compare.whatif must not name {key}, by which contenders differ")
+
+    def _runs(self, entry: Entry, point: Values, seeds: Sequence[int], others: Sequence[str]) -> list[HydraJob]:
+        chosen = [f"{axis.key}={value!r}" for axis, value in zip(entry.axes, point, strict=True)]
+        return self._jobs([*entry.overrides, *others, *chosen, f"seed={','.join(map(str, seeds))}"])
+
+    def _jobs(self, overrides: Sequence[str]) -> list[HydraJob]:
+        return self._tree.jobs([*overrides, *FOLDERS], multirun=True).runs
+
+    def _check_keys(self, overrides: Sequence[str]) -> set[str]:
+        """Return the keys that the command line sets. Raises ConfigError for those that are not the user's here."""
+        keys = set()
+        for override in self._tree.parse(overrides):
+            key = override.key_or_group
+            parts = {key, key.partition(".")[0].partition("/")[0]}
+            if key == "seed" and override.is_sweep_override():
+                raise ConfigError(
+                    f"seed must be one value, got {override.get_value_string()}; compare.seeds=5: so many"
+                )
+            if parts & set(RESERVED) - {"seed"}:
+                raise ConfigError(f"{key} must not be given: dsgd-compare says what is evaluated and what goes on")
+            keys.add(key)
+        return keys
+
+    def _parts(self, given: set[str]) -> list[list[str]]:
+        """Return the overrides of each of `compare.contenders`; nothing once if the command line has them all."""
+        if self._options.contenders is None:
+            return [[]]
+        parts = []
+        for contender in self._options.contenders:
+            part = [f"{key}={literal(value)}" for key, value in contender.items()]
+            for override in self._tree.parse(part):
+                key = override.key_or_group
+                if key in given:
+                    raise ConfigError(f"compare.contenders must not set {key}, which the command line sets, too")
+                if key.partition(".")[0] in RESERVED or key in RESERVED:
+                    raise ConfigError(f"compare.contenders must not set {key}, which all have in common")
+            parts.append(part)
+        return parts
+
+    def _axes(self, given: set[str], jobs: Sequence[HydraJob]) -> list[Axis]:
+        """Return the keys to tune: what the options say, or the learning rate unless it is given."""
+        set_by = {**dict.fromkeys(given, "the command line")}
+        for contender in self._options.contenders or []:
+            set_by |= dict.fromkeys(map(str, contender), "compare.contenders")
+        axes = self._options.axes()
+        if self._options.tune is None:
+            return [axis for axis in axes if axis.key not in set_by]
+        for axis in axes:
+            if axis.key in set_by:
+                raise ConfigError(f"compare.tune must not name {axis.key}, which {set_by[axis.key]} sets")
+            if axis.key in RESERVED or not any(_has(job.values, axis.key) for job in jobs):
+                # says which keys are near, if there is no such key at all
+                self._tree.load([*jobs[0].overrides, f"{axis.key}={axis.low!r}"])
+                raise ConfigError(f"compare.tune must name keys of contenders, got {axis.key}, which none has")
+        return axes
+
+
+def literal(value: Any) -> str:
+    """Write a value as on the command line. A word is as its user would type it there."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    return str(value)
+
+
+def checked_seed(seed: Any) -> int:
+    """Return the seed of the first measured run. Raises ConfigError."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"seed must be an integer >= 0, got {shown(seed)}")
+    return seed
+
+
+def _has(values: Mapping[str, Any], key: str) -> bool:
+    return _at(values, key) is not _NOTHING
+
+
+def _at(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; _NOTHING if there is none."""
+    inner: Any = values
+    for part in key.split("."):
+        inner = inner.get(part, _NOTHING) if isinstance(inner, Mapping) else _NOTHING
+    return inner
+
+
+def _names(jobs: Sequence[HydraJob]) -> list[str]:
+    """Name contenders by the algorithm and by what else differs: `gossip tau=10, 16 nodes`."""
+    given = [dict(text.lstrip("+").split("=", 1) for text in job.overrides if "=" in text) for job in jobs]
+    keys = dict.fromkeys(itertools.chain.from_iterable(given))
+    differing = [key for key in keys if len({values.get(key) for values in given}) > 1 and key not in ("algo", "nodes")]
+    several_nodes = len({job.values["nodes"] for job in jobs}) > 1
+    names = []
+    for job, values in zip(jobs, given, strict=True):
+        own = [f"{key.removeprefix('algo.')}={values[key]}" for key in differing if key in values]
+        nodes = f", {job.values['nodes']} nodes" if several_nodes else ""
+        names.append(" ".join([str(job.values["algo"]["name"]), *own]) + nodes)
+    return names

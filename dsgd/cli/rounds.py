@@ -1,0 +1,124 @@
+"""The runs of a comparison: those that are missing, on this machine or on SLURM, each in a folder with its hash."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from dsgd.cli.check import plan_job
+from dsgd.cli.compose import HydraJob
+from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, with_threads
+from dsgd.cli.run import ENGINES
+from dsgd.cli.sweep import print_job, site_of
+from dsgd.host.signals import Interruption
+from dsgd.record.reader import Run, find_runs
+from dsgd.run.execute import execute
+from dsgd.run.plan import Plan, with_wandb_group
+from dsgd.run.resume import ENDED, contents
+from dsgd.sweep import jobs as submission
+from dsgd.sweep import slurm
+from dsgd.sweep.jobs import FINISHED, WAITING
+from dsgd.sweep.manifest import Point, locked, point_of
+
+
+class Unfinished(Exception):
+    """Runs have not come to their end: one line that says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison. label: as its lines of progress call it. composed: its configuration."""
+
+    label: str
+    composed: HydraJob
+
+
+class Runner(Protocol):
+    """Runs jobs, those whose records are not there yet."""
+
+    def run(self, jobs: Sequence[Job]) -> list[Run]:
+        """Return the record of every job. Raises Unfinished, ConfigError and KeyboardInterrupt."""
+        ...
+
+
+class LocalRunner:
+    """Runs jobs on this machine, one a core. folder: of the comparison."""
+
+    def __init__(self, folder: Path, config_dir: str | None, interruption: Interruption) -> None:
+        self._folder = folder
+        self._config_dir = config_dir
+        self._interruption = interruption
+        self._printed: set[str] = set()  # lines that all runs have in common come once
+
+    def run(self, jobs: Sequence[Job]) -> list[Run]:
+        points = [point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs]
+        self._run_missing(jobs, points)
+        return find_runs([self._folder / point.folder for point in points]) if points else []
+
+    def _run_missing(self, jobs: Sequence[Job], points: Sequence[Point]) -> None:
+        missing: dict[Path, tuple[str, Plan]] = {}
+        for job, point in zip(jobs, points, strict=True):
+            folder = (self._folder / point.folder).absolute()
+            plan = plan_job(job.composed, folder, automatic=True)
+            if plan is not None:
+                missing[folder] = (job.label, replace(plan, found=contents(folder)))
+        if not missing:
+            return
+        for module in ENGINES.values():
+            importlib.import_module(module)
+        labels = [label for label, _ in missing.values()]
+        outcome: dict[Path, str] = {}
+        at_once = jobs_at_once(None, [plan for _, plan in missing.values()])
+        with LocalSweep(labels, at_once, outcome, self._printed) as sweep:
+            for number, (folder, (_, plan)) in enumerate(missing.items()):
+                sweep.start(number, folder, self._job(plan, folder))
+            sweep.finish()
+        if "interrupted" in outcome.values():
+            raise KeyboardInterrupt
+        if failed := [folder.name for folder in outcome if outcome[folder] not in ENDED]:
+            raise Unfinished(f"{len(failed)} runs failed ({', '.join(failed)}), which the same command begins again")
+
+    def _job(self, plan: Plan, folder: Path) -> Callable[[], str]:
+        """Return what the process of a run does. Its result is the status of the run."""
+        plan = with_threads(with_wandb_group(plan, self._folder.name))
+
+        def run() -> str:
+            with self._interruption.armed():
+                return execute(plan, folder, None, self._interruption.end)
+
+        return run
+
+
+class SlurmRunner:
+    """Submits jobs by the means of dsgd-sweep, whose status, logs, cancel and retry serve the folder of the comparison,
+    too. words: the `slurm.KEY=VALUE` of the command line."""
+
+    def __init__(self, folder: Path, config_dir: str | None, words: Sequence[str]) -> None:
+        self._folder = folder
+        self._config_dir = config_dir
+        self._words = list(words)
+        self._site = site_of(words, config_dir)
+
+    def run(self, jobs: Sequence[Job]) -> list[Run]:
+        points = {
+            point.id: point
+            for point in (point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs)
+        }
+        largest = slurm.largest_array()
+        with locked(self._folder) as writer:
+            sweep = submission.recover(writer, self._folder)
+            states = {state.point.id: state.name for state in submission.states(sweep)[0]}
+            writer.points([point for key, point in points.items() if key not in sweep.points])
+            missing = [points[key] for key in points if states.get(key) not in (*FINISHED, *WAITING)]
+            if missing:
+                submission.submit(writer, self._folder, missing, self._site, self._words, largest, print_job)
+        if waiting := sum(states.get(key) not in FINISHED for key in points):
+            raise Unfinished(
+                f"{waiting} runs are with SLURM (dsgd-sweep status --folder {shlex.quote(str(self._folder))}); "
+                "the same command goes on when they have ended"
+            )
+        return find_runs([self._folder / point.folder for point in points.values()])

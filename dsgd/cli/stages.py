@@ -1,0 +1,109 @@
+"""The stages of a comparison: tune every contender, measure it, and measure it again under other conditions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsgd.cli.entries import Composer, Entry
+from dsgd.cli.rounds import Job, Runner
+from dsgd.compare.derived import can_derive, derived
+from dsgd.compare.outcome import outcome
+from dsgd.compare.tuning import Outcome, Values, best, combined, limit_s, next_values
+from dsgd.record.reader import Run
+
+
+@dataclass
+class Search:
+    """The tuning of one contender. found: what the values that were tried came to. runs: made for it."""
+
+    entry: Entry
+    found: dict[Values, Outcome] = field(default_factory=dict)
+    runs: int = 0
+
+    @property
+    def chosen(self) -> Values:
+        """Return the values that were chosen; none where nothing is tuned."""
+        return best(self.found) if self.found else ()
+
+    def label(self, values: Values) -> str:
+        """Return the contender with these values: `gossip lr=0.2`."""
+        own = [f"{axis.key.rpartition('.')[2]}={value:g}" for axis, value in zip(self.entry.axes, values, strict=True)]
+        return " ".join([self.entry.name, *own])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The contenders under other conditions. conditions: key, value. runs: of each contender, by its name. measured:
+    the contenders whose runs had gradients; those of the others are derived."""
+
+    conditions: Mapping[str, Any]
+    runs: Mapping[str, list[Run]]
+    measured: frozenset[str]
+
+
+def tune(entries: Sequence[Entry], composer: Composer, runner: Runner, most: int) -> list[Search]:
+    """Find the values of every contender's keys, in rounds of runs for all of them. most: values of each."""
+    searches = [Search(entry) for entry in entries]
+    while True:
+        jobs: list[Job] = []
+        owners: list[tuple[Search, Values, int]] = []
+        for search in searches:
+            values = next_values(search.entry.axes, search.found, most) if search.entry.axes else []
+            limit = limit_s(search.found)
+            for point, runs in composer.tuning(search.entry, values, None if math.isinf(limit) else limit).items():
+                jobs += [Job(f"tuning {search.label(point)}", run) for run in runs]
+                owners.append((search, point, len(runs)))
+        if not jobs:
+            return searches
+        records = iter(runner.run(jobs))
+        for search, point, count in owners:
+            search.found[point] = combined([outcome(next(records)) for _ in range(count)])
+            search.runs += count
+
+
+def measure(searches: Sequence[Search], composer: Composer, runner: Runner, *conditions: str) -> dict[str, list[Run]]:
+    """Return the measured runs of every contender, by its name, in the order of the seeds."""
+    jobs = {
+        search.entry.name: [
+            Job(" ".join(["measuring", search.label(search.chosen), *conditions]), run)
+            for run in composer.measuring(search.entry, search.chosen, *conditions)
+        ]
+        for search in searches
+    }
+    records = iter(runner.run([job for of_entry in jobs.values() for job in of_entry]))
+    return {name: [next(records) for _ in of_entry] for name, of_entry in jobs.items()}
+
+
+def cells(whatif: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+    """Return every combination of the values of other conditions; none without any."""
+    if not whatif:
+        return []
+    return [dict(zip(whatif, values, strict=True)) for values in itertools.product(*whatif.values())]
+
+
+def measure_cell(
+    conditions: Mapping[str, Any],
+    searches: Sequence[Search],
+    before: Mapping[str, list[Run]],
+    composer: Composer,
+    runner: Runner,
+) -> Cell:
+    """Measure under other conditions, with the values that were chosen; derive what they change in time only.
+
+    before: the measured runs of every contender, by its name."""
+    overrides = composer.conditions(conditions)
+    keys = list(conditions)
+    anew = [
+        search
+        for search in searches
+        if not all(can_derive(run, search.entry.lockstep, keys) for run in before[search.entry.name])
+    ]
+    runs = measure(anew, composer, runner, *overrides)
+    rest = [search for search in searches if search not in anew]
+    for name, timings in measure(rest, composer, runner, *overrides, "engine.gradients=none").items():
+        runs[name] = [derived(run, timing) for run, timing in zip(before[name], timings, strict=True)]
+    return Cell(conditions, runs, frozenset(search.entry.name for search in anew))

@@ -1,0 +1,34 @@
+"""Runs under other conditions, without gradients: the marks of a measured run at the times of a timing-only one.
+
+What a lock-step algorithm computes does not depend on when: the same samples give the same parameters on any cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dsgd.record.reader import Run
+from dsgd.report.crossing import time_to_target_s
+
+
+def can_derive(measured: Run, lockstep: bool, keys: list[str]) -> bool:
+    """Return whether other conditions change nothing but the times of a simulated run.
+
+    keys: of the conditions. A run that its time has ended before it reached the target could have reached it."""
+    timed_out = measured.setting("budget.time_s") is not None and time_to_target_s(measured) is None
+    only_times = all(key.startswith("cluster.") or key == "cluster" for key in keys)
+    return lockstep and only_times and measured.clock == "virtual" and not timed_out
+
+
+def derived(measured: Run, timing: Run) -> Run:
+    """Return the run that a timing-only one stands for: with the marks of the measured one, as far as it came."""
+    samples, times = ([float(mark[name]) for mark in timing.metrics] for name in ("samples", "time_s"))
+    marks: list[dict[str, Any]] = [
+        {**mark, "time_s": float(np.interp(mark["samples"], samples, times))}
+        for mark in measured.metrics
+        if mark["samples"] <= samples[-1]
+    ]
+    return replace(measured, config=timing.config, metrics=marks)

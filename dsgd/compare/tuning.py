@@ -1,0 +1,126 @@
+"""Search the values of a contender's keys: a grid of factor 2, extended until what is best has neighbours on all sides.
+
+A pure function of what was found so far, so that a comparison that was killed goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+FACTOR = 2
+LEAST_VALUES = 2  # of a grid: one value is no choice
+WORKS = 2.0  # a value works that reaches the target within so many times the shortest time
+LOSS_WORKS = 1.1  # or, without a target, comes to so many times the lowest loss
+
+Values = tuple[float, ...]  # one of each tuned key
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key that is tuned, from `low` to `high` in factors of 2, and beyond where the best value lies at an edge.
+
+    Two integers make a grid of integers, which ends where halving leaves them."""
+
+    key: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low > 0):
+            raise ValueError(f"{self.key} must be [lowest, highest], finite and > 0, got [{self.low}, {self.high}]")
+        if len(self.grid) < LEAST_VALUES:
+            raise ValueError(f"{self.key} must have a highest value >= {FACTOR} times the lowest, got {self.high}")
+
+    @property
+    def grid(self) -> list[float]:
+        """Return the values to begin with, ascending."""
+        count = 1 + math.floor(math.log2(self.high / self.low) + 1e-9)
+        return [self.low * FACTOR**i for i in range(max(count, 0))]
+
+    def neighbours(self, value: float) -> list[float]:
+        """Return the values next to a value: half of it, where that is possible, and twice as much."""
+        if not isinstance(self.low, int):
+            return [value / FACTOR, value * FACTOR]
+        return [*([value // FACTOR] if value % FACTOR == 0 else []), value * FACTOR]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of tuning came to. time_s: to the target, infinite if it did not reach it or there is none.
+    loss: at the end, infinite if it diverged or collapsed. Both on the validation samples."""
+
+    time_s: float
+    loss: float
+
+
+def combined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return what the seeds of the same values came to: the median time, and the mean loss."""
+    times, losses = [found.time_s for found in outcomes], [found.loss for found in outcomes]
+    return Outcome(median(times), sum(losses) / len(losses))
+
+
+def best(found: Mapping[Values, Outcome]) -> Values:
+    """Return the values with the shortest time to the target, then the lowest loss; of equal ones the smallest."""
+    return min(found, key=lambda values: (found[values].time_s, found[values].loss, values))
+
+
+def middle(axes: Sequence[Axis]) -> Values:
+    """Return the middle of the grid, with which a search begins."""
+    return tuple(axis.grid[len(axis.grid) // 2] for axis in axes)
+
+
+def next_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int) -> list[Values]:
+    """Return the values to try next; none when the search is over.
+
+    First the middle, whose time is a limit for all others; then the rest of the grid; then what lies beside the best
+    values. most: values of a search, the grid included."""
+    if not axes or len(found) >= most:
+        return [] if axes or found else [()]
+    if not found:
+        return [middle(axes)]
+    grid = list(itertools.product(*(axis.grid for axis in axes)))
+    missing = [values for values in grid if values not in found]
+    if not missing:
+        missing = [values for values in beside(axes, best(found)) if values not in found]
+    return missing[: most - len(found)]
+
+
+def beside(axes: Sequence[Axis], values: Values) -> list[Values]:
+    """Return the values that differ from these in one key, by one factor."""
+    return [
+        (*values[:i], neighbour, *values[i + 1 :])
+        for i, axis in enumerate(axes)
+        for neighbour in axis.neighbours(values[i])
+    ]
+
+
+def open_edges(axes: Sequence[Axis], found: Mapping[Values, Outcome]) -> list[str]:
+    """Return the keys at whose edge the best values lie, with nothing known beyond: the search ended too early."""
+    chosen = best(found)
+    return [
+        axis.key
+        for i, axis in enumerate(axes)
+        if any((*chosen[:i], value, *chosen[i + 1 :]) not in found for value in axis.neighbours(chosen[i]))
+    ]
+
+
+def limit_s(found: Mapping[Values, Outcome]) -> float:
+    """Return the time after which a run of this search can end: it is not the best one any more, nor one that works."""
+    return WORKS * min((outcome.time_s for outcome in found.values()), default=math.inf)
+
+
+def working_range(found: Mapping[Values, Outcome]) -> tuple[float, float] | None:
+    """Return the lowest and the highest value of the first key with which the contender works, the other keys being
+    those of the best; None if it never does."""
+    chosen = best(found)
+    least = found[chosen]
+    along = {values[0]: found[values] for values in found if values[1:] == chosen[1:]}
+    if math.isfinite(least.time_s):
+        working = [value for value, outcome in along.items() if outcome.time_s <= WORKS * least.time_s]
+    else:
+        working = [value for value, outcome in along.items() if outcome.loss <= LOSS_WORKS * least.loss < math.inf]
+    return (min(working), max(working)) if working else None

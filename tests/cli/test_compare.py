@@ -1,0 +1,172 @@
+"""dsgd-compare as users type it: tuned by validation samples, measured on seeds that tuning has not seen, resumable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compare import main
+from dsgd.record.reader import Run, find_runs
+from tests.support.command import shell, start, wait_until
+
+TINY = "nodes=2 budget.epochs=1 eval.every_epochs=0.25 cluster.gradient_s=0.01 target.accuracy=0.5"
+LINE = f"dsgd-compare algo=sync,gossip {TINY} compare.seeds=2 compare.tune='{{optimizer.lr: [0.1, 0.4]}}'"
+RESULTS = ("verdict.txt", "contest.csv", "contest.md", "contest.tex", "contest.svg")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that has run to its end; returns the folder above it."""
+    folder = tmp_path_factory.mktemp("compared")
+    result = shell(LINE, folder)
+    assert result.returncode == 0, result.stderr
+    (folder / "out").write_text(result.stdout)
+    (folder / "err").write_text(result.stderr)
+    return folder
+
+
+def runs(folder: Path) -> tuple[list[Run], list[Run]]:
+    """Return the runs of tuning and those that were measured."""
+    found = find_runs([folder / "comparison"])
+    return (
+        [run for run in found if run.setting("data.evaluate") == "validation"],
+        [run for run in found if run.setting("data.evaluate") == "test"],
+    )
+
+
+def test_it_ends_with_a_table_a_verdict_and_a_figure(compared: Path) -> None:
+    out = (compared / "out").read_text()
+    assert out.splitlines()[0].startswith("contender")
+    assert (compared / "comparison" / "verdict.txt").read_text().strip() in out
+    assert all((compared / "comparison" / name).stat().st_size for name in (*RESULTS, "contest.png", "contest.pdf"))
+    assert "sync lr=" in (compared / "err").read_text()
+
+
+def test_values_are_chosen_by_validation_samples_and_measured_on_the_test_set(compared: Path) -> None:
+    tuned, measured = runs(compared)
+    assert {run.algorithm for run in tuned} == {run.algorithm for run in measured} == {"sync", "gossip"}
+    assert {run.setting("data.validation") for run in (*tuned, *measured)} == {0.1}
+
+
+def test_the_seeds_of_tuning_are_not_measured_and_all_contenders_have_the_same(compared: Path) -> None:
+    tuned, measured = runs(compared)
+    assert {run.setting("seed") for run in tuned}.isdisjoint({0, 1})
+    for algo in ("sync", "gossip"):
+        assert sorted(run.setting("seed") for run in measured if run.algorithm == algo) == [0, 1]
+
+
+def test_the_chosen_value_has_neighbours_on_both_sides(compared: Path) -> None:
+    tuned, measured = runs(compared)
+    for algo in ("sync", "gossip"):
+        (chosen,) = {run.setting("optimizer.lr") for run in measured if run.algorithm == algo}
+        tried = {run.setting("optimizer.lr") for run in tuned if run.algorithm == algo}
+        assert {chosen / 2, chosen, chosen * 2} <= tried
+
+
+def test_what_can_neither_win_nor_work_ends_early(compared: Path) -> None:
+    tuned, _ = runs(compared)
+    for algo in ("sync", "gossip"):
+        limits = [run.setting("budget.time_s") for run in tuned if run.algorithm == algo]
+        assert limits.count(None) == 1
+        assert all(limit > 0 for limit in limits if limit is not None)
+
+
+def test_typed_again_it_runs_nothing_and_says_the_same(compared: Path) -> None:
+    before = {name: (compared / "comparison" / name).read_bytes() for name in RESULTS}
+    result = shell(LINE, compared)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (compared / "out").read_text()
+    assert "[1/" not in result.stderr
+    assert before == {name: (compared / "comparison" / name).read_bytes() for name in RESULTS}
+
+
+def test_killed_and_typed_again_it_comes_to_the_same_bytes(compared: Path, tmp_path: Path) -> None:
+    process = start(LINE, tmp_path)
+    wait_until(lambda: len(list(tmp_path.glob("comparison/runs/*/summary.json"))) >= 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    result = shell(LINE, tmp_path)
+    assert result.returncode == 0, result.stderr
+    for name in RESULTS:
+        assert (tmp_path / "comparison" / name).read_bytes() == (compared / "comparison" / name).read_bytes()
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
+    process = start(LINE.replace("budget.epochs=1", "budget.epochs=200"), tmp_path)
+    wait_until(lambda: bool(list(tmp_path.glob("comparison/runs/*/metrics.jsonl"))), process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "dsgd-compare: interrupted; the same command goes on"
+    assert "Traceback" not in err
+
+
+def test_more_seeds_add_to_a_comparison_and_another_one_is_refused(compared: Path) -> None:
+    setting = compared / "comparison" / "comparison.json"
+    before = setting.read_bytes()
+    assert "compare.seeds" not in json.loads(before)["compare"]
+    result = shell(LINE.replace("algo=sync,gossip", "algo=sync,easgd"), compared)
+    assert result.returncode == 2
+    assert result.stderr.strip().startswith("dsgd-compare: --folder must be of this comparison or new, got comparison")
+    assert "algo=sync,gossip" in result.stderr
+    assert setting.read_bytes() == before
+
+
+def test_contenders_may_have_options_of_their_own_and_keys_that_others_lack(tmp_path: Path) -> None:
+    contenders = "[{algo: gossip, algo.tau: 2}, {algo: gossip, algo.tau: 4}, {algo: sync}]"
+    line = f"dsgd-compare {TINY} compare.seeds=1 compare.tune={{}} compare.contenders='{contenders}'"
+    result = shell(line, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "3 contenders: gossip tau=2; gossip tau=4; sync" in result.stderr
+    assert {run.setting("algo.tau") for run in runs(tmp_path)[1]} == {2, 4, None}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("compare.seeds=0", "compare.seeds must be >= 1, got 0"),
+        ("compare.seed=3", "compare.seed is not a key of compare; did you mean compare.seeds?"),
+        ("compare.tune={optimizer.lr: [0.1, 0.1]}", "compare.tune.optimizer.lr must have a highest value"),
+        ("compare.tune={optimizer.lr: [0.1]}", "compare.tune.optimizer.lr must be [lowest, highest], got [0.1]"),
+        ("compare.tune={optimizer.lrr: [0.1, 0.4]}", "optimizer.lrr is not a key of the configuration; did you mean"),
+        ("compare.tune={algo.tau: [2, 8]}; algo=sync", "algo.tau is not a key of the configuration"),
+        ("compare.tune={optimizer.lr: [0.1, 0.4]}; optimizer.lr=0.1", "compare.tune must not name optimizer.lr"),
+        ("compare.validation=1.5", "compare.validation must be in (0, 1), got 1.5"),
+        ("compare.validation=1e-9", "data.validation"),
+        ("compare.contenders=[]", "compare.contenders must have at least one"),
+        ("compare.contenders=[{algo: sync}]; algo=gossip", "compare.contenders must not set algo, which the command"),
+        ("compare.contenders=[{seed: 3}]", "compare.contenders must not set seed"),
+        ("compare.contenders=[{algo: sync},{algo: sync}]", "contenders must differ, got sync and sync"),
+        ("compare.contenders=[{algo: sink}]", "algo must be one of"),
+        ("compare.whatif={nodes: 8}", "compare.whatif.nodes must be a list of values, got 8"),
+        (
+            "nodes=2,4; compare.whatif={nodes: [8, 16]}",
+            "compare.whatif must not name nodes, by which contenders",
+        ),
+        ("compare.whatif={optimizer.lr: [0.1]}", "compare.whatif must not name optimizer.lr, which is tuned"),
+        ("compare.whatif={cluster.bandwith: [1e8]}", "cluster.bandwith is not a key of the configuration; did you"),
+        ("compare.node_hour=-1", "compare.node_hour must be > 0 or null, got -1"),
+        ("compare.on=mars", "compare.on must be one of here, slurm, got 'mars'"),
+        ("slurm.partition=gpu", "slurm.partition needs compare.on=slurm"),
+        ("seed=1,2", "seed must be one value, got 1,2; compare.seeds"),
+        ("resume=auto", "resume must not be given"),
+        ("data.evaluate=test", "data.evaluate must not be given"),
+        ("hydra.sweep.dir=x", "hydra.sweep.dir must not be given"),
+        ("algo=sync,gosip", "algo must be one of"),
+        ("nodes=0", "nodes must be >= 1, got 0"),
+    ],
+)
+def test_bad_input_ends_in_one_line_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, line: str
+) -> None:
+    folder = tmp_path / "comparison"
+    assert main(["--folder", str(folder), *TINY.split()[1:], *words.split("; ")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"dsgd-compare: {line}"), captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not folder.exists()
