@@ -152,7 +152,17 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     if not jobs.here:
         return Checked(overrides=added, folders=folders)
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
-    return Checked(plans, labels(jobs.runs), at_once, added, folders)
+    return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders)
+
+
+def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:
+    """Return the plans of a sweep's jobs, where of those with the same choice of an engine the first one says why."""
+    found: list[Plan | None] = []
+    told: set[str] = set()
+    for plan in plans:
+        found.append(replace(plan, why="") if plan is not None and plan.why in told else plan)
+        told.add("" if plan is None else plan.why)
+    return found
 
 
 def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -159,6 +160,7 @@ def _job(plan: Plan, checked: Checked, folder: Path, interruption: Interruption)
     for module in ENGINES.values():  # each job would take more than a second to import it for itself
         importlib.import_module(module)
     plan = with_threads(with_wandb_group(plan, Path(HydraConfig.get().sweep.dir).name))
+    plan = replace(plan, logged=checked.at_once == 1)  # else shown when the job has ended
 
     def run() -> str:
         try:

@@ -47,7 +47,8 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
         return _run(plan, folder, joined, ended)
     with _locked(folder):
         check_unchanged(folder, plan.found, plan.checkpoint)
-        print(plan.why, file=sys.stderr)
+        if plan.why:
+            print(plan.why, file=sys.stderr)
         return _run(plan, folder, joined, ended)
 
 

@@ -82,7 +82,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         training.close("failed")
         return "failed"
     mirror = Mirror(config.wandb, folder)
-    progress = ProgressLine(config.experiment, training.clock)
+    progress = ProgressLine(config.experiment, config.values["algo"]["name"], training.clock, plan.logged)
     looked = 0.0
 
     def save(contents: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
                 with stops.held(), _writing(folder):
                     record.mark(mark)
                 mirror.wake()
-                progress.measured(mark)
+                progress.measured(mark, record.wall_s)
         status, error = training.state.status, training.state.error
     except KeyboardInterrupt:  # a second Ctrl-C
         status = "interrupted"

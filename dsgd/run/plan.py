@@ -19,14 +19,16 @@ from dsgd.run.values import ConfigError
 
 @dataclass(frozen=True)
 class Plan:
-    """engine: sim or dist. why: one line on the choice. checkpoint: to go on from; None at a start. found: what the
-    folder of the record was found to hold (`dsgd.run.resume.contents`); None: nobody has looked."""
+    """engine: sim or dist. why: one line on the choice; empty where it has been printed before. checkpoint: to go on
+    from; None at a start. found: what the folder of the record was found to hold (`dsgd.run.resume.contents`); None:
+    nobody has looked. logged: print how far the run has come also where there is no terminal."""
 
     config: RunConfig
     engine: str
     why: str
     checkpoint: Checkpoint | None
     found: str | None = None
+    logged: bool = True
 
 
 def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:

@@ -81,7 +81,7 @@ class SimulatedTraining:
             except OtherRun as error:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
-        else:
+        elif plan.why or chosen.name != experiment.gradients:
             print(*filter(None, (why, chosen.why)), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
