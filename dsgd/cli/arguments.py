@@ -1,8 +1,9 @@
-"""Parse the options of the commands that do not go through Hydra."""
+"""Parse the options of the commands that do not go through Hydra, and say which version they are of."""
 
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 from typing import NoReturn
 
 
@@ -11,3 +12,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+
+def version_line() -> str:
+    """Return what every command prints for --version."""
+    return f"dsgd {version('dsgd')}"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser
+from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.compose import ConfigTree, one_line
 from dsgd.host.launcher import launch
 from dsgd.run.configuration import RunConfig, configure
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dsgd-calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=version_line())
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of dsgd-run: nodes, model, data, ...")
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write, FOLDER/cluster/NAME.yaml")
     parser.add_argument("--steps", type=int, default=100, help="of every worker (default: %(default)s)")

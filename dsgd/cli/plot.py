@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsgd.cli.arguments import Parser
+from dsgd.cli.arguments import Parser, version_line
 
 if TYPE_CHECKING:
     from dsgd.record.reader import Run
@@ -45,6 +45,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dsgd-plot", description="Draw figures and a summary table from run records alone.")
+    parser.add_argument("--version", action="version", version=version_line())
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders with runs below (multirun)")
     parser.add_argument("--out", default="figures", metavar="DIR", help="where to write (default: %(default)s)")
     parser.add_argument(

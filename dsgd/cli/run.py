@@ -17,6 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from dsgd.cli.arguments import version_line
 from dsgd.cli.check import Checked, check
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, one_line, opened, plain
 from dsgd.cli.folders import remove_empty
@@ -59,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], interruption: Interruption) -> int:
     """Check a command line and let Hydra act on it. Returns the exit status."""
+    if "--version" in arguments:  # Hydra would say which version Hydra is
+        print(version_line())
+        return 0
     try:
         checked = check(arguments, interruption)
         sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it

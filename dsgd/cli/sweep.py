@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dsgd.cli.arguments import Parser
+from dsgd.cli.arguments import Parser, version_line
 from dsgd.record.reader import read_config
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    whole.add_argument("--version", action="version", version=version_line())
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str, points: str | None) -> Parser:
