@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dsgd.cli.arguments import Parser
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
 from dsgd.cli.folders import check_writable, existing_ancestor
+from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.host.launcher import launch
 from dsgd.host.signals import Interruption
@@ -55,7 +56,10 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     if options.multirun + options.run + (options.cfg is not None) + (options.info is not None) > 1:
         raise ConfigError("Only one of --run, --multirun, --cfg and --info can be specified")
     tree = ConfigTree(options.config_dir, options.config_name or CONFIG_NAME)
-    if options.help or options.cfg or options.info:
+    if options.help:
+        put_into_help(tree.described(options.overrides))
+        return Checked()
+    if options.cfg or options.info:
         tree.load(options.overrides)
         return Checked()
     overrides = options.overrides if options.multirun else [*_run_folder(options.overrides), *options.overrides]

@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from dsgd.cli.key_list import files_of, key_list
 from dsgd.run.configuration import SweepOptions
 from dsgd.run.values import RENAMED, ConfigError, build, checked, shown
 
@@ -99,6 +100,11 @@ class ConfigTree:
             raise ConfigError(self._explained(error, overrides)) from error
         except RecursionError as error:
             raise ConfigError("the configuration must not be so deep, got lists or mappings in hundreds") from error
+
+    def described(self, overrides: Sequence[str]) -> str:
+        """Return every key of a command line with its value and what it does. Raises ConfigError."""
+        config = self.load(overrides)
+        return key_list(config, files_of(self._loader, self._config_name, opened(overrides)))
 
     def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> HydraJobs:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError.
