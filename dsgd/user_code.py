@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{key} must be importable, got {path!r}: {error}") from error
+        raise ValueError(f"{key} must be importable, got {path!r}: {error}{hint(error)}") from error
     except Exception as error:  # a module may raise anything
         raise ValueError(f"{key} must be importable, got {path!r}: {first_line(error)}") from error
     if not callable(function):
@@ -26,6 +27,13 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
         return function(**arguments)
     except Exception as error:  # so may a function
         raise ValueError(f"{key}={path} fails: {first_line(error)}") from error
+
+
+def hint(error: Exception) -> str:
+    """Return how a module of the current folder is found, if that is what could not be imported; else nothing."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    found = next((text for text in (f"{name}.py", name) if name and os.path.exists(text)), None)
+    return f"; {found} is in this folder: PYTHONPATH=. before the command makes Python look here" if found else ""
 
 
 def first_line(error: Exception) -> str:

@@ -42,7 +42,7 @@ WANTED = {
     "report": {"record"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
-    | {"record", "schedule", "sim"},
+    | {"record", "schedule", "sim", "user_code"},
     "compare": {"record", "report"},
     "cli": {"compare", "host", "problem", "processes", "record", "report", "run", "sweep"},
 }

@@ -48,7 +48,7 @@ class Checked:
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     """Check everything that Hydra is about to do, before it does anything. Raises ConfigError, NothingToDo and, after a
     signal, KeyboardInterrupt."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     if options.hydra_help or options.version or options.shell_completion or options.experimental_rerun:
         return Checked()
     if options.config_path is not None:
@@ -66,6 +66,16 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
     with interruption.armed():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse flags and overrides. Raises ConfigError."""
+    options, rest = _parser().parse_known_args(arguments)
+    if not rest:
+        return options
+    if any(text.startswith("-") for text in rest):
+        raise ConfigError(f"unrecognized arguments: {' '.join(rest)}")
+    raise ConfigError(f"every key=value must stand together, before or behind the flags, got {rest[0]} apart from them")
 
 
 def _parser() -> argparse.ArgumentParser:

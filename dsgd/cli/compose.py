@@ -123,7 +123,8 @@ class ConfigTree:
             for override in parsed:
                 if override.is_sweep_override():
                     key, value = override.get_key_element(), override.get_value_string()
-                    raise ConfigError(f"{key} must be one value without -m (multirun), got {value}")
+                    rule = f"{key} must be one value without -m (multirun), got {value}"
+                    raise ConfigError(f"{rule}; add -m to run every one of them")
             return HydraJobs([_job(master, hydra.overrides.task, None)], False, here)
         if not hydra.sweeper._target_.endswith(".BasicSweeper"):
             return HydraJobs([], True, here=False)
@@ -216,6 +217,11 @@ class ConfigTree:
         if isinstance(error.__cause__, OmegaConfBaseException) and not str(error):
             error = error.__cause__  # Hydra's wrapping of it says nothing
         text = one_line(error)
+        if "already at" in text or "Multiple values for" in text or "appears more than once" in text:
+            for added in self.parse(overrides):
+                key = added.key_or_group
+                if added.is_add() and re.search(rf"\b{re.escape(key)}\b", text):
+                    return f"{key} must be given without +, as it is there already, got {added.input_line}"
         found = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
         if not found:
             return key_first(text)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from dsgd.user_code import hint
+
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
 NAME_BYTES, PATH_BYTES = 255, 4000  # as file systems have it, with room for the names of the files in a folder
@@ -63,7 +65,7 @@ def locate(path: Any, group: str) -> Any:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{rule} ({error})") from error
+        raise ConfigError(f"{rule} ({error}{hint(error)})") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ConfigError(rule)
     return found

@@ -220,7 +220,13 @@ CASES = [
     ("cluster.slow_nodes={3:2", "an override must be key=value", "got cluster.slow_nodes={3:2"),
     ("nodes=${oc.env:NOPE}", "nodes", "'NOPE' not found"),
     ("nodes=2,4", "nodes must be one value without -m (multirun), got 2,4"),
-    ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip"),
+    ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip; add -m"),
+    ("algo=sync -m nodes=2,4", "every key=value must stand together, before or behind the flags, got nodes=2,4 apart"),
+    ("+nodes=3", "nodes must be given without +, as it is there already, got +nodes=3"),
+    ("+optimizer.lr=3", "optimizer.lr must be given without +, as it is there already, got +optimizer.lr=3"),
+    ("+algo=gossip", "algo must be given without +, as it is there already, got +algo=gossip"),
+    ("+model=mlp", "model must be given without +, as it is there already, got +model=mlp"),
+    ("++algo.tau=3", "algo.tau is not a key of Sync; it has overlap"),
     ("--foo", "--foo"),
     ("--cfg jobs", "--cfg", "'jobs'"),
     ("--cfg job -m", "Only one of"),
@@ -268,6 +274,28 @@ def test_a_rate_at_its_limit_is_a_run_that_diverges(algo: str, tmp_path: Path) -
     result = call(*command, "budget.epochs=1", f"hydra.run.dir={tmp_path}/run")
     assert result.status == 0, result.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("model=import model.target=nobodys.net", "model.target must be importable, got 'nobodys.net': No module"),
+        ("data=import data.target=nobodys.x.y data.classes=2", "data.target must be importable, got 'nobodys.x.y'"),
+        ("algo._target_=nobodys.Net", "algo._target_ must be the import path of a dataclass, got 'nobodys.Net'"),
+    ],
+)
+@pytest.mark.parametrize("found", ["nobodys.py", "nobodys", None])
+def test_a_module_in_the_current_folder_is_told_how_it_is_found(
+    line: str, rule: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if found is not None:
+        (tmp_path / found).touch()
+    result = call(*split(line))
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert rule in result.err
+    assert (f"; {found} is in this folder: PYTHONPATH=. before the command" in result.err) == (found is not None)
+    assert ("PYTHONPATH" in result.err) == (found is not None)
 
 
 def split(line: str) -> list[str]:
