@@ -36,6 +36,15 @@ def number(value: object) -> float:
     return float(value)
 
 
+def name_of(group: object) -> object:
+    """Return the name of the choice in a configuration group, or None. What was imported is called by its function or
+    class, since that is what `model=import` and `data=import` have chosen."""
+    if not isinstance(group, dict):
+        return None
+    name, target = group.get("name"), group.get("target")
+    return target.rpartition(".")[2] if name == "import" and isinstance(target, str) else name
+
+
 @dataclass(frozen=True)
 class Run:
     """One run record.
@@ -74,7 +83,7 @@ class Run:
 
     def chosen(self, group: str) -> str | None:
         """Return the choice made in a group (`algo`, `model`, `data`): its `name`, else its class; or None."""
-        name = self.setting(f"{group}.name") or (self.summary or {}).get(group)
+        name = name_of(self.setting(group)) or (self.summary or {}).get(group)
         target = self.setting(f"{group}._target_")
         return str(name) if name else target.rpartition(".")[2] if isinstance(target, str) else None
 

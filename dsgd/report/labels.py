@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.record.reader import Run
+from dsgd.record.reader import Run, name_of
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
@@ -141,7 +141,9 @@ def _flatten_into(flat: Flat, key: str, value: Any) -> None:
     if isinstance(value, dict) and value and all(isinstance(part, str) for part in value):
         named = "name" in value
         for part, inner in value.items():
-            if part != "_target_":
+            if part == "name":
+                _flatten_into(flat, f"{key}.name", name_of(value))
+            elif part != "_target_":
                 _flatten_into(flat, f"{key}.{part}", inner)
             elif not named:
                 flat[f"{key}.name"] = str(inner).rpartition(".")[2]

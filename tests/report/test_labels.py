@@ -10,8 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.record.reader import find_runs
-from dsgd.report.labels import label, run_labels, series
+from dsgd.report.labels import label, run_labels, series, time_notes
+from dsgd.report.style import common
 from tests.support.records import write_record
+
+
+def imported(target: str) -> dict[str, Any]:
+    """A configuration with model=import."""
+    return {"model": {"_target_": "dsgd.models.library.ImportedModel", "name": "import", "target": target}}
+
+
+def test_what_was_imported_is_called_by_its_function_in_titles(tmp_path: Path):
+    data = {"data": {"name": "import", "target": "mine.photographs"}, "time_model": "ResNet-18"}
+    runs = find_runs([write_record(tmp_path / "a", **imported("mine.wide"), **data)])
+    assert common(runs) == "gossip, wide on photographs, 8 nodes, batch size 16 per node"
+    assert time_notes(runs) == ["time of ResNet-18; gradients of wide on photographs"]
 
 
 def test_labels_name_what_differs_and_nothing_else(tmp_path: Path):
@@ -41,6 +54,9 @@ def test_labels_name_what_differs_and_nothing_else(tmp_path: Path):
         ({"time_model": "ResNet-18"}, {"nodes": 9}, ["nodes=8", "nodes=9"]),
         ({"clock": "wall"}, {"clock": "virtual"}, ["clock=wall", "clock=virtual"]),
         ({"model": {"_target_": "a.MLP"}}, {"model": {"_target_": "a.CNN"}}, ["model=MLP", "model=CNN"]),
+        (imported("mine.wide"), imported("mine.deep"), ["model=wide", "model=deep"]),
+        (imported("mine.wide"), imported("yours.wide"), ["target=mine.wide", "target=yours.wide"]),
+        (imported("mine.wide"), {"model.name": "import"}, ["model=wide", "model=import"]),
         ({"resume": "a"}, {"resume": "b", "hydra": {"job": 1}}, ["gossip", "gossip"]),
     ],
 )
