@@ -13,12 +13,12 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dsgd.record.reader import read_config, read_summary
+from dsgd.record.reader import name_of, read_config, read_summary
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class MirrorOptions:
 
     mode: str = "disabled"  # offline: files in the run folder, for `wandb sync`
     project: str = "dsgd"
-    group: str | None = None  # null: a sweep's folder
-    name: str | None = None  # null: made from the configuration
+    group: str | None = None  # null: a sweep's folder; of a single run, its model and data
+    name: str | None = None  # null: like gossip-8-lr0.1-seed0
     timeout_s: float = 60.0  # how long to wait for wandb when the run is over
 
     def __post_init__(self) -> None:
@@ -119,8 +119,8 @@ def begin(folder: Path) -> wandb.Run:
     arguments: dict[str, Any] = {
         "id": identity,
         "project": options["project"],
-        "group": options["group"],
-        "name": options["name"] or f"{config['algo']['name']}-{config['nodes']}",
+        "group": options["group"] or f"{name_of(config['model'])}-{name_of(config['data'])}",
+        "name": options["name"] or run_name(config),
         "dir": str(folder),
         "config": config,
         "settings": wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
@@ -132,6 +132,12 @@ def begin(folder: Path) -> wandb.Run:
             line = " ".join(str(error).split())
             print(f"wandb: {line}; kept in {folder / 'wandb'} for `wandb sync`", file=sys.stderr, flush=True)
     return wandb.init(mode="offline", **arguments)
+
+
+def run_name(config: Mapping[str, Any]) -> str:
+    """Return the name of a run of this configuration in wandb, like `gossip-8-lr0.1-seed0`."""
+    algo, rate = config["algo"]["name"], config["optimizer"]["lr"]
+    return f"{algo}-{config['nodes']}-lr{rate:g}-seed{config['seed']}"
 
 
 def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:

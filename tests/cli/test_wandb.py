@@ -8,13 +8,18 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 
-from dsgd.record.mirror import Mirror, MirrorOptions, new_lines
+from dsgd.cli.compose import composed
+from dsgd.record.mirror import Mirror, MirrorOptions, begin, new_lines
 from tests.support.command import call, lines, shell, signalled, summary
 
 RUN = [
@@ -134,6 +139,26 @@ def test_an_absent_server_does_not_delay_training(tmp_path: Path) -> None:
     assert summary(tmp_path / "run")["status"] == "completed"
     assert lines(tmp_path / "run") == 4
     assert "wandb: " in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "group"),
+    [
+        ([], "gossip-4-lr0.05-seed3", "mlp-digits"),
+        (["model=import", "model.target=mine.deep"], "gossip-4-lr0.05-seed3", "deep-digits"),
+        (["wandb.name=one", "wandb.group=some"], "one", "some"),
+    ],
+)
+def test_runs_are_told_apart_and_lie_with_those_that_compare(
+    options: list[str], name: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = composed(["algo=gossip", "nodes=4", "optimizer.lr=0.05", "seed=3", "wandb.mode=offline", *options])
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    wandb = SimpleNamespace(Settings=dict, init=lambda **arguments: arguments)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "wandb.errors", SimpleNamespace(CommError=OSError, UsageError=ValueError))
+    given: Any = begin(tmp_path)
+    assert (given["name"], given["group"]) == (name, group)
 
 
 def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
