@@ -7,7 +7,7 @@ import difflib
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
     new = add("submit", _submit, "submit what is not yet there of a grid", None)
     new.add_argument("--config-dir", metavar="DIR", help="your own configuration files, with slurm/NAME.yaml")
-    new.add_argument("--dry-run", action="store_true", help="print the batch scripts, do nothing")
+    new.add_argument("--dry-run", action="store_true", help="print batch scripts, points and node-hours, do nothing")
     new.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     status = add("status", _status, "where the points of a sweep stand", None)
     status.add_argument("--points", action="store_true", help="a line for every point")
@@ -93,6 +93,7 @@ def _submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         for size, members in arrays.items():
             print(script("dsgd-sweep", members, folder.absolute(), size, site))
+        _print_demand(arrays, site)
         return 0
     largest = slurm.largest_array()
     with locked(folder) as writer:
@@ -159,9 +160,22 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
 
 def print_job(job: str, size: JobSize, points: int) -> None:
     """Print what was submitted as one job."""
+    print(f"job {job}: {_plural(points, 'point')}, each {_machines(size)}", flush=True)
+
+
+def _machines(size: JobSize) -> str:
     gpus = f", {size.gpus_per_node} GPUs a machine" if size.gpus_per_node else ""
-    what = f"{_plural(size.tasks, 'task')} on {_plural(size.nodes, 'machine')}{gpus}"
-    print(f"job {job}: {_plural(points, 'point')}, each {what}", flush=True)
+    return f"{_plural(size.tasks, 'task')} on {_plural(size.nodes, 'machine')}{gpus}"
+
+
+def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None:
+    """Print every point with its machines, and what all of them ask for. As comments: a shell may read the whole."""
+    for size, members in arrays.items():
+        for point in members:
+            print(f"# {point.name}: {_machines(size)}")
+    node_hours = site.hours * sum(size.nodes * len(members) for size, members in arrays.items())
+    points = _plural(sum(map(len, arrays.values())), "point")
+    print(f"# {points}, {node_hours:,.4g} node-hours: machines x slurm.time={site.time}; a requeued point has it again")
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -96,6 +96,13 @@ class Site:
             if not WORD.fullmatch(name):
                 raise ValueError(f"modules must be names of modules, got {name!r}")
 
+    @property
+    def hours(self) -> float:
+        """Return the time limit of one stretch of a point in hours."""
+        days, _, clock = self.time.rpartition("-")
+        hours, minutes, seconds = ([int(part) for part in clock.split(":")] + [0, 0])[:3]
+        return 24 * int(days or 0) + hours + minutes / 60 + seconds / 3600
+
 
 @dataclass(frozen=True)
 class JobSize:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -93,8 +94,17 @@ def test_a_dry_run_prints_the_batch_scripts_and_leaves_nothing(
     (tmp_path / "mine" / "slurm").mkdir(parents=True)
     (tmp_path / "mine" / "slurm" / "site.yaml").write_text("# Ours.\npartition: gpu\nenvironment: {A: 1}\n")
     site = "--config-dir mine slurm=site +slurm.account=me slurm.environment.B=2"
-    assert main(f"submit --dry-run {site} algo=sync,gossip,sync nodes=2,4".split()) == 0
+    line = f"submit --dry-run {site} slurm.time=1-12:30 algo=sync,gossip,sync nodes=2,4"
+    assert main(line.split()) == 0
     said = capsys.readouterr().out
+    demand = [re.sub("-[0-9a-f]{12}", "", text) for text in said.splitlines()[-5:]]
+    assert demand == [
+        "# sync_2_0: 2 tasks on 2 machines",
+        "# gossip_2_0: 2 tasks on 2 machines",
+        "# sync_4_0: 4 tasks on 4 machines",
+        "# gossip_4_0: 4 tasks on 4 machines",
+        "# 4 points, 438 node-hours: machines x slurm.time=1-12:30; a requeued point has it again",
+    ]
     assert said.count("#!/bin/bash\n") == 2
     assert said.count("point=(") == 4
     for text in ("--partition=gpu", "--account=me"):

@@ -91,3 +91,10 @@ def test_an_array_has_no_other_tasks(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "1"}
     ran = subprocess.run(["bash", "-s"], input=text, env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (2, "this array has no task 1\n")
+
+
+@pytest.mark.parametrize(
+    ("time", "hours"), [("1:30:00", 1.5), ("100:00:36", 100.01), ("2-0", 48.0), ("1-12:15", 36.25), ("0-01:00:00", 1.0)]
+)
+def test_the_time_limit_is_read_as_slurm_reads_it(time: str, hours: float) -> None:
+    assert Site(time=time).hours == pytest.approx(hours)
