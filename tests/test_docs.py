@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ def test_the_documents_show_commands():
     """Guards the extraction above: an empty list would test nothing."""
     assert len(commands("dsgd-run")) >= 8
     assert len(commands("dsgd-plot")) >= 1
+
+
+def test_the_readme_says_where_the_commands_are_before_it_uses_them():
+    """The Makefile puts them into .venv; all that pyproject.toml declares are named."""
+    text = (ROOT / "README.md").read_text()
+    first, rest = text.split("    source .venv/bin/activate\n")
+    assert re.findall(r"^    (dsgd-.+)$", first, flags=re.MULTILINE) == ["dsgd-run algo=gossip nodes=32"]
+    assert "](#two-commands):\n\n    dsgd-run algo=gossip" in first  # the headline, which leads to the set-up
+    assert "\n## Two commands\n" in first
+    assert "python3 -m venv .venv" in (ROOT / "Makefile").read_text().replace("$(PYTHON)", "python3")
+    commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert [name for name in commands if f"`{name}`" not in rest] == []
 
 
 def test_the_headline_command_trains():
