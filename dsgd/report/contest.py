@@ -16,7 +16,6 @@ from dsgd.report.crossing import time_to_target_s
 from dsgd.report.interval import Estimate, estimate
 
 FEWEST_SEEDS = 5  # of fewer the intervals have less than 90 % confidence
-LOST = ("diverged", "collapsed", "failed")  # such a run's last loss is no result
 
 
 @dataclass(frozen=True)
@@ -121,12 +120,12 @@ def goal_of(run: Run) -> Goal:
 
 
 def score(run: Run, goal: Goal) -> float:
-    """Return the seconds to the target, or without a target the final loss; infinite where there is none."""
+    """Return the seconds to the target, or without a target the loss of a run that completed; else infinity."""
     if goal.level is not None:
         seconds = time_to_target_s(run)
         return math.inf if seconds is None else seconds
     loss = final_loss(run)
-    return math.inf if math.isnan(loss) or run.outcome in LOST else loss
+    return math.inf if math.isnan(loss) or run.outcome != "completed" else loss
 
 
 def final_loss(run: Run) -> float:

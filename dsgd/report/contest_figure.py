@@ -20,7 +20,7 @@ from dsgd.report.labels import Series, status_note
 from dsgd.report.style import finish, label_decades, name_bars, named_styles, panels, wrapped
 
 LOG_FROM = 10.0  # ratio of the latest to the soonest from which the axes of time are logarithmic
-ROOM = 1.12  # of the axis, over the largest number that is drawn on it
+ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
 
 
 def contest_figure(found: Contest) -> Figure:
@@ -85,15 +85,17 @@ def _draw_scores(axes: Axes, found: Contest, styles: Sequence[dict[str, Any]], l
     """Draw a row per contender: median, interval, seeds. At the right edge is who missed the goal."""
     scores = [value for one in found.standings for value in one.scores if math.isfinite(value)]
     budget_s = [number(run.final("time_s")) for run in found.runs]
-    largest = max(scores, default=max((value for value in budget_s if value == value), default=1.0)) or 1.0
+    largest = max(scores, default=max((value for value in budget_s if value == value), default=1.0))
     smallest = min((value for value in scores if value > 0), default=largest)
-    edge = largest * (largest / smallest) ** 0.15 * ROOM if logarithmic else largest * ROOM
     if logarithmic:
+        edge = largest * (largest / smallest) ** ROOM
         axes.set_xscale("log")
-        axes.set_xlim(smallest / ROOM**2, edge)
+        axes.set_xlim(smallest * (smallest / largest) ** ROOM, edge)
         label_decades(axes.xaxis, largest / smallest)
     else:
-        axes.set_xlim(0, edge)
+        start = min([0.0, *scores])  # a loss may be negative
+        edge = largest + ROOM * (largest - start or 1.0)
+        axes.set_xlim(start, edge)
     for place, (one, style) in enumerate(zip(found.standings, styles, strict=True)):
         _draw_row(axes, place, one, style, edge)
     name_bars(axes, [one.name.replace(" node", "\N{NO-BREAK SPACE}node") for one in found.standings])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, Contest, Standing
 from dsgd.report.fields import field_value
-from dsgd.report.interval import Estimate, estimate, interval_note
-from dsgd.report.labels import clock_text, differing_settings, status_note, time_notes
+from dsgd.report.interval import Estimate, estimate
+from dsgd.report.labels import differing_settings, status_note
 from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.table import caption
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {
@@ -42,15 +43,15 @@ def contest_table(found: Contest, price: float | None = None) -> ReportTable:
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     text_columns = frozenset({"contender", "status", heading})
-    return ReportTable(list(columns), text_columns, rows, _csv_rows(found, price), caption(found, price))
+    return ReportTable(list(columns), text_columns, rows, _csv_rows(found, price), _caption(found, price))
 
 
-def caption(found: Contest, price: float | None = None) -> str:
-    """Say which clock and target, what the intervals are, what ratios are of, and how costs are computed."""
-    first, clock = found.standings[0], clock_text(found.runs)
-    parts = [f"times: {clock} time"] * bool(clock)
-    parts += [f"target: {found.goal.text}, reached for good"] if found.goal.level is not None else ["no target"]
-    lines = ["; ".join([*parts, *time_notes(found.runs)]), interval_note([found.seeds])]
+def _caption(found: Contest, price: float | None) -> str:
+    """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
+    first = found.standings[0]
+    lines = [caption(found.runs)]
+    if found.goal.level is None:
+        lines.append("no target: the loss at the end is compared")
     if len(found.standings) > 1:
         lines.append(f"times the first's: paired by seed with {first.name}; not distinguishable where it holds 1")
     if found.goal.level is not None and price is not None:
@@ -98,14 +99,14 @@ def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
     keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
     if not keys:
         return "", []
-    short: Callable[[str], str] = lambda key: key.rpartition(".")[2]  # noqa: E731
+    short = {key: key.rpartition(".")[2] for key in keys}
     alone = len(keys) == 1
     texts = []
     for one in contenders:
         works = f" ({one.works[0]:g}–{one.works[1]:g})" if one.works else ""
-        parts = [f"{short(key)}=" * (not alone) + _plain(value) for key, value in one.chosen.items()]
+        parts = [f"{short[key]}=" * (not alone) + _plain(value) for key, value in one.chosen.items()]
         texts.append(", ".join([part + works * (i == 0) for i, part in enumerate(parts)]) or "-")
-    return f"{short(keys[0]) if alone else 'chosen'} (works)", texts
+    return f"{short[keys[0]] if alone else 'chosen'} (works)", texts
 
 
 def _plain(value: Any) -> str:

@@ -134,17 +134,15 @@ def _missed(found: Contest) -> list[str]:
     nobody = math.isinf(found.standings[0].score.median)
     groups: dict[tuple[int, str], list[str]] = {}
     for place, one in enumerate(found.standings):
-        told = nobody and place == 0 and one.missed < found.seeds  # the first sentence has its number of seeds
+        told = nobody and (place == 0 or one.missed == found.seeds)  # by the first sentence
         note = status_note(one.contender.runs)
-        if (one.missed and not told and not (nobody and one.missed == found.seeds)) or note:
+        if one.missed and (note or not told):
             groups.setdefault((one.missed, note), []).append(one.name)
     return [f"{listed(names)} {_how(found, missed, len(names) > 1)}{note}" for (missed, note), names in groups.items()]
 
 
 def _how(found: Contest, missed: int, several: bool) -> str:
     """Return what follows the name of who missed the goal on so many seeds: `never reaches it`."""
-    if not missed:
-        return f"{'have' if several else 'has'} runs that did not complete"
     verb = ("reach" if several else "reaches") if found.goal.level is not None else ("end" if several else "ends")
     what = "it" if found.goal.level is not None else "with a loss to compare"
     if missed == found.seeds:

@@ -129,6 +129,13 @@ def test_a_run_that_collapsed_or_diverged_after_its_target_has_not_reached_it():
         assert contest([contender("sync", [20, 20], **end)]).standings[0].missed == 2
 
 
+def test_a_target_may_be_a_loss():
+    one = contender("sync", [20.0], target=None)
+    (run,) = one.runs
+    aimed = replace(one, runs=[replace(run, config=run.config | {"target": {"accuracy": None, "loss": 0.3}})])
+    assert contest([aimed]).goal.text == "a loss of 0.3"
+
+
 def _on_seeds(one: Contender, seeds: list[int]) -> Contender:
     runs = [replace(run, config=run.config | {"seed": seed}) for run, seed in zip(one.runs, seeds, strict=True)]
     return replace(one, runs=runs)

@@ -111,8 +111,10 @@ def test_any_number_of_contenders_fits_every_width(count: int, width: str):
         [contender(name, [5.0 + i]) for i, name in enumerate(NAMES[:3])],
         [contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, INF], target=None)],
         [contender("sync", [1e-3] * 2), contender("gossip", [1e5] * 2)],
+        [contender("sync", [-2.0, -3.0], target=None), contender("gossip", [-1.0, -2.0], target=None)],
+        [contender("sync", [0.0] * 2, target=None), contender("gossip", [0.0] * 2, target=None)],
     ],
-    ids=["nobody", "one seed", "loss", "extreme"],
+    ids=["nobody", "one seed", "loss", "extreme", "negative loss", "at once"],
 )
 def test_unusual_contests_are_drawn(contenders: list[Contender]):
     left, right = panels(contenders)
