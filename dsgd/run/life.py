@@ -92,6 +92,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
             **training.header,
             "lines": training.state.marks,
             "wall_s": record.wall_s,
+            **_extended(plan),
         }
         with stops.held(), _writing(folder):
             record.sync()
@@ -154,16 +155,21 @@ def _finish(plan: Plan, folder: Path, training: Training, record: Record, status
             status, error = "failed", str(failure)
     if status == "failed":
         print(error, file=sys.stderr, flush=True)  # also where the summary cannot be written
-    summary = _described(plan.config, training) | training.summary() | training.header
+    summary = _described(plan.config, training) | training.summary() | training.header | _extended(plan)
     try:
         record.finish({**summary, "status": status, "error": error or None})
     except OSError as failure:
         print(f"the summary in {folder} cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
         return "failed"
-    if status in ENDED:
+    if status in ENDED and not (plan.config.engine.keep_checkpoint and status == "completed"):
         with contextlib.suppress(OSError):  # one that is left over has no effect beside this summary
             (folder / NAME).unlink(missing_ok=True)
     return status
+
+
+def _extended(plan: Plan) -> dict[str, Any]:
+    """Return what checkpoint and summary say of a run that has gone on with a larger budget than it began with."""
+    return {"extended": list(plan.extended)} if plan.extended else {}
 
 
 def _described(config: RunConfig, training: Training) -> dict[str, Any]:

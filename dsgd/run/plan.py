@@ -6,14 +6,14 @@ Does not import torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dsgd.host.launcher import Launch, advice, launch
 from dsgd.host.resources import gpus
 from dsgd.run.configuration import RunConfig, configure
-from dsgd.run.resume import Checkpoint, checkpoint_of, resumed
+from dsgd.run.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.run.values import ConfigError
 
 
@@ -21,7 +21,8 @@ from dsgd.run.values import ConfigError
 class Plan:
     """engine: sim or dist. why: one line on the choice; empty where it has been printed before. checkpoint: to go on
     from; None at a start. found: what the folder of the record was found to hold (`dsgd.run.resume.contents`); None:
-    nobody has looked. logged: print how far the run has come also where there is no terminal."""
+    nobody has looked. logged: print how far the run has come also where there is no terminal. extended: the smaller
+    budgets that the run had before it went on."""
 
     config: RunConfig
     engine: str
@@ -29,6 +30,7 @@ class Plan:
     checkpoint: Checkpoint | None
     found: str | None = None
     logged: bool = True
+    extended: Sequence[Mapping[str, Any]] = ()
 
 
 def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
@@ -36,14 +38,17 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
 
     values: the resolved configuration. overrides: what the user gave of it, for a run that is resumed. Raises
     ConfigError."""
-    checkpoint = None
+    checkpoint, extended = None, list[dict[str, Any]]()
     if values["resume"] is not None:
-        checkpoint = checkpoint_of(str(values["resume"]))
+        checkpoint = checkpoint_of(str(values["resume"]), extended=bool(budget_given(overrides)))
         values = resumed(values, overrides, checkpoint.header)
     config = configure(values)
+    if checkpoint is not None:
+        extended = budgets_before(values, checkpoint.header)
+        check_still_to_do(checkpoint, values)
     engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
     check_gradients(config, engine)
-    return Plan(config, engine, why, checkpoint)
+    return Plan(config, engine, why, checkpoint, extended=extended)
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 from dsgd.host.launcher import launch
 from dsgd.record.checkpoint import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
-from dsgd.record.reader import count_marks, read_config, read_status
+from dsgd.record.reader import count_marks, number, read_config, read_status
 from dsgd.record.writer import METRICS
 from dsgd.run.values import ConfigError, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
 AUTO = "auto"
+FOLLOWS_NO_BUDGET = ("constant", "step")  # schedules whose rates do not depend on when training ends
 ENDED = ("completed", "diverged")  # statuses of a run that came to its end
 CHECKPOINT = "in the checkpoint to resume from"
 
@@ -80,16 +81,17 @@ def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
     raise NothingToDo(f"the run in {folder} is {read_status(folder)}: nothing to do")
 
 
-def checkpoint_of(path: str) -> Checkpoint:
+def checkpoint_of(path: str, extended: bool = False) -> Checkpoint:
     """Return the checkpoint in a run folder, or at a path itself.
 
-    Raises ConfigError unless it is whole, with its record beside it, of a run that has not come to its end."""
+    extended: with another budget, so that it may be of a completed run. Raises ConfigError unless it is whole, with its
+    record beside it, of a run that can go on."""
     try:
         checkpoint = find_checkpoint(path)
     except CheckpointError as error:
-        raise ConfigError(_not_to_go_on(path, Path(path)) or str(error)) from error
-    if contents(checkpoint.parent) == "ended":
-        raise ConfigError(_not_to_go_on(path, checkpoint.parent) or path)
+        raise ConfigError(_not_to_go_on(path, Path(path), extended) or str(error)) from error
+    if contents(checkpoint.parent) == "ended" and not (extended and read_status(checkpoint.parent) == "completed"):
+        raise ConfigError(_not_to_go_on(path, checkpoint.parent, extended) or path)
     try:
         header = read_header(checkpoint)
         check_header(header, checkpoint)
@@ -102,10 +104,21 @@ def checkpoint_of(path: str) -> Checkpoint:
     return Checkpoint(checkpoint, header)
 
 
-def _not_to_go_on(path: str, folder: Path) -> str | None:
+def check_still_to_do(checkpoint: Checkpoint, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a completed run whose budget does not grow."""
+    if contents(checkpoint.path.parent) == "ended" and values["budget"] == checkpoint.header["config"]["budget"]:
+        folder = checkpoint.path.parent
+        raise ConfigError(f"budget must be larger than that of the run in {folder}, which is completed, got the same")
+
+
+def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
     """Return an error text for a run that has ended; None if it has not."""
     status = read_status(folder) if os.path.isdir(folder) else None
-    return None if status is None else f"resume must be an interrupted run, got {path}, which is {status}"
+    if status is None:
+        return None
+    hint = "; with engine.keep_checkpoint=true a run keeps what a larger budget goes on from"
+    text = f"resume must be an interrupted run, got {path}, which is {status}"
+    return text + hint if extended and status == "completed" else text
 
 
 def check_unchanged(folder: Path, found: str | None, checkpoint: Checkpoint | None) -> None:
@@ -130,13 +143,52 @@ def in_use(folder: Path) -> ConfigError:
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration to go on with: that in the checkpoint's header.
+    """Return the configuration to go on with: that in the checkpoint's header, with a larger budget if one is given.
 
-    Overrides besides resume=PATH must give the same one; raises ConfigError at the first difference."""
+    Other overrides besides resume=PATH must give the same one; raises ConfigError at the first difference."""
     stored: dict[str, Any] = with_numbers(header["config"])
-    if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.", "sweep.")) for text in overrides):
+    if larger := budget_given(overrides):
+        stored = {**stored, "budget": _extended(stored, values["budget"], larger)}
+        values = {**values, "budget": stored["budget"]}
+    if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.", "sweep.", "budget.")) for text in overrides):
         _compare_all(stored, values, CHECKPOINT)
     return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
+
+
+def budget_given(overrides: Sequence[str]) -> list[str]:
+    """Return the keys of the budget that are given beside resume=PATH; none beside resume=auto, which goes on with the
+    very run that a configuration describes."""
+    texts = [text.lstrip("+") for text in overrides]
+    if not any(text.startswith("resume=") and text != f"resume={AUTO}" for text in texts):
+        return []
+    return [text.partition("=")[0].removeprefix("budget.") for text in texts if text.startswith("budget.")]
+
+
+def _extended(stored: Mapping[str, Any], given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return the budget of a run that goes on. given: whose `keys` were typed. Raises ConfigError unless it only grows,
+    and the steps so far are those of the larger budget, too."""
+    before, schedule = stored.get("budget"), stored.get("schedule")
+    if not isinstance(before, dict) or not isinstance(schedule, dict):
+        raise ConfigError(f"budget and schedule must be {CHECKPOINT}, to be compared with, got nothing")
+    wanted = {**before, **{key: given[key] for key in keys}}
+    for key in keys:
+        new, old = wanted[key], before.get(key)
+        if new is not None and old is None:
+            raise ConfigError(f"budget.{key} must be null, as {CHECKPOINT}, got {new!r}")
+        if number(new) < number(old):  # never of what is no number, which is refused elsewhere
+            raise ConfigError(f"budget.{key} must be >= {old}, as {CHECKPOINT}, got {new!r}")
+    kind = schedule.get("kind")
+    if wanted != before and kind not in FOLLOWS_NO_BUDGET:
+        rule = f"budget must stay as {CHECKPOINT} with schedule={kind}, whose rates so far depend on it"
+        raise ConfigError(f"{rule}, got {', '.join(f'{key}={wanted[key]}' for key in keys)}")
+    return wanted
+
+
+def budgets_before(values: Mapping[str, Any], header: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the budgets that a run had before it was extended. values: with which it goes on from a checkpoint."""
+    earlier, last = header.get("extended"), header["config"].get("budget")
+    earlier = earlier if isinstance(earlier, list) else []
+    return earlier if last == values["budget"] else [*earlier, last]
 
 
 def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:

@@ -16,12 +16,14 @@ import torch
 from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
+from dsgd.experiment import Budget
 from dsgd.host.resources import cores
 from dsgd.host.signals import STOP_SIGNALS, remembered
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
+from dsgd.run.resume import Checkpoint
 from dsgd.run.threads import choose_threads
 from dsgd.run.values import ConfigError, prefixed
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
@@ -76,6 +78,7 @@ class SimulatedTraining:
                 state = read_state(checkpoint.path)
                 check_state(state, "sim", experiment.nodes, checkpoint.path)
                 restore(self._simulation, state)
+                _check_extension(plan, checkpoint, self._simulation)
             except CheckpointError as error:
                 raise ConfigError(str(error)) from error
             except OtherRun as error:
@@ -86,7 +89,7 @@ class SimulatedTraining:
         device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
-        self._checkpoint_every_s = options.checkpoint_every_s
+        self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property
     def state(self) -> TrainingState:
@@ -95,17 +98,20 @@ class SimulatedTraining:
         return TrainingState(simulation.status, "", simulation.time_s, samples, marks)
 
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
-        simulation, every_s = self._simulation, self._checkpoint_every_s
-        saved = time.monotonic()
+        simulation, every_s, keep = self._simulation, self._checkpoint_every_s, self._keep_checkpoint
+        saved, left, total = time.monotonic(), simulation.left, simulation.experiment.total_samples
 
         def between_events() -> bool:
-            nonlocal saved
-            if every_s is not None and time.monotonic() - saved >= every_s:
+            nonlocal saved, left
+            due = every_s is not None and time.monotonic() - saved >= every_s
+            # at half the distance from the end of the one before: a few of them, and one shortly before the end
+            nearer = keep and simulation.left <= left / 2
+            if (due or nearer) and not (keep and simulation.has_all_steps(total)):
                 save(snapshot(simulation))
-                saved = time.monotonic()
+                saved, left = time.monotonic(), simulation.left
             return interrupted()
 
-        yield from simulation.run(between_events if every_s is not None else interrupted)
+        yield from simulation.run(between_events if keep or every_s is not None else interrupted)
         if simulation.status == "interrupted":
             save(snapshot(simulation))
 
@@ -117,6 +123,16 @@ class SimulatedTraining:
 
     def close(self, outcome: str) -> None:
         """Do nothing: nobody else takes part."""
+
+
+def _check_extension(plan: Plan, checkpoint: Checkpoint, simulation: Simulation) -> None:
+    """Raise ConfigError if a worker has ended at the checkpoint that would have gone on with the larger budget."""
+    before = checkpoint.header["config"]["budget"]
+    if before != plan.config.values["budget"]:
+        smaller = replace(plan.config.experiment, budget=Budget(**before))
+        if simulation.has_all_steps(smaller.total_samples):
+            rule = "resume must be a checkpoint from before the last step, to go on with a larger budget"
+            raise ConfigError(f"{rule}, got {checkpoint.path}")
 
 
 def _compute_deterministically() -> None:

@@ -36,6 +36,20 @@ class Simulation:
         """Return the virtual time so far; at the end, that of the whole run."""
         return self.machine.loop.now if self.end_s is None else self.end_s
 
+    @property
+    def left(self) -> float:
+        """Return which share of the budget is left."""
+        total, limit_s = self.experiment.total_samples, self.experiment.budget.time_s
+        used = [self.machine.samples / total] if total else []
+        used += [self.machine.loop.now / limit_s] if limit_s else []
+        return 1 - max(used)
+
+    def has_all_steps(self, total: int | None) -> bool:
+        """Tell whether a worker in lock-step has made its last step. total: samples of the budget; None: no limit."""
+        if total is None or not self.experiment.algo.lockstep:
+            return False
+        return max(node.worker.steps for node in self.machine.nodes) * self.experiment.unit >= total
+
     def run(self, interrupt: Callable[[], bool] = lambda: False) -> Iterator[Mark]:
         """Run to the end, yielding the measured fields of every mark.
 
