@@ -7,11 +7,9 @@ DEMO ?=
 
 .PHONY: demo test test-long lint bench figures clean
 
-demo: $(READY)  ## six algorithms, 8 nodes, a slow network and one slow node: a figure and a table
+demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
-	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) hydra.sweep.dir=outputs/demo $(DEMO)
-	$(BIN)/dsgd-plot outputs/demo --only overview --out figures/demo
-	@echo "The figure: accuracy and loss against virtual time, and how long workers waited."
+	$(BIN)/dsgd-compare --folder outputs/demo experiment=slow_network algo=$(ALGORITHMS) $(DEMO)
 
 test: $(READY)  ## the tests
 	$(BIN)/python -m pytest -n auto -m "not long"
@@ -25,15 +23,19 @@ lint: $(READY)  ## style and types
 	$(BIN)/pyright
 
 bench: $(READY)  ## speed and memory of the simulator; those of real processes and of the data are run by name
-	for benchmark in stacked logistic timing_only memory; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in stacked logistic timing_only memory whole_runs; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
 
-figures: $(READY)  ## the committed comparison, made again: results/slow_network
+figures: $(READY)  ## the committed comparisons, made again: results/compare, and with one rate for all results/slow_network
+	rm -rf outputs/compare
+	$(BIN)/dsgd-compare --folder outputs/compare experiment=slow_network algo=$(ALGORITHMS)
+	mkdir -p results/compare
+	cp outputs/compare/contest.csv outputs/compare/contest.md outputs/compare/contest.png outputs/compare/verdict.txt results/compare
 	rm -rf outputs/figures
 	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) seed=0,1,2 hydra.sweep.dir=outputs/figures
 	$(BIN)/dsgd-plot outputs/figures --out results/slow_network
 
 clean:  ## what this Makefile made; never results/
-	rm -rf .venv build dist *.egg-info outputs/demo outputs/figures figures/demo
+	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures
 
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv .venv

@@ -195,10 +195,12 @@ class Algorithm:
     """A way of distributing SGD: a frozen dataclass of its options whose `train` reads like its paper.
 
     lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget.
+    barrier: every step waits for all workers, so that what is computed, marks included, does not depend on the cluster.
     servers: over how many nodes the centre is sharded; 0 for methods without one, whose output is the workers' mean.
     """
 
     lockstep: ClassVar[bool] = False
+    barrier: ClassVar[bool] = False
     servers: int = 0
 
     @property

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli import plot
+from dsgd.cli.compare import compare_options
 from dsgd.cli.compose import ConfigTree
+from dsgd.cli.entries import Composer
+from dsgd.compare.tuning import middle
 from dsgd.run.configuration import configure
 from dsgd.run.values import ConfigError
 from tests.support.simulate import simulate
@@ -18,6 +21,7 @@ from tests.support.simulate import simulate
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 DOCUMENTS += (
+    "docs/compare.md",
     "docs/real_processes.md",
     "docs/fast_simulator.md",
     "docs/figures.md",
@@ -25,6 +29,7 @@ DOCUMENTS += (
     "docs/own_data.md",
     "docs/recipes.md",
     "docs/slurm.md",
+    "docs/sweeps.md",
 )
 
 
@@ -86,6 +91,18 @@ def test_the_headline_command_trains():
     losses = outcome.values("train_loss")
     assert outcome.simulation.status == "completed"
     assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("arguments", commands("dsgd-compare"), ids=" ".join)
+def test_every_documented_comparison_has_contenders(arguments: list[str]):
+    words = [argument for argument in arguments if argument.startswith("compare.")]
+    overrides = [argument for argument in arguments if not argument.startswith(("-", "compare."))]
+    options = compare_options(words)
+    composer = Composer(ConfigTree(), options)
+    entries = composer.entries(overrides)
+    composer.check_conditions(entries, list(options.whatif or {}))
+    for entry in entries:
+        composer.measuring(entry, middle(entry.axes))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

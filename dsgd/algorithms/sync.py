@@ -29,6 +29,7 @@ from dsgd.worker import Algorithm, Worker
 class Sync(Algorithm):
     overlap: bool = True  # false: a step costs the gradient and then the all-reduce
     lockstep: ClassVar[bool] = True
+    barrier: ClassVar[bool] = True
 
     async def train(self, worker: Worker) -> None:
         while not worker.done:

@@ -25,15 +25,15 @@ class Entry:
     """A contender before anything is known of it.
 
     name: unlike all others. overrides: what the command line says of it. axes: its keys that are tuned. seed: of the
-    first measured run. values: its configuration, with the tuned keys as they are by default. lockstep: what its
-    algorithm computes does not depend on when."""
+    first measured run. values: its configuration, with the tuned keys as they are by default. barrier: of the algorithm
+    (`dsgd.worker.Algorithm`)."""
 
     name: str
     overrides: tuple[str, ...]
     axes: tuple[Axis, ...]
     seed: int
     values: Mapping[str, Any]
-    lockstep: bool
+    barrier: bool
 
     @property
     def nodes(self) -> int:
@@ -68,8 +68,8 @@ class Composer:
         found: dict[str, Entry] = {}
         for name, job in zip(_names(jobs), jobs, strict=True):
             own = tuple(axis for axis in axes if _has(job.values, axis.key))
-            lockstep = configure(job.values).experiment.algo.lockstep
-            entry = Entry(name, tuple(job.overrides), own, int(job.values["seed"]), job.values, lockstep)
+            barrier = configure(job.values).experiment.algo.barrier
+            entry = Entry(name, tuple(job.overrides), own, int(job.values["seed"]), job.values, barrier)
             if (key := identity(job.values)) in found:
                 raise ConfigError(f"contenders must differ, got {found[key].name} and {name} with one configuration")
             found[key] = entry

@@ -75,7 +75,8 @@ class LocalRunner:
         at_once = jobs_at_once(None, [plan for _, plan in missing.values()])
         with LocalSweep(labels, at_once, outcome, self._printed) as sweep:
             for number, (folder, (_, plan)) in enumerate(missing.items()):
-                sweep.start(number, folder, self._job(plan, folder))
+                # what a run prints is shown when it has ended: how far it has come is of no use then
+                sweep.start(number, folder, self._job(replace(plan, logged=at_once == 1), folder))
             sweep.finish()
         if "interrupted" in outcome.values():
             raise KeyboardInterrupt

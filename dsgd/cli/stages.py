@@ -100,7 +100,7 @@ def measure_cell(
     anew = [
         search
         for search in searches
-        if not all(can_derive(run, search.entry.lockstep, keys) for run in before[search.entry.name])
+        if not all(can_derive(run, search.entry.barrier, keys) for run in before[search.entry.name])
     ]
     runs = measure(anew, composer, runner, *overrides)
     rest = [search for search in searches if search not in anew]

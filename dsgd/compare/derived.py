@@ -1,6 +1,7 @@
 """Runs under other conditions, without gradients: the marks of a measured run at the times of a timing-only one.
 
-What a lock-step algorithm computes does not depend on when: the same samples give the same parameters on any cluster.
+Where every step waits for all workers, the same samples give the same parameters on any cluster. Lock-step alone is not
+enough: a mark may find fast workers some steps ahead of slow ones.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dsgd.record.reader import Run
 from dsgd.report.crossing import time_to_target_s
 
 
-def can_derive(measured: Run, lockstep: bool, keys: list[str]) -> bool:
+def can_derive(measured: Run, barrier: bool, keys: list[str]) -> bool:
     """Return whether other conditions change nothing but the times of a simulated run.
 
-    keys: of the conditions. A run that its time has ended before it reached the target could have reached it."""
+    barrier: of the algorithm. keys: of the conditions. A run that its time has ended before it reached the target could
+    have reached it."""
     timed_out = measured.setting("budget.time_s") is not None and time_to_target_s(measured) is None
     only_times = all(key.startswith("cluster.") or key == "cluster" for key in keys)
-    return lockstep and only_times and measured.clock == "virtual" and not timed_out
+    return barrier and only_times and measured.clock == "virtual" and not timed_out
 
 
 def derived(measured: Run, timing: Run) -> Run:
