@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsgd.cluster import Cluster
+from dsgd.crossing import Aim
 from dsgd.data import DataConfig
 from dsgd.models import ModelConfig
 from dsgd.optimizer import LARGEST, SGD
@@ -63,16 +64,27 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Target:
-    """A test accuracy whose first time is recorded."""
+    """A test accuracy, or a test loss, and when it is reached is recorded."""
 
     accuracy: float | None = None
+    loss: float | None = None
     stop: bool = False  # end the run there
 
     def __post_init__(self) -> None:
         if self.accuracy is not None and not 0 < self.accuracy <= 1:
             raise ValueError(f"accuracy must be in (0, 1] or null, got {self.accuracy}")
-        if self.stop and self.accuracy is None:
-            raise ValueError("stop must be false without target.accuracy, got true")
+        _positive(self, "loss")
+        if self.accuracy is not None and self.loss is not None:
+            raise ValueError(f"loss must be null with target.accuracy={self.accuracy:g}, got {self.loss:g}")
+        if self.stop and self.aim is None:
+            raise ValueError("stop must be false without target.accuracy or target.loss, got true")
+
+    @property
+    def aim(self) -> Aim | None:
+        """Return the field of the marks and its level."""
+        if self.accuracy is not None:
+            return Aim("test_accuracy", self.accuracy)
+        return None if self.loss is None else Aim("test_loss", self.loss)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_marks_are_the_least_interval_apart(evaluation: Evaluation, interval: fl
         (lambda: Evaluation(diverged_factor=1.0), "diverged_factor must be > 1, got 1.0"),
         (lambda: Target(accuracy=95), "accuracy must be in (0, 1] or null, got 95"),
         (lambda: Target(accuracy=0), "accuracy must be in (0, 1] or null, got 0"),
-        (lambda: Target(stop=True), "stop must be false without target.accuracy, got true"),
+        (lambda: Target(stop=True), "stop must be false without target.accuracy or target.loss, got true"),
         (lambda: Schedule(kind="sine"), "kind must be one of constant, step, cosine, got 'sine'"),
         (lambda: Schedule(warmup_epochs=-1), "warmup_epochs must be finite and >= 0, got -1"),
         (lambda: Schedule(milestones=[3, 2]), "milestones must be increasing numbers of epochs > 0, got [3, 2]"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.crossing import Aim, Point
 from dsgd.engine.divergence import has_collapsed, is_beyond, limit_of_mark
 from dsgd.experiment import Experiment
 from dsgd.problem.evaluation import FIELDS
@@ -22,7 +24,10 @@ class Progress:
     next_samples: int = 1  # how many intervals of samples the next mark is at
     next_time: int = 1
     first_loss: float | None = None
-    time_to_target_s: float | None = None
+    time_to_target_s: float | None = None  # of the first mark at the target
+    aimed: Point | None = None  # the last mark with a value of the target's field
+    first_crossing: Point | None = None  # time_s, resolution_s
+    last_crossing: Point | None = None
     last_values: Mark | None = None
 
     def judge(self, experiment: Experiment, values: Mark) -> str | None:
@@ -34,13 +39,36 @@ class Progress:
             first = self.first_loss = loss if self.first_loss is None else self.first_loss
             if is_beyond(loss, limit_of_mark(experiment, first)):
                 status = "diverged"
-        accuracy, target = values["test_accuracy"], experiment.target
-        reached = target.accuracy is not None and accuracy is not None and accuracy >= target.accuracy
-        if reached and self.time_to_target_s is None:
+        target = experiment.target
+        if target.aim is not None and self._reaches(target.aim, values) and self.time_to_target_s is None:
             self.time_to_target_s = values["time_s"]
             if target.stop:
                 status = "completed"
         return status
+
+    def _reaches(self, aim: Aim, values: Mark) -> bool:
+        """Note a crossing of the target since the last mark; True if this mark is there."""
+        value = values[aim.field]
+        if value is None or not math.isfinite(value):
+            return False
+        before, self.aimed = self.aimed, (values["time_s"], value)
+        if (crossing := aim.crossing(before, self.aimed)) is not None:
+            self.last_crossing = (crossing.time_s, crossing.resolution_s)
+            self.first_crossing = self.first_crossing or self.last_crossing
+        return aim.is_reached(value)
+
+    def crossing_fields(self, aim: Aim | None, stays: bool) -> Mark:
+        """Return the fields of a summary on crossings of the target, as `dsgd.crossing` has them.
+
+        stays: False for a run whose end does not count, though its last mark be at the target."""
+        there = stays and aim is not None and self.aimed is not None and aim.is_reached(self.aimed[1])
+        first, staying = self.first_crossing, self.last_crossing if there else None
+        return {
+            "time_to_target_first_s": None if first is None else first[0],
+            "time_to_target_first_resolution_s": None if first is None else first[1],
+            "time_to_target_stays_s": None if staying is None else staying[0],
+            "time_to_target_stays_resolution_s": None if staying is None else staying[1],
+        }
 
 
 @dataclass(frozen=True)
@@ -88,10 +116,12 @@ def summary_of(
 
     steps: of the worker with the most. classes: of the data, None without. collective: the name of the all-reduce."""
     values = dict.fromkeys(FIELDS) | (progress.last_values or {}) | counters.fields(experiment)
+    collapsed = status == "completed" and has_collapsed(
+        progress.first_loss, values["train_loss"], values["test_accuracy"], classes
+    )
     return {
         "status": status,
-        "collapsed": status == "completed"
-        and has_collapsed(progress.first_loss, values["train_loss"], values["test_accuracy"], classes),
+        "collapsed": collapsed,
         "clock": counters.clock,
         "time_s": counters.time_s,
         "samples": counters.samples,
@@ -99,6 +129,7 @@ def summary_of(
         "steps": steps,
         **{field: values[field] for field in FIELDS},
         "time_to_target_s": progress.time_to_target_s,
+        **progress.crossing_fields(experiment.target.aim, stays=status != "diverged" and not collapsed),
         "bytes_sent_total": round(sum(counters.bytes_sent)),
         "bytes_sent_max_node": round(max(counters.bytes_sent)),
         **{key: values[key] for key in values if key.startswith(("idle_fraction", "staleness"))},

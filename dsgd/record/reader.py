@@ -106,21 +106,19 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        """Return the test accuracy aimed at, a fraction; None if the run had no target."""
-        target = number((self.summary or {}).get("target_accuracy", self.setting("target.accuracy")))
-        return None if math.isnan(target) else target
+        """Return the level of `target_field` that is aimed at; None if the run had no target."""
+        return next((level for level in self._targets.values() if not math.isnan(level)), None)
 
     @property
-    def time_to_target_s(self) -> float | None:
-        """Return the seconds of the run's clock until the target; None without a target, if it was not reached, and if
-        the run collapsed afterwards."""
-        if self.target is None or self.outcome == "collapsed":
-            return None
-        if self.summary is not None:
-            seconds = number(self.summary.get("time_to_target_s"))
-            return None if math.isnan(seconds) else seconds
-        reached = (mark for mark in self.metrics if number(mark.get("test_accuracy")) >= self.target)
-        return next((number(mark.get("time_s")) for mark in reached), None)
+    def target_field(self) -> str | None:
+        """Return the field of the marks whose level is the target, test_accuracy or test_loss; None without one."""
+        return next((field for field, level in self._targets.items() if not math.isnan(level)), None)
+
+    @property
+    def _targets(self) -> dict[str, float]:
+        summary = self.summary or {}
+        kinds = ("accuracy", "loss")
+        return {f"test_{kind}": number(summary.get(f"target_{kind}", self.setting(f"target.{kind}"))) for kind in kinds}
 
     @property
     def time_model(self) -> str | None:

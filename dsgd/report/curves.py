@@ -137,9 +137,10 @@ def draw_field(
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
     axes.set_xlabel(wrapped(axis.label, 28))
     axes.set_ylabel(LABELS.get(field, field), parse_math=True)
-    if field == "test_accuracy":
-        targets = {run.target for one in gathered for run in one.runs}
-        if len(targets) == 1 and (target := targets.pop()) is not None:
+    targets = {(run.target_field, run.target) for one in gathered for run in one.runs}
+    if len(targets) == 1:
+        aimed, target = targets.pop()
+        if aimed == field and target is not None:
             handles[f"target {target:g}"] = axes.axhline(target, color="#777777", linewidth=1.0, linestyle=(0, (2, 2)))
     return handles
 

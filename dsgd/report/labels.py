@@ -16,7 +16,7 @@ _UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # wher
 _CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
 _ENGINES = ("sim", "dist")  # each has a clock of its own; `auto` has either
 LONGEST = 60  # characters of a value in a label
-_SHORT = {"target.accuracy": "target", "target.stop": "target.stop"}
+_SHORT = {"target.accuracy": "target", "target.loss": "target.loss", "target.stop": "target.stop", "eval.on": "eval.on"}
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,14 @@ def clock_text(runs: Sequence[Run]) -> str:
     return "virtual (sim) or wall (dist)" if len(clocks) > 1 else "".join(clocks)
 
 
-def target_text(runs: Sequence[Run]) -> str:
-    """Return the target accuracies of the runs, like `0.9 or 0.95`; empty if no run has one."""
-    return " or ".join(f"{target:g}" for target in sorted({run.target for run in runs if run.target is not None}))
+def goal_text(runs: Sequence[Run]) -> str:
+    """Return the targets of the runs, like `test accuracy 0.9 or 0.95`; empty if no run has one."""
+    kinds = []
+    for field in ("test_accuracy", "test_loss"):
+        levels = {run.target for run in runs if run.target is not None and run.target_field == field}
+        if levels:
+            kinds.append(f"{field.replace('_', ' ')} {' or '.join(f'{level:g}' for level in sorted(levels))}")
+    return " or ".join(kinds)
 
 
 def status_note(runs: Sequence[Run]) -> str:
@@ -88,14 +93,18 @@ def status_note(runs: Sequence[Run]) -> str:
 
 
 def time_notes(runs: Sequence[Run]) -> list[str]:
-    """Return notes like `time of ResNet-18 on ImageNet; gradients of resnet8 on digits`, where the two differ."""
+    """Return notes like `time of ResNet-18 on ImageNet; gradients of resnet8 on digits`, where the two differ, and that
+    test numbers are of a validation set, where they are."""
     texts = [
         f"time of {run.time_model}; gradients of {run.chosen('model')} on {run.chosen('data')}"
         for run in runs
         if run.time_model
     ]
     some = "" if len(texts) == len(runs) else "some runs: "
-    return [some + text for text in dict.fromkeys(texts)]
+    validated = sum(run.setting("eval.on") == "validation" for run in runs)
+    held_out = "test: of training samples held out (eval.on=validation)"
+    notes = [some + text for text in dict.fromkeys(texts)]
+    return [*notes, ("" if validated == len(runs) else "some runs: ") + held_out] if validated else notes
 
 
 def label(flats: Sequence[Flat]) -> list[str]:

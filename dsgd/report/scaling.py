@@ -17,7 +17,7 @@ from dsgd.record.reader import Run
 from dsgd.report.crossing import time_to_target_s
 from dsgd.report.curves import time_label, wants_log
 from dsgd.report.interval import estimate, interval_note
-from dsgd.report.labels import Series, series, target_text
+from dsgd.report.labels import Series, goal_text, series
 from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band
 
 
@@ -65,9 +65,7 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
     aimed = [run for run in runs if run.target is not None and run.nodes]
     counts = {run.nodes for run in aimed}
     if len(counts) < 2:
-        raise NoData(
-            "no run has a target accuracy" if not counts else f"all runs with a target have nodes={counts.pop()}"
-        )
+        raise NoData("no run has a target" if not counts else f"all runs with a target have nodes={counts.pop()}")
     found = []
     for one in series(aimed, apart_from=("nodes",)):
         times: dict[int, list[float | None]] = {}
@@ -84,13 +82,13 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     """Draw time to target against nodes, one line per algorithm. Raises NoData."""
     found = scalings(runs)
     figure, axes, handles, notes = _draw(found, [one.seconds for one in found])
-    axes.set_ylabel(f"{time_label(runs)}\nto test accuracy {target_text(runs)}")
+    axes.set_ylabel(f"{time_label(runs)}\nto {goal_text(runs)}")
     every = np.array([seconds for one in found for each in one.seconds.values() for seconds in each])
     if wants_log(every):
         axes.set_yscale("log")
         label_decades(axes.yaxis, float(every.max() / every[every > 0].min()))
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * float(every.max()) or 1.0)
     return finish(figure, runs, handles, notes)
 
 

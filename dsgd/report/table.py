@@ -10,7 +10,7 @@ from typing import Any
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import field_value
 from dsgd.report.interval import estimate, interval_note
-from dsgd.report.labels import Series, clock_text, differing_settings, series, target_text, time_notes
+from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
 from dsgd.report.layout import Cell, ReportTable, exact
 
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
@@ -67,7 +67,7 @@ def caption(runs: Sequence[Run]) -> str:
     """Say which clock, which target, and whose time it is, what the intervals are and how fine times to target are;
     empty for runs without any mark and target."""
     parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
-    parts += [f"target: test accuracy {target}" + _resolution(runs)] if (target := target_text(runs)) else []
+    parts += [f"target: {goal}" + _resolution(runs)] if (goal := goal_text(runs)) else []
     lines = ["; ".join([*parts, *time_notes(runs)])]
     lines += [interval_note([len(one.runs) for one in series(runs)])]
     return "\n".join(line for line in lines if line)
@@ -104,10 +104,15 @@ def _csv_rows(ordered: Sequence[Series]) -> list[list[Any]]:
     runs = [run for one in ordered for run in one.runs]
     settings = differing_settings(runs)
     fields = [field for field, _ in _COLUMNS.values()]
-    lines: list[list[Any]] = [["run", "folder", "status", "clock", "target_accuracy", *settings, *fields]]
+    lines: list[list[Any]] = [
+        ["run", "folder", "status", "clock", "target_accuracy", "target_loss", *settings, *fields]
+    ]
     labels = [one.label for one in ordered for _ in one.runs]
     for i, (name, run) in enumerate(zip(labels, runs, strict=True)):
-        described = [name, str(run.folder), run.outcome, run.clock or "", exact(number(run.target))]
+        described = [name, str(run.folder), run.outcome, run.clock or ""]
+        described += [
+            exact(number(run.target if run.target_field == field else None)) for field in ("test_accuracy", "test_loss")
+        ]
         chosen = [texts[i] for texts in settings.values()]
         lines.append([*described, *chosen, *(exact(field_value(run, field)) for field in fields)])
     return lines

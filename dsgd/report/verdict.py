@@ -7,7 +7,7 @@ from statistics import median
 
 from dsgd.record.reader import Run, number
 from dsgd.report.crossing import time_to_target_s
-from dsgd.report.labels import Series, series, status_note
+from dsgd.report.labels import Series, goal_text, series, status_note
 from dsgd.report.prediction import sentences
 
 _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
@@ -34,10 +34,11 @@ def _clock(one: Series) -> str | None:
 
 
 def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
-    targets = {run.target for one in compared for run in one.runs}
-    if len(targets) != 1 or None in targets:
+    targets = {(run.target_field, run.target) for one in compared for run in one.runs}
+    if len(targets) != 1 or (None, None) in targets:
         return []
-    goal = f"a test accuracy of {targets.pop():g}"
+    kind, _, level = goal_text(compared[0].runs).rpartition(" ")
+    goal = f"a {kind} of {level}"
     reached: list[tuple[float, str]] = []
     missed: list[str] = []
     for one in compared:

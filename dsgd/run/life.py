@@ -184,6 +184,7 @@ def _described(config: RunConfig, training: Training) -> dict[str, Any]:
         "topology": experiment.topology.name,
         "seed": experiment.seed,
         "target_accuracy": experiment.target.accuracy,
+        "target_loss": experiment.target.loss,
         "time_model": experiment.cluster.time_model,
     }
 

@@ -103,6 +103,10 @@ CASES = [
     ("engine.checkpoint_every_s=0", "engine.checkpoint_every_s must be > 0 or null, got 0"),
     ("wandb.mode=nonsense", "wandb.mode must be one of disabled, offline, online, got 'nonsense'"),
     ("target.accuracy=1.5", "target.accuracy must be in (0, 1] or null, got 1.5"),
+    ("target.loss=0", "target.loss must be > 0 or null, got 0.0"),
+    ("target.loss=inf", "target.loss must be > 0 or null, got inf"),
+    ("target.loss=nan", "target.loss must be > 0 or null, got nan"),
+    ("target.accuracy=0.9 target.loss=0.3", "target.loss must be null with target.accuracy=0.9, got 0.3"),
     ("eval.every_steps=0", "eval.every_steps must be > 0 or null, got 0"),
     ("schedule=step schedule.milestones=[3,1]", "schedule.milestones must be increasing", "got [3.0, 1.0]"),
     # numbers that would take all memory, or have no end
@@ -165,7 +169,7 @@ CASES = [
     ("budget.samples=5", "budget must allow one step of 128 samples, got 5"),
     ("schedule=cosine budget.epochs=null budget.time_s=3", "schedule=cosine needs budget.epochs", "got budget.time_s"),
     ("experiment=quadratic target.accuracy=0.5", "target.accuracy must be null for data without classes, got 0.5"),
-    ("target.stop=true", "target.stop must be false without target.accuracy, got true"),
+    ("target.stop=true", "target.stop must be false without target.accuracy or target.loss, got true"),
     ("model=vector", "model=vector needs data=quadratic"),
     ("algo=easgd algo.alpha=0.1 algo.rho=1", "algo.alpha", "rho", "at most one of"),
     # what only torch can tell

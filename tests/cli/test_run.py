@@ -23,6 +23,8 @@ SUMMARY = {
     *("algo", "nodes", "engine", "clock", "status", "time_s", "wall_s", "samples", "epochs"),
     *("train_loss", "test_loss", "test_accuracy", "test_top5"),
     *("worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max"),
+    *("target_accuracy", "target_loss", "time_to_target_first_s", "time_to_target_first_resolution_s"),
+    *("time_to_target_stays_s", "time_to_target_stays_resolution_s"),
     *("time_to_target_s", "bytes_sent_total", "bytes_sent_max_node", "idle_fraction_mean", "idle_fraction_max"),
     *("staleness_mean", "staleness_max", "consensus_distance"),
 }

@@ -371,6 +371,33 @@ def test_the_rate_follows_the_schedule_by_the_samples_of_all_workers(algo: str, 
 
 
 @each_algorithm
+def test_a_reached_loss_is_timed_and_stops_the_run_if_it_should(algo: str) -> None:
+    """The first mark that has it, and where the line from the mark before meets it."""
+    options = (f"nodes={NODES}", "experiment=quadratic", "budget.steps=30", "eval.every_steps=3", f"algo={algo}")
+    options += ("optimizer.lr=0.05",)
+    marks, _ = run(prepared(*options))
+    target = 0.3 * marks[0]["test_loss"] + 0.7 * min(mark["test_loss"] for mark in marks)
+    first = next(index for index, mark in enumerate(marks) if mark["test_loss"] <= target)
+    (before, loss_before), (at, loss_at) = (
+        (mark["time_s"], mark["test_loss"]) for mark in marks[first - 1 : first + 1]
+    )
+
+    timed_marks, timed = run(prepared(*options, f"target.loss={target}"))
+    assert timed_marks == marks
+    summary = timed.summary()
+    assert summary["time_to_target_s"] == at
+    between_s = before + (loss_before - target) / (loss_before - loss_at) * (at - before)
+    assert summary["time_to_target_first_s"] == pytest.approx(between_s, rel=1e-12)
+    assert summary["time_to_target_first_resolution_s"] == at - before
+
+    stopped_marks, stopped = run(prepared(*options, f"target.loss={target}", "target.stop=true"))
+    assert stopped_marks == marks[: first + 1]
+    assert stopped.status == "completed"
+    summary = stopped.summary()
+    assert summary["time_to_target_stays_s"] == summary["time_to_target_first_s"] <= summary["time_s"] == at
+
+
+@each_algorithm
 def test_a_reached_target_is_timed_and_stops_the_run_if_it_should(algo: str) -> None:
     """The first mark that has the accuracy; with target.stop it is the last one."""
     options = (f"nodes={NODES}", "batch_size=16", "budget.epochs=1", "eval.every_epochs=0.1", f"algo={algo}")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dsgd.record.reader import find_runs
+from dsgd.report.crossing import first_crossing, staying_crossing
 from tests.support.cases import ALGORITHMS, prepared
 from tests.support.prefork import Prefork, Run
 from tests.support.simulate import simulate
@@ -55,6 +57,15 @@ def assert_sound(marks: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     assert [summary[field] for field in sorted(ONLY_DIST)] == [0, 0, 0]
 
 
+def assert_crossings_are_those_of_the_marks(run: Run) -> None:
+    """What the summary says of the target is what its report finds."""
+    (record,) = find_runs([run.folder])
+    for name, found in (("first", first_crossing(record)), ("stays", staying_crossing(record))):
+        fields = [run.summary[f"time_to_target_{name}_{what}"] for what in ("s", "resolution_s")]
+        assert fields == [None, None] if found is None else fields == [found.time_s, found.resolution_s]
+    assert first_crossing(record) is not None
+
+
 @each_algorithm
 def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """The same fields at every mark, and in the summary but for three; the configuration; the environment. A budget of
@@ -68,7 +79,18 @@ def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, 
     marks, summary = run.marks, run.summary
     assert all(mark.keys() == simulated.marks[0].keys() | BY_HOST for mark in marks)
     assert_sound(marks, summary)
-    by_cli = {"wall_s", "algo", "nodes", "engine", "model", "data", "topology", "seed", "target_accuracy"}
+    by_cli = {
+        "wall_s",
+        "algo",
+        "nodes",
+        "engine",
+        "model",
+        "data",
+        "topology",
+        "seed",
+        "target_accuracy",
+        "target_loss",
+    }
     by_cli |= {"time_model", "error"}
     assert summary.keys() == simulated.summary.keys() | by_cli | ONLY_DIST
     assert (summary["engine"], summary["algo"], summary["error"]) == ("dist", algo, None)
@@ -125,6 +147,16 @@ def test_the_target_stops_a_run(prefork: Prefork, tmp_path: Path, algo: str) -> 
     assert all(mark["test_accuracy"] < 0.3 for mark in run.marks[:-1])
     assert run.summary["time_to_target_s"] == run.summary["time_s"] == last["time_s"] > 0
     assert run.summary["samples"] == last["samples"] < 100000 * 2 * 16
+
+
+def test_a_loss_stops_a_run_and_its_crossing_is_that_of_the_marks(prefork: Prefork, tmp_path: Path) -> None:
+    options = ("budget.steps=100000", "eval.every_steps=5", "target.loss=0.5", "target.stop=true", "data.spread=0.1")
+    run = completed(prefork, tmp_path / "run", *DIST, "algo=sync", *options)
+    losses = [mark["test_loss"] for mark in run.marks]
+    assert losses[-1] <= 0.5 < min(losses[:-1])
+    assert run.summary["time_to_target_s"] == run.summary["time_s"] == run.marks[-1]["time_s"]
+    assert run.summary["target_loss"] == 0.5
+    assert_crossings_are_those_of_the_marks(run)
 
 
 @each_algorithm

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.checkpoint import NAME, read_header, read_state
+from tests.processes.test_conformance import assert_crossings_are_those_of_the_marks
 from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.valid_record import Stored, problems, stored
@@ -56,7 +57,8 @@ def interrupted(watched: WatchedRun) -> Stored:
 def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str, number: int) -> None:
     options = (*LOCKSTEP[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
     expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
-    watched = start(prefork, tmp_path / "run", *options)
+    losses = [mark["test_loss"] for mark in expected.run.marks]
+    watched = start(prefork, tmp_path / "run", *options, f"target.loss={losses[len(losses) // 2]}")
     watched.wait_for_marks()
     os.kill(watched.run.pid, number)
     watched.assert_ends("interrupted", 130)
@@ -65,6 +67,7 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     resumed = resume(prefork, watched)
     resumed.assert_ends("completed", 0)
     assert results(resumed.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])
+    assert_crossings_are_those_of_the_marks(resumed.run)
     assert not (resumed.run.folder / NAME).exists()
 
 

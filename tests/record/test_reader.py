@@ -43,8 +43,6 @@ def test_a_torn_last_line_is_a_run_still_going_on(tmp_path: Path):
     (run,) = find_runs([folder])
     assert (len(run.metrics), run.status, run.summary) == (30, "running", None)
     assert run.final("epochs") == run.metrics[-1]["epoch"] == 14.5
-    first = next(mark["time_s"] for mark in run.metrics if mark["test_accuracy"] >= 0.9)
-    assert run.time_to_target_s == first
 
 
 def test_a_last_line_without_newline_counts_if_it_is_whole(tmp_path: Path):
@@ -56,7 +54,7 @@ def test_a_last_line_without_newline_counts_if_it_is_whole(tmp_path: Path):
 def test_a_run_before_its_first_mark_is_read(tmp_path: Path):
     folder = write_record(tmp_path / "run", status="running", marks=0)
     (run,) = find_runs([folder])
-    assert (run.metrics, run.final("test_loss"), run.clock, run.time_to_target_s) == ([], None, None, None)
+    assert (run.metrics, run.final("test_loss"), run.clock) == ([], None, None)
     (folder / "metrics.jsonl").unlink()
     assert find_runs([folder])[0].metrics == []
 

@@ -6,11 +6,12 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.crossing import time_to_target_s
-from dsgd.report.table import by_time, summary_table
+from dsgd.report.crossing import staying_crossing, time_to_target_s
+from dsgd.report.table import by_time, caption, summary_table
 from dsgd.report.verdict import verdict
 from tests.support.records import reach, rewrite, write_record
 
@@ -44,6 +45,41 @@ def test_the_table_holds_the_record_soonest_first(tmp_path: Path):
     assert lines[-1].startswith(
         "times: virtual time; target: test accuracy 0.9, reached for good, interpolated between"
     )
+
+
+def test_a_target_of_the_loss_has_its_times_and_its_resolution_too(tmp_path: Path):
+    """In both files, and in the caption beside a target of the accuracy."""
+    losses = {"sync": 0.3, "gossip": 0.1}
+    runs = [write_record(tmp_path / "runs" / algo, algo, target_loss=level) for algo, level in losses.items()]
+    summary_table(find_runs(runs)).write(tmp_path / "summary")
+    lines = (tmp_path / "summary.md").read_text().splitlines()
+    assert lines[0].startswith("| run | time to target (s) | ")
+    assert " | first crossing (s) | resolution (s) | " in lines[0]
+    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| gossip, target.loss=0.1", "| sync, target.loss=0.3"]
+    assert lines[-1].startswith("times: virtual time; target: test loss 0.1 or 0.3, reached for good, interpolated")
+    for row, run in zip(
+        csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()), find_runs(runs[::-1]), strict=True
+    ):
+        crossing = staying_crossing(run)
+        assert crossing is not None
+        assert (row["target_accuracy"], float(row["target_loss"])) == ("", run.target)
+        assert float(row["time_to_target_s"]) == pytest.approx(crossing.time_s)
+        assert float(row["target_resolution_s"]) == pytest.approx(crossing.resolution_s)
+    other = write_record(tmp_path / "other", "sync")
+    assert "target: test accuracy 0.9 or test loss 0.1;" in caption(find_runs([runs[1], other])).replace(
+        ", reached", ";"
+    )
+
+
+def test_the_caption_says_whose_test_numbers_are_a_validation_set_s(tmp_path: Path):
+    folders = [
+        write_record(tmp_path / on, eval={"on": on, "validation": 0.1}, **{"algo.tau": tau})
+        for tau, on in enumerate(("test", "validation"))
+    ]
+    note = "test: of training samples held out (eval.on=validation)"
+    captions = [caption(find_runs(chosen)) for chosen in (folders[:1], folders, folders[1:])]
+    assert [note in text for text in captions] == [False, True, True]
+    assert ["some runs: " + note in text for text in captions] == [False, True, False]
 
 
 def test_top_5_has_a_column_where_a_run_has_it(tmp_path: Path):

@@ -26,13 +26,14 @@ VECTOR_BYTES = 4 * 4810
 def write_record(folder: Path, algo: str = "gossip", /, **changes: Any) -> Path:
     """Smooth made-up curves in the format of a run record: data for the reader and the drawing, not a result.
 
-    changes: nodes, seed, status, timing_only, quadratic, target, time_model, clock, marks, and anything else as a
-    dotted key of the configuration.
+    changes: nodes, seed, status, timing_only, quadratic, target, target_loss, time_model, clock, marks, and
+    anything else as a dotted key of the configuration.
     """
     nodes, seed = changes.pop("nodes", 8), changes.pop("seed", 0)
     status, marks = changes.pop("status", "completed"), changes.pop("marks", 40)
     timing_only, quadratic = changes.pop("timing_only", False), changes.pop("quadratic", False)
-    target, clock = changes.pop("target", 0.9), changes.pop("clock", "virtual")
+    target_loss = changes.pop("target_loss", None)
+    target, clock = changes.pop("target", None if target_loss else 0.9), changes.pop("clock", "virtual")
     time_model = changes.pop("time_model", None)
     step_s, idle, idle_max, vectors, spread, options = ALGORITHMS[algo]
     config: dict[str, Any] = {
@@ -45,7 +46,7 @@ def write_record(folder: Path, algo: str = "gossip", /, **changes: Any) -> Path:
         "optimizer": {"lr": 0.1, "momentum": 0.9},
         "cluster": {"gradient_s": 0.1, "bandwidth": 1e7, "latency_s": 1e-3, "slow_nodes": {3: 2.0},
                     "time_model": time_model},
-        "target": {"accuracy": target, "stop": False},
+        "target": {"accuracy": target, "loss": target_loss, "stop": False},
         "wandb": {"mode": "offline", "run": folder.name},
     }  # fmt: skip
     for key, value in changes.items():
@@ -86,7 +87,7 @@ def write_record(folder: Path, algo: str = "gossip", /, **changes: Any) -> Path:
         summary = {name: last[name] for name in last if name not in ("epoch", "bytes_sent", "lr")} | {
             "algo": algo, "nodes": nodes, "status": status, "epochs": last["epoch"], "model": "mlp", "data": "digits",
             "bytes_sent_total": last["bytes_sent"], "time_to_target_s": reached, "target_accuracy": target,
-            "seed": seed, "time_model": time_model,
+            "target_loss": target_loss, "seed": seed, "time_model": time_model,
         }  # fmt: skip
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
