@@ -44,8 +44,8 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """Return `a test accuracy of 0.9`, `a loss of 0.3`; without a target `the loss at the end`."""
-        name = "a test accuracy" if self.of == "accuracy" else "a loss"
+        """Return `a test accuracy of 0.9`, `a test loss of 0.3`; without a target `the loss at the end`."""
+        name = f"a test {self.of}"
         return f"{name} of {self.level:g}" if self.level is not None else "the loss at the end"
 
 
@@ -113,10 +113,7 @@ def contest(contenders: Sequence[Contender]) -> Contest:
 
 def goal_of(run: Run) -> Goal:
     """Return what a run aims at."""
-    if run.target is not None:
-        return Goal("accuracy", run.target)
-    level = number(run.setting("target.loss"))
-    return Goal("loss", None if math.isnan(level) else level)
+    return Goal("loss" if run.target_field == "test_loss" else "accuracy", run.target)
 
 
 def score(run: Run, goal: Goal) -> float:

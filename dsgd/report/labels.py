@@ -16,7 +16,7 @@ _UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # wher
 _CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
 _ENGINES = ("sim", "dist")  # each has a clock of its own; `auto` has either
 LONGEST = 60  # characters of a value in a label
-_SHORT = {"target.accuracy": "target", "target.loss": "target.loss", "target.stop": "target.stop", "eval.on": "eval.on"}
+_SHORT = {"target.accuracy": "target"} | {key: key for key in ("target.loss", "target.stop", "data.evaluate")}
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def time_notes(runs: Sequence[Run]) -> list[str]:
         if run.time_model
     ]
     some = "" if len(texts) == len(runs) else "some runs: "
-    validated = sum(run.setting("eval.on") == "validation" for run in runs)
-    held_out = "test: of training samples held out (eval.on=validation)"
+    validated = sum(run.setting("data.evaluate") == "validation" for run in runs)
+    held_out = "test: of training samples held out (data.evaluate=validation)"
     notes = [some + text for text in dict.fromkeys(texts)]
     return [*notes, ("" if validated == len(runs) else "some runs: ") + held_out] if validated else notes
 

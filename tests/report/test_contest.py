@@ -133,7 +133,7 @@ def test_a_target_may_be_a_loss():
     one = contender("sync", [20.0], target=None)
     (run,) = one.runs
     aimed = replace(one, runs=[replace(run, config=run.config | {"target": {"accuracy": None, "loss": 0.3}})])
-    assert contest([aimed]).goal.text == "a loss of 0.3"
+    assert contest([aimed]).goal.text == "a test loss of 0.3"
 
 
 def _on_seeds(one: Contender, seeds: list[int]) -> Contender:

@@ -73,10 +73,10 @@ def test_a_target_of_the_loss_has_its_times_and_its_resolution_too(tmp_path: Pat
 
 def test_the_caption_says_whose_test_numbers_are_a_validation_set_s(tmp_path: Path):
     folders = [
-        write_record(tmp_path / on, eval={"on": on, "validation": 0.1}, **{"algo.tau": tau})
+        write_record(tmp_path / on, data={"evaluate": on, "validation": 0.1}, **{"algo.tau": tau})
         for tau, on in enumerate(("test", "validation"))
     ]
-    note = "test: of training samples held out (eval.on=validation)"
+    note = "test: of training samples held out (data.evaluate=validation)"
     captions = [caption(find_runs(chosen)) for chosen in (folders[:1], folders, folders[1:])]
     assert [note in text for text in captions] == [False, True, True]
     assert ["some runs: " + note in text for text in captions] == [False, True, False]
