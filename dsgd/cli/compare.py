@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError, build, shown
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dsgd.report.contest import Contender
 
 EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
@@ -51,13 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     interruption = Interruption()
     handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
     try:
-        return _compare(parser().parse_args(argv), interruption)
+        typed = parser().parse_args(argv)
+        found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir)
+        _report(found, typed.width)
+        if found.cells:
+            _report_map(found, typed.width)
+        return 0
     except Unfinished as line:
         print(f"dsgd-compare: {line}", file=sys.stderr)
         return EXIT_UNFINISHED
     except ValueError as error:
         print(f"dsgd-compare: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_CONFIG
+    except OSError as error:  # the disk is full, a folder has gone
+        print(f"dsgd-compare: {error.strerror}: {error.filename}; the same command goes on", file=sys.stderr)
+        return EXIT_UNFINISHED
     except KeyboardInterrupt:
         print("dsgd-compare: interrupted; the same command goes on", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -81,20 +91,35 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _compare(typed: argparse.Namespace, interruption: Interruption) -> int:
-    words, overrides = [], []
-    for text in opened(typed.overrides):
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison came to. contenders: with their measured runs. cells: the same under other conditions."""
+
+    folder: Path
+    options: CompareOptions
+    searches: Sequence[Search]
+    contenders: Sequence[Contender]
+    cells: Sequence[Cell]
+
+
+def compare(
+    overrides: Sequence[str], folder: Path, interruption: Interruption, config_dir: str | None = None
+) -> Comparison:
+    """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison.
+
+    Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
+    words, rest = [], []
+    for text in opened(overrides):
         group = text.lstrip("+").partition("=")[0].partition(".")[0]
-        (words if group in ("compare", "slurm") else overrides).append(text)
-    config_dir = str(Path(typed.config_dir).resolve()) if typed.config_dir else None
+        (words if group in ("compare", "slurm") else rest).append(text)
+    config_dir = str(Path(config_dir).resolve()) if config_dir else None
     options = compare_options([word for word in words if not _is_of_slurm(word)], config_dir)
     composer = Composer(ConfigTree(config_dir), options)
-    entries = composer.entries(overrides)
+    entries = composer.entries(rest)
     _check(entries, composer, options)
-    folder = Path(typed.folder)
     runner = _runner(folder, config_dir, [word for word in words if _is_of_slurm(word)], options, interruption)
     interruption.check()
-    _claim(folder, overrides, options)
+    _claim(folder, rest, options)
 
     print(_beginning(entries, options, folder), file=sys.stderr)
     searches = tune(entries, composer, runner, options.tune_values)
@@ -102,10 +127,7 @@ def _compare(typed: argparse.Namespace, interruption: Interruption) -> int:
         print(_tuned(search), file=sys.stderr)
     runs = measure(searches, composer, runner)
     others = [measure_cell(cell, searches, runs, composer, runner) for cell in cells(options.whatif)]
-    _report(folder, _contenders(searches, runs), options, typed.width)
-    if others:
-        _report_map(folder, searches, others, options, typed.width)
-    return 0
+    return Comparison(folder, options, searches, _contenders(searches, runs), others)
 
 
 def compare_options(words: Sequence[str], config_dir: str | None = None) -> CompareOptions:
@@ -212,44 +234,45 @@ def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -
     return found
 
 
-def _report(folder: Path, contenders: Sequence[Contender], options: CompareOptions, width: str) -> None:
+def _report(found: Comparison, width: str) -> None:
     """Print the table and the verdict, and write both, and the figure, into the folder."""
-    from rich.console import Console
-
     from dsgd.report.contest import contest
     from dsgd.report.contest_files import write_contest
     from dsgd.report.contest_table import contest_table
 
-    verdict = write_contest(contenders, folder, options.node_hour, width)
-    table = contest_table(contest(contenders), options.node_hour)
-    table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
-    print(f"\n{verdict}\nfigure: {folder / 'contest.png'}")
+    price = found.options.node_hour
+    verdict = write_contest(found.contenders, found.folder, price, width)
+    contest_table(contest(found.contenders), price).print(_console())
+    print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
 
 
-def _report_map(
-    folder: Path, searches: Sequence[Search], others: Sequence[Cell], options: CompareOptions, width: str
-) -> None:
+def _report_map(found: Comparison, width: str) -> None:
     """Print who wins under other conditions, and write the map into the folder."""
-    from rich.console import Console
-
     from dsgd.report.contest import contest
     from dsgd.report.winner_map import map_cell, write_map
 
-    axes = options.varied or list(options.whatif or {})[:1]
-    fixed = [f"{key}={values[0]}" for key, values in (options.whatif or {}).items() if key not in axes]
-    found = [
+    whatif = found.options.whatif or {}
+    axes = found.options.varied or list(whatif)[:1]
+    fixed = [f"{key}={values[0]}" for key, values in whatif.items() if key not in axes]
+    shown_cells = [
         map_cell(
             {key: cell.conditions[key] for key in axes},
-            contest(_contenders(searches, cell.runs)),
-            measured=len(cell.measured) == len(searches),
+            contest(_contenders(found.searches, cell.runs)),
+            measured=len(cell.measured) == len(found.searches),
         )
-        for cell in others
+        for cell in found.cells
     ]
     notes = ["values chosen under the conditions of the comparison are kept", *fixed]
-    table = write_map(found, folder / "whatif", width, notes=notes)
+    table = write_map(shown_cells, found.folder / "whatif", width, notes=notes)
     print()
-    table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
-    print(f"map: {folder / 'whatif.png'}")
+    table.print(_console())
+    print(f"map: {found.folder / 'whatif.png'}")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,21 @@ def test_contenders_may_have_options_of_their_own_and_keys_that_others_lack(tmp_
     assert {run.setting("algo.tau") for run in runs(tmp_path)[1]} == {2, 4, None}
 
 
+def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> None:
+    whatif = "compare.whatif='{cluster.bandwidth: [1e6, 1e9], cluster.latency_s: [1e-3]}'"
+    line = f"dsgd-compare algo=sync,gossip {TINY} compare.seeds=1 compare.tune={{}} {whatif} compare.node_hour=2"
+    result = shell(line, tmp_path)
+    assert result.returncode == 0, result.stderr
+    rows = (tmp_path / "comparison" / "whatif.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["1e+06", "1e+09"]
+    assert "cost" in result.stdout
+    found = find_runs([tmp_path / "comparison"])
+    timed = [
+        (run.algorithm, run.setting("engine.gradients")) for run in found if run.setting("cluster.latency_s") == 1e-3
+    ]
+    assert sorted(timed) == [("gossip", "stacked")] * 2 + [("sync", "none")] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
