@@ -130,13 +130,14 @@ class StackedEvaluator:
         """Return the stack sizes, ascending up to `most`, at which gradients have the same bits; torch chooses kernels
         by size, so this is tried out. Raises Unstackable if even the place in a stack of one size changes bits."""
         # not below 4: there are other kernels for one or a few matrices, whose difference an example need not show;
-        # sizes between the powers of two, so that few gradients need less padding
-        smaller = sorted(size << k for size in (4, 6) for k in range(most.bit_length()) if size << k < most)
+        # sizes between the powers of two, so that few gradients need less padding, and one just below the largest:
+        # without barriers, that is about how many gradients have begun since the last were evaluated
+        tried = {size << k for size in (4, 6) for k in range(most.bit_length())} | {max(SMALLEST, 7 * most // 8), most}
 
         def evaluate(items: list[PendingGradient], size: int) -> None:
             self.threads.starmap(self._evaluate_stack, [(items, size)])
 
-        sizes = batch_invariant_sizes(self.problem, most, [*smaller, most], evaluate)
+        sizes = batch_invariant_sizes(self.problem, most, sorted(size for size in tried if size <= most), evaluate)
         if most not in sizes:
             raise Unstackable("the whole, because its gradients depend on their place in the stack")
         return sizes

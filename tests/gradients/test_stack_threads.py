@@ -117,7 +117,7 @@ def test_what_would_be_one_stack_is_shared_out() -> None:
     of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
     with torch_threads(2):
         evaluator = StackedEvaluator(of, 8, 16)
-        assert evaluator.sizes == [4, 6, 8]
+        assert evaluator.sizes == [4, 6, 7, 8]
         sizes: list[int] = []
         evaluate_stack = evaluator._evaluate_stack
         evaluator._evaluate_stack = lambda group, size: (sizes.append(size), evaluate_stack(group, size))[1]
