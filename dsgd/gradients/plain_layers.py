@@ -200,6 +200,9 @@ def mean(trace: ModuleTrace, node: fx.Node) -> Step:
     trace.shape(node)
     if 0 in averaged:
         raise Unstackable(trace.name(node))
+    if trace.layout(source(node)) == "columns":
+        columns = trace.read(source(node), "columns")
+        return lambda call: columns(call).mean(averaged, keep), "columns"
     averaged = [axis + 1 for axis in averaged]
     return _separated(trace, node, lambda x: x.mean(averaged, keep))
 
