@@ -145,6 +145,8 @@ class StackedEvaluator:
 
 def chosen_device(name: str) -> torch.device:
     """Return the device for auto (CUDA where there is one) | cpu | cuda. Raises ValueError if there is none."""
+    # asked in any other way, CUDA begins in this process, and those that are forked of it cannot use it
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
