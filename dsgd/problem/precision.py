@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -49,6 +50,15 @@ def prepare(precision: str, device: torch.device) -> None:
     torch.backends.cuda.matmul.fp32_precision = products
     torch.backends.cudnn.conv.fp32_precision = products  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cudnn.rnn.fp32_precision = products  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def compute_deterministically() -> None:
+    """Set torch to one thread in this process, and to operations that give the same bits every time."""
+    torch.set_num_threads(1)
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
+    # that mode would fill every new tensor: a twentieth of a run's time
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = False
 
 
 @contextmanager

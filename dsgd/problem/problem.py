@@ -137,7 +137,11 @@ class Problem:
 
     def gradient_and_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return the `gradient` [d] and the loss of the batch, a scalar without weight decay, on the same device."""
-        inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
+        return self.gradient_of_batch(x, buffers, *self.data.batch(rank, step))
+
+    def gradient_of_batch(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient [d] and the loss of a batch, as `gradient_and_loss` does."""
+        inputs, targets = inputs.to(self.device), targets.to(self.device)
         before = buffers.clone()
         scales = iter(self.loss_scales)
         while True:

@@ -1,0 +1,55 @@
+"""Measure how long a gradient takes on this machine, one model at a time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from dsgd.experiment import Experiment
+from dsgd.gradients.stacked import chosen_device
+from dsgd.host.resources import keep_freed_memory
+from dsgd.problem.precision import compiling, compute_deterministically, prepare
+from dsgd.problem.problem import Problem
+
+WARM_UP = 3  # gradients that do not count, fewer of a large model: memory is taken and kernels are chosen in them
+LEAST, MOST = 5, 100  # gradients that count
+ENOUGH_S = 0.3
+
+
+def gradient_seconds(experiment: Experiment, problem: Problem, threads: int) -> float:
+    """Return the median of the seconds that forward and backward pass of one mini-batch take, on the device and in the
+    arithmetic of the experiment.
+
+    Leaves torch's settings and the problem as they are then, so call it in a process of its own. Raises ValueError for
+    a device or a compiler that is not here."""
+    compute_deterministically()
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    # where `choose_evaluator` computes gradients one at a time
+    on_cpu = experiment.gradients == "vmap" or problem.data.classes is None
+    device = torch.device("cpu") if on_cpu else chosen_device(experiment.device)
+    prepare(experiment.precision, device)
+    problem.to(device)
+    inputs, targets = (part.to(device) for part in problem.data.batch(0, 0))
+    x, buffers = problem.start.to(device, copy=True), problem.start_buffers.to(device, copy=True)
+
+    def timed() -> float:
+        begin = time.perf_counter()
+        problem.gradient_of_batch(x, buffers, inputs, targets)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    def repeated(least: int, most: int) -> list[float]:
+        times: list[float] = []
+        while len(times) < least or (len(times) < most and sum(times) < ENOUGH_S):
+            times.append(timed())
+        return times
+
+    if experiment.compile:
+        with compiling(type(problem.module).__name__):
+            timed()
+    repeated(1, WARM_UP)
+    return statistics.median(repeated(LEAST, MOST))
