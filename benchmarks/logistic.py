@@ -97,7 +97,7 @@ def timed(action: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
 
 def one_run(algo: str, gradients: str, nodes: int, rounds: int) -> list[float]:
     """Milliseconds, as `PARTS`."""
-    overrides = [f"algo={algo}", f"nodes={nodes}", "batch_size=1", "engine=sim"]
+    overrides = [f"algo={algo}", f"nodes={nodes}", "batch_size=1", "engine=sim", "cluster.gradient_s=0.01"]
     overrides += ["budget.epochs=null", f"budget.steps={rounds}", "eval.every_epochs=null"]
     experiment = configure(composed(overrides)).experiment
     own = {"data": Generated(), "model": MLP(hidden=[]), "batch_size": SAMPLES // nodes}

@@ -29,7 +29,7 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
 
     torch.set_num_threads(1)
     overrides = [f"algo={algo}", f"nodes={nodes}", f"model={model}", "batch_size=4", "optimizer.momentum=0.9"]
-    overrides += ["budget.epochs=null", "budget.steps=12", "eval.every_epochs=null"]
+    overrides += ["budget.epochs=null", "budget.steps=12", "eval.every_epochs=null", "cluster.gradient_s=0.01"]
     simulation = Simulation(configure(composed(overrides)).experiment)
     largest, asked = 0, 0
 

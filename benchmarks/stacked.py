@@ -38,6 +38,7 @@ CASES = {
 }
 WAYS = ("loop", "vmap", "stacked", "none")
 ENDLESS = ["budget.epochs=null", "budget.time_s=1e9", "eval.every_epochs=null", "eval.train_samples=16"]
+ENDLESS += ["cluster.gradient_s=0.01"]
 
 
 def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> None:

@@ -55,7 +55,7 @@ def main() -> None:
 def one_run(algo: str, nodes: int, steps: int) -> tuple[float, float, int, int]:
     """Seconds of wall and CPU time, messages, events."""
     overrides = [f"algo={algo}", f"nodes={nodes}", "engine.gradients=none", "eval.every_epochs=null"]
-    overrides += ["budget.epochs=null", f"budget.steps={steps}"]
+    overrides += ["budget.epochs=null", f"budget.steps={steps}", "cluster.gradient_s=0.01"]
     simulation = Simulation(configure(composed(overrides)).experiment)
     gc.collect()
     gc.freeze()  # as dsgd-run does

@@ -19,7 +19,7 @@ DISTRIBUTIONS = ("gamma", "lognormal")
 class Cluster:
     """`cluster.*`: speeds of nodes and ports, the same for every node unless a mapping names single ones."""
 
-    gradient_s: float  # seconds for one mini-batch gradient on a node
+    gradient_s: float | None  # seconds for one mini-batch gradient on a node; null: as long as one takes here
     bandwidth: float  # bit/s of a node's port, each direction; .inf allowed
     latency_s: float  # seconds per message
     message_bytes: float | None = None  # bytes of one whole vector; null: the model's own size
@@ -33,12 +33,13 @@ class Cluster:
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
     collective: str = "best"  # the all-reduce: best (of the three) | ring | halving_doubling | tree
+    gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
         for name in ("gradient_s", "latency_s", "receive_overhead_s", "jitter"):
             value = getattr(self, name)
-            if not 0 <= value <= LONGEST_S:
+            if value is not None and not 0 <= value <= LONGEST_S:
                 raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
         if 0 < self.jitter < LEAST_JITTER or self.jitter > 1 / LEAST_JITTER:
             raise ValueError(f"jitter must be 0 or in [{LEAST_JITTER:g}, {1 / LEAST_JITTER:g}], got {self.jitter}")
@@ -67,9 +68,9 @@ class Cluster:
     @property
     def longest_s(self) -> float:
         """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
-        a latency, or a received vector."""
+        a latency, or a received vector. A gradient that is still to be measured counts for nothing."""
         slowest = max((self.slow_nodes or {}).values(), default=1.0)
-        return max(self.gradient_s * max(1.0, slowest), self.latency_s, self.receive_overhead_s)
+        return max((self.gradient_s or 0.0) * max(1.0, slowest), self.latency_s, self.receive_overhead_s)
 
     def check(self, nodes: int) -> None:
         """Raise ValueError if a node is named that a cluster of `nodes` workers does not have."""

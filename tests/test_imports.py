@@ -38,7 +38,7 @@ WANTED = {
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "problem", "worker"},
     "sim": {"cluster", "engine", "experiment", "gradients", "problem", "streams", "worker"},
-    "processes": {"data", "engine", "experiment", "host", "problem", "streams", "worker"},
+    "processes": {"cluster", "data", "engine", "experiment", "host", "problem", "streams", "worker"},
     "record": {"host"},
     "report": {"crossing", "record"},
     "sweep": {"record"},

@@ -23,10 +23,12 @@ from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.compose import ConfigTree, one_line
 from dsgd.host.launcher import launch
 from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.gradient_time import gradient_name
 from dsgd.run.plan import worker_devices
 from dsgd.run.values import ConfigError
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
+MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds, without links the first alone
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +134,7 @@ def _take_part(
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
     from dsgd.processes.calibration.calibrate import CalibrationFailed, calibrate
-    from dsgd.processes.calibration.measure import as_cluster_yaml
+    from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement
     from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.writer import write_atomically
 
@@ -153,9 +155,16 @@ def _take_part(
         return EXIT_FAILED
     if found is not None:
         model, data = (config.values[group]["name"] for group in ("model", "data"))
-        title = f"{experiment.nodes} workers, model {model} on {data}, "
+        title = f"{experiment.nodes} worker{'s'[: experiment.nodes > 1]}, model {model} on {data}, "
         title += f"batches of {experiment.batch_size}, {config.engine.threads or 1} threads"
-        text = as_cluster_yaml(title, found.jitters, found.receive_overhead_s, found.links)
+        own, links = gradient_name(config.values), found.links
+        text = as_cluster_yaml(title, own, found.jitters, found.receive_overhead_s, links, experiment.cluster)
+        if not links:
+            assumed = config.values["cluster"]["name"]
+            say(f"one worker has no network: bandwidth and latency are those of cluster={assumed}")
+        before = out.read_text(errors="replace") if out.is_file() else ""
+        if differing := disagreement(before, text, MEASURED if links else MEASURED[:1]):
+            say(f"warning: {out} disagrees with the calibration before it: {differing}")
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())
         print(text, end="")

@@ -19,6 +19,7 @@ from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
 from dsgd.run.feasible import check_with_torch
+from dsgd.run.gradient_time import with_shared_times
 from dsgd.run.plan import Plan, plan_run
 from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
 from dsgd.run.values import ConfigError
@@ -165,6 +166,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         check_writable(folder, SWEEP_FOLDER)
     if not jobs.here:
         return Checked(overrides=added, folders=folders)
+    plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
     return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders)
 

@@ -34,12 +34,14 @@ class Record:
         before: Path | None = None,
         lines: int = 0,
         wall_s: float = 0.0,
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin a record, or go on with one.
 
         folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
         `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
-        of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds."""
+        of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
+        what the run has decided by itself, for env.json."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
         if before is None:  # a summary of another run must not stand beside this configuration
@@ -47,7 +49,8 @@ class Record:
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False).encode())
-        write_atomically(folder / ENV, json.dumps(environment(devices), indent=2).encode() + b"\n")
+        described = {**environment(devices), **(chosen or {})}
+        write_atomically(folder / ENV, json.dumps(described, indent=2).encode() + b"\n")
         write_atomically(folder / METRICS, kept)
         (folder / SUMMARY).unlink(missing_ok=True)
         self._metrics = (folder / METRICS).open("ab", buffering=0)

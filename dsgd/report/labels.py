@@ -140,7 +140,8 @@ def flatten(runs: Sequence[Run]) -> list[Flat]:
                 _flatten_into(flat, key, value)
         if len(clocks) > 1 and run.clock and flat.get("engine.name") not in _ENGINES:
             flat["clock"] = run.clock
-        flat.pop("cluster.time_model", None)  # a description, which every figure carries as its note
+        for described in ("cluster.time_model", "cluster.gradient_of"):  # the first is a note of every figure
+            flat.pop(described, None)
         followers = {key for key in flat if key.endswith(".seed") and flat[key] == flat.get("seed")}
         flats.append(_without(flat, followers))
     return flats

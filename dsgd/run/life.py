@@ -137,9 +137,10 @@ def _begun(plan: Plan, folder: Path, training: Training) -> Record:
     values, checkpoint = plan.config.values, plan.checkpoint
     if checkpoint is None:
         (folder / NAME).unlink(missing_ok=True)  # of another run
-        return Record(folder, values, training.devices)
+        return Record(folder, values, training.devices, chosen=training.header)
     header = checkpoint.header
-    return Record(folder, values, training.devices, checkpoint.path.parent, header["lines"], header["wall_s"])
+    before = (checkpoint.path.parent, header["lines"], header["wall_s"])
+    return Record(folder, values, training.devices, *before, chosen=training.header)
 
 
 def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:

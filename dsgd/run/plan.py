@@ -22,7 +22,8 @@ class Plan:
     """engine: sim or dist. why: one line on the choice; empty where it has been printed before. checkpoint: to go on
     from; None at a start. found: what the folder of the record was found to hold (`dsgd.run.resume.contents`); None:
     nobody has looked. logged: print how far the run has come also where there is no terminal. extended: the smaller
-    budgets that the run had before it went on."""
+    budgets that the run had before it went on. gradient_s: the time of a gradient that was measured for all jobs of a
+    sweep."""
 
     config: RunConfig
     engine: str
@@ -31,6 +32,7 @@ class Plan:
     found: str | None = None
     logged: bool = True
     extended: Sequence[Mapping[str, Any]] = ()
+    gradient_s: float | None = None
 
 
 def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:

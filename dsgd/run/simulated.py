@@ -19,8 +19,10 @@ from dsgd.engine.trace import TraceRow
 from dsgd.experiment import Budget
 from dsgd.host.resources import cores
 from dsgd.host.signals import STOP_SIGNALS, remembered
+from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
+from dsgd.run.gradient_time import GRADIENT_S, foreign_time, measured_gradient_s
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.resume import Checkpoint
@@ -58,12 +60,19 @@ class SimulatedTraining:
         checkpoint."""
         experiment, options, checkpoint = plan.config.experiment, plan.config.engine, plan.checkpoint
         before = {} if checkpoint is None else checkpoint.header
-        _compute_deterministically()
+        compute_deterministically()
         if "gradients" in before:  # what the run began with, whatever it was to choose
             experiment = replace(experiment, gradients=before["gradients"], device=before["device"])
         try:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
+                if experiment.cluster.gradient_s is None:
+                    gradient_s = before.get(GRADIENT_S, plan.gradient_s)
+                    if gradient_s is None and checkpoint is None:
+                        gradient_s = measured_gradient_s(plan.config, problem)
+                    with prefixed("cluster"):
+                        cluster = replace(experiment.cluster, gradient_s=gradient_s)
+                    experiment = replace(experiment, cluster=cluster)
                 configured = before.get("threads") or options.threads
                 threads, why = choose_threads(configured, os.environ, cores(), experiment, problem)
                 torch.set_num_threads(threads)
@@ -85,10 +94,11 @@ class SimulatedTraining:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
         elif plan.why or chosen.name != experiment.gradients:
-            print(*filter(None, (why, chosen.why)), sep="\n", file=sys.stderr)
+            print(*filter(None, (why, chosen.why, foreign_time(plan.config))), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
+        self.header[GRADIENT_S] = experiment.cluster.gradient_s
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property
@@ -133,11 +143,3 @@ def _check_extension(plan: Plan, checkpoint: Checkpoint, simulation: Simulation)
         if simulation.has_all_steps(smaller.total_samples):
             rule = "resume must be a checkpoint from before the last step, to go on with a larger budget"
             raise ConfigError(f"{rule}, got {checkpoint.path}")
-
-
-def _compute_deterministically() -> None:
-    torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
-    # that mode would fill every new tensor: a twentieth of a run's time
-    settings: Any = torch.utils.deterministic
-    settings.fill_uninitialized_memory = False

@@ -14,6 +14,8 @@ class Processor:
     """Compute the durations of one node's gradients. Its random streams depend only on (seed, node)."""
 
     def __init__(self, cluster: Cluster, node: int, seed: int) -> None:
+        if cluster.gradient_s is None:
+            raise ValueError("cluster.gradient_s must be a number in a simulation, got null")
         self.mean_s = cluster.gradient_s * (cluster.slow_nodes or {}).get(node, 1.0)
         self._receive_overhead_s = cluster.receive_overhead_s
         self._cv = cluster.jitter

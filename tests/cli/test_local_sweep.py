@@ -14,7 +14,7 @@ from tests.support.command import PATIENCE_S, call, lines, shell, start, summary
 from tests.support.planes import until
 from tests.support.proc import is_alive, processes
 
-SMALL = "nodes=2 budget.steps=20 eval.every_steps=5"
+SMALL = "cluster.gradient_s=0.01 nodes=2 budget.steps=20 eval.every_steps=5"
 ENDLESS = "experiment=quadratic nodes=2 budget.steps=10000000 eval.every_steps=50"
 
 

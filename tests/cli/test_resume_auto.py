@@ -11,7 +11,7 @@ import pytest
 from tests.support.command import call, lines, marks, signalled, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
-LONG = ("algo=gossip", "nodes=4", "engine=sim", "budget.epochs=10")  # seconds
+LONG = ("algo=gossip", "nodes=4", "engine=sim", "budget.epochs=10", "cluster.gradient_s=0.01")  # seconds
 STEP = {  # what srun says to its only task
     "SLURM_JOB_ID": "17",
     "SLURM_STEP_ID": "0",

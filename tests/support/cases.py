@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from dsgd.cli.compose import GROUPS, composed
 from dsgd.experiment import Experiment
 from dsgd.run.configuration import configure
+from tests.support.simulate import with_gradient_s
 
 torch.set_num_threads(1)
 
@@ -41,9 +42,10 @@ def described(case: tuple[str, ...]) -> str:
 
 @cache
 def prepared(*overrides: str) -> Experiment:
-    """The experiment of a command line. It is frozen, so any number of simulations can share it.
+    """The experiment of a command line, with gradients of 10 ms where it would measure them.
 
-    Composing takes longer than most of the runs, so it is done once for the same choice of groups."""
+    It is frozen, so any number of simulations can share it. Composing takes longer than most of the runs, so it is done
+    once for the same choice of groups."""
     choices = tuple(text for text in overrides if text.split("=")[0] in GROUPS)
     values = OmegaConf.from_dotlist([text for text in overrides if text not in choices])
     whole = OmegaConf.to_container(OmegaConf.merge(chosen(*choices), values))
@@ -53,4 +55,4 @@ def prepared(*overrides: str) -> Experiment:
 
 @cache
 def chosen(*choices: str) -> DictConfig:
-    return OmegaConf.create(composed(list(choices)))
+    return OmegaConf.create(with_gradient_s(composed(list(choices))))

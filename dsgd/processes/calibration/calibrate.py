@@ -103,7 +103,7 @@ def calibrate(
     with _failures_reported(store, rank):
         p = experiment.nodes
         _meet(store, "ready", rank, p)
-        say(f"{p} workers make {repeats} steps at once")
+        say(f"{p} workers make {repeats} steps at once" if p > 1 else f"one worker makes {repeats} steps")
         jitter = fit_jitter(step_times(experiment, problem, devices, rank, repeats))
         store.set(f"jitter/{rank}", json.dumps(asdict(jitter)))
         _meet(store, "stepped", rank, p)

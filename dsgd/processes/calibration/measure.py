@@ -7,7 +7,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 
@@ -15,7 +15,6 @@ LINK_SILENCE_S = 30.0  # without a byte from the other end
 CHUNK_BYTES = 2**16  # handed to the socket at once
 TRANSFER_ROUNDS = 3
 RATE_ATTEMPTS = 6  # each with twice the time of the one before
-OUTLIER = 0.1  # a node that differs by more than this from the median gets an entry of its own
 
 _ASK = struct.Struct("<Bq")  # what to do, bytes; little endian
 _PING, _TO, _FROM, _BOTH, _END = range(5)
@@ -167,63 +166,3 @@ def _receive(sock: socket.socket, size: int) -> bytes:
             filled += got
         size -= want
     return bytes(buffer[:filled])
-
-
-def as_cluster_yaml(
-    title: str, jitters: Sequence[Jitter], overheads_s: Sequence[float], links: Mapping[tuple[int, int], MeasuredLink]
-) -> str:
-    """Write a cluster as a file for the configuration's folder `cluster`.
-
-    title: one line on what was measured. jitters: of each worker, by rank. overheads_s: likewise, for each
-    received vector. links: by pair of ranks. A link is as fast as the slower of its two ports, so a port is as fast as
-    the fastest of its links.
-    Raises ValueError without links or for a rank that has no jitter."""
-    ranks = range(len(jitters))
-    if not links or not all(rank in ranks for pair in links for rank in pair):
-        raise ValueError(f"links must be between ranks in 0..{len(jitters) - 1} and at least one, got {sorted(links)}")
-    rates = {rank: [link.duplex_bytes_per_s for pair, link in links.items() if rank in pair] for rank in ranks}
-    bandwidth, port_factors = _typical({rank: 8 * max(of_links) for rank, of_links in rates.items() if of_links})
-    gradient_s, slow_nodes = _typical({rank: jitter.mean_s for rank, jitter in enumerate(jitters)})
-    one_way = 8 * statistics.median(link.bytes_per_s for link in links.values())
-    latency_s = statistics.median(link.latency_s for link in links.values())
-    overhead_s = statistics.median(overheads_s)
-    cv = statistics.median(jitter.cv for jitter in jitters)
-    kinds = [jitter.distribution for jitter in jitters]
-    kind = max(kinds, key=kinds.count)
-    samples, pauses = sum(jitter.samples for jitter in jitters), sum(jitter.pauses for jitter in jitters)
-    entries = [
-        ("gradient_s", _number(gradient_s), f"mean of {samples} gradients, median of {len(jitters)} workers"),
-        ("bandwidth", _number(bandwidth), f"payload, both directions busy; with one idle {_number(one_way)}"),
-        ("latency_s", _number(latency_s), f"half a round trip, median of {len(links)} links"),
-        ("message_bytes", "null", "bytes of one vector; null: the model's own size"),
-        ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
-        ("servers_colocated", "true", "as processes of torchrun and srun are"),
-        ("node_bandwidth", _mapping(port_factors, bandwidth), "bit/s of single nodes: more than 10 % from the median"),
-        ("receive_overhead_s", _number(overhead_s), "each received vector: median of what steps took longer"),
-        ("chunks_per_message", "4", "messages share a port, as TCP streams do: not evenly for long"),
-        ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
-        ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
-        ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
-        ("stalls", "[]", "not measured"),
-        ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
-        ("time_model", "null", "whose time this is, when it is not the trained model's"),
-    ]
-    width = max(len(f"{key}: {value}") for key, value, _ in entries)
-    lines = [f"# Measured: {' '.join(title.split())}", "_target_: dsgd.cluster.Cluster"]
-    lines += [f"{f'{key}: {value}':<{width}}  # {comment}" for key, value, comment in entries]
-    return "\n".join(lines) + "\n"
-
-
-def _typical(values: Mapping[int, float]) -> tuple[float, dict[int, float]]:
-    """Return the median of the nodes' values, and for each outlier its factor on the median."""
-    median = statistics.median(values.values())
-    return median, {node: value / median for node, value in values.items() if abs(value / median - 1) > OUTLIER}
-
-
-def _mapping(factors: Mapping[int, float], unit: float) -> str:
-    entries = ", ".join(f"{node}: {_number(factor * unit)}" for node, factor in factors.items())
-    return f"{{{entries}}}" if entries else "null"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3e}"

@@ -1,4 +1,4 @@
-"""What is measured of a real cluster, and the configuration file that it becomes."""
+"""What is measured of a real cluster."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ import struct
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dsgd.cluster import Cluster
-from dsgd.processes.calibration.measure import (
-    CHUNK_BYTES,
-    Jitter,
-    MeasuredLink,
-    as_cluster_yaml,
-    fit_jitter,
-    measure_link,
-)
+from dsgd.processes.calibration.measure import CHUNK_BYTES, Jitter, MeasuredLink, fit_jitter, measure_link
 from dsgd.sim.compute import Processor
-from tests.support.command import shell, summary
 
 PATIENCE_S = 60
 DRAWS = 20_000
@@ -175,51 +166,3 @@ def test_what_is_no_measurement_is_refused(asked: bytes) -> None:
         far.sendall(asked)
         with pytest.raises(ConnectionError, match="which is no measurement"):
             measure_link(near, False)
-
-
-def yaml(jitters: Sequence[Jitter], links: dict[tuple[int, int], MeasuredLink], folder: Path) -> Path:
-    path = folder / "conf" / "cluster" / "mine.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(as_cluster_yaml("two nodes, mlp\nbatch 16", jitters, [0.002] * len(jitters), links))
-    return path
-
-
-def test_the_file_is_a_cluster_that_runs(tmp_path: Path) -> None:
-    """As a user types it. Of 4 workers one computes half as fast, of 4 ports another one is slow."""
-    jitters = [Jitter(0.02 if rank == 1 else 0.01, 0.1, "lognormal", 50, rank) for rank in range(4)]
-    links = {
-        (i, j): MeasuredLink(1e-4, 1.2e8, 1.15e7 if 3 in (i, j) else 1.15e8) for i in range(4) for j in range(i + 1, 4)
-    }
-    path = yaml(jitters, links, tmp_path)
-    assert path.read_text().startswith("# Measured: two nodes, mlp batch 16\n")
-    run = "dsgd-run --config-dir conf cluster=mine nodes=4 budget.epochs=null budget.steps=3 hydra.run.dir=run"
-    done = shell(run, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert summary(tmp_path / "run")["status"] == "completed"
-    shown = shell("dsgd-run --config-dir conf cluster=mine nodes=4 --cfg job", tmp_path).stdout
-    for expected in (
-        "gradient_s: 0.01",
-        "bandwidth: 920000000.0",
-        "latency_s: 0.0001",
-        "node_bandwidth:\n    3: 92000000.0",
-        "receive_overhead_s: 0.002",
-        "slow_nodes:\n    1: 2.0",
-        "jitter: 0.1",
-        "jitter_distribution: lognormal",
-        "collective: ring",
-    ):
-        assert f"  {expected}\n" in shown, shown
-
-
-def test_every_key_of_the_cluster_is_in_the_file_and_has_a_comment(tmp_path: Path) -> None:
-    written = yaml([Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, {(0, 1): MeasuredLink(1e-4, 1e8, 1e8)}, tmp_path).read_text()
-    keys = [line.split(":")[0] for line in written.splitlines() if not line.startswith(("#", "_"))]
-    assert keys == list(Cluster.__dataclass_fields__)
-    assert all(" # " in line for line in written.splitlines()[2:])
-    assert max(map(len, written.splitlines())) <= 120
-
-
-@pytest.mark.parametrize("links", [{}, {(0, 2): MeasuredLink(1e-4, 1e8, 1e8)}])
-def test_links_must_be_between_ranks(links: dict[tuple[int, int], MeasuredLink]) -> None:
-    with pytest.raises(ValueError, match=r"^links must be between ranks in 0\.\.1 and at least one, got "):
-        as_cluster_yaml("", [Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, [0.0] * 2, links)

@@ -1,0 +1,135 @@
+"""The time of a gradient in the simulator where the cluster leaves it open: measured on this machine, once for a run or
+for all jobs of a sweep. Does not import torch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsgd.data import DataLost
+from dsgd.experiment import Experiment
+from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.record.reader import read_summary
+from dsgd.run.children import told_by_child
+from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.plan import Plan
+from dsgd.run.values import ConfigError
+
+if TYPE_CHECKING:
+    from dsgd.problem.problem import Problem
+
+GRADIENT_S = "gradient_s"  # in checkpoints and summaries
+
+
+def gradient_name(values: Mapping[str, Any]) -> str:
+    """Say of whom a configuration takes gradients, as `cluster.gradient_of` does: mlp, batch 16, fp32."""
+    return f"{values['model']['name']}, batch {values['batch_size']}, {values['precision']}"
+
+
+def foreign_time(config: RunConfig) -> str | None:
+    """Return a line if the cluster's gradient time is that of another model, batch size or precision."""
+    cluster, own = config.experiment.cluster, gradient_name(config.values)
+    whose = cluster.gradient_of
+    if cluster.gradient_s is None or whose is None or set(whose.split(", ")) <= set(own.split(", ")):
+        return None
+    name = config.values["cluster"].get("name", "the cluster")
+    return f"warning: cluster={name} has the gradient time of {whose}, but this run takes gradients of {own}"
+
+
+def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
+    """Measure a gradient in a process of its own, print a line, and return the seconds, to three digits.
+
+    problem: that of the experiment, where it has been built already. Raises ConfigError, and KeyboardInterrupt after a
+    signal."""
+    import dsgd.gradients.duration  # noqa: F401  # here once: each process would take more than a second for it
+
+    experiment, name = config.experiment, gradient_name(config.values)
+    threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
+    told = told_by_child(lambda: _measured(experiment, problem, threads))
+    if told.signals or told.status == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if told.status != 0:
+        ended = f"killed by {signal.Signals(-told.status).name}" if told.status < 0 else "an error"
+        raise _not_measured(name, f"its process ended with {ended}")
+    found = json.loads(told.text)
+    if "wrong" in found and experiment.gradients != "none":
+        raise ConfigError(found["wrong"])
+    if "seconds" not in found:
+        raise _not_measured(name, found.get("wrong") or found["failed"])
+    gradient_s = float(f"{found['seconds']:.3g}")
+    line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here (measured); cluster.gradient_s sets it"
+    print(line, file=sys.stderr, flush=True)
+    return gradient_s
+
+
+def _not_measured(name: str, reason: str) -> ConfigError:
+    return ConfigError(f"cluster.gradient_s must be given, as a gradient of {name} cannot be measured: {reason}")
+
+
+def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> str:
+    """Return what became of measuring, as JSON: seconds; wrong: with the configuration; failed: of anything else."""
+    from dsgd.gradients.duration import gradient_seconds
+    from dsgd.problem.problem import build_problem
+
+    if experiment.gradients == "none":  # whose problem is one of single samples
+        problem, experiment = None, replace(experiment, gradients="loop")
+    try:
+        # of one worker, since there may be more workers than samples
+        problem = problem or build_problem(replace(experiment, nodes=1))
+        return json.dumps({"seconds": gradient_seconds(experiment, problem, threads)})
+    except (ValueError, DataLost) as error:
+        return json.dumps({"wrong": str(error)})
+    except Exception as error:  # whatever a model or a data set may raise
+        return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
+
+
+def with_shared_times(
+    plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]
+) -> list[Plan | None]:
+    """Return the plans of a sweep's jobs with one gradient time for all that take the same gradients: that which a job
+    has begun with before, or one that is measured now. Raises ConfigError, and KeyboardInterrupt after a signal.
+
+    jobs: the configuration of each and the folder of its record; those without a plan have come to their end."""
+    if not any(map(_is_open, plans)):
+        return list(plans)
+    times = _times_before(plans, jobs)
+
+    def timed(plan: Plan) -> Plan:
+        kind = _kind(plan.config)
+        if kind not in times:
+            times[kind] = measured_gradient_s(plan.config)
+        return replace(plan, gradient_s=times[kind])
+
+    return [timed(plan) if plan is not None and _is_open(plan) else plan for plan in plans]
+
+
+def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]) -> dict[str, float]:
+    """Return the times with which jobs have begun before, by the kind of their gradients."""
+    times: dict[str, float] = {}
+    for plan, (values, folder) in zip(plans, jobs, strict=True):
+        config = configure(values) if plan is None else plan.config
+        before = read_summary(folder) if plan is None else plan.checkpoint and plan.checkpoint.header
+        if config.experiment.cluster.gradient_s is None and before and GRADIENT_S in before:
+            times.setdefault(_kind(config), before[GRADIENT_S])
+    return times
+
+
+def _is_open(plan: Plan | None) -> bool:
+    """Return whether this run begins in the simulator with a time that nobody has given."""
+    if plan is None or plan.engine != "sim" or plan.checkpoint is not None:
+        return False
+    return plan.config.experiment.cluster.gradient_s is None
+
+
+def _kind(config: RunConfig) -> str:
+    """Return all that the time of a gradient depends on."""
+    experiment, data = config.experiment, config.experiment.data
+    model = (experiment.model, type(data), data.input_shape, data.classes, experiment.batch_size)
+    arithmetic = (experiment.precision, experiment.channels_last, experiment.compile, config.engine.threads or 1)
+    device = "cpu" if experiment.gradients == "vmap" else experiment.device
+    return repr((*model, *arithmetic, device))
