@@ -18,7 +18,7 @@ from dsgd.record.reader import read_summary
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.plan import Plan
-from dsgd.run.values import ConfigError
+from dsgd.run.values import ConfigError, checked
 
 if TYPE_CHECKING:
     from dsgd.problem.problem import Problem
@@ -114,9 +114,15 @@ def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str
     for plan, (values, folder) in zip(plans, jobs, strict=True):
         config = configure(values) if plan is None else plan.config
         before = read_summary(folder) if plan is None else plan.checkpoint and plan.checkpoint.header
-        if config.experiment.cluster.gradient_s is None and before and GRADIENT_S in before:
-            times.setdefault(_kind(config), before[GRADIENT_S])
+        gradient_s = recorded_gradient_s(before or {})
+        if config.experiment.cluster.gradient_s is None and gradient_s is not None:
+            times.setdefault(_kind(config), gradient_s)
     return times
+
+
+def recorded_gradient_s(before: Mapping[str, Any]) -> float | None:
+    """Return the time that a checkpoint or summary has. Raises ConfigError for what is none."""
+    return checked(before.get(GRADIENT_S), float | None, GRADIENT_S)
 
 
 def _is_open(plan: Plan | None) -> bool:
