@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +17,18 @@ from dsgd.cli.run import ENGINES
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run, find_runs
+from dsgd.record.writer import write_atomically
 from dsgd.run.execute import execute
+from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
 from dsgd.run.plan import Plan, with_wandb_group
 from dsgd.run.resume import ENDED, contents
+from dsgd.run.values import ConfigError
 from dsgd.sweep import jobs as submission
 from dsgd.sweep import slurm
 from dsgd.sweep.jobs import FINISHED, WAITING
-from dsgd.sweep.manifest import Point, locked, point_of
+from dsgd.sweep.manifest import Point, engine_of, locked, point_of
+
+TIMES = "gradient_times.json"
 
 
 class Unfinished(Exception):
@@ -68,6 +74,7 @@ class LocalRunner:
                 missing[folder] = (job.label, replace(plan, found=contents(folder)))
         if not missing:
             return
+        missing = {folder: (label, self._timed(plan)) for folder, (label, plan) in missing.items()}
         for module in ENGINES.values():
             importlib.import_module(module)
         labels = [label for label, _ in missing.values()]
@@ -82,6 +89,18 @@ class LocalRunner:
             raise KeyboardInterrupt
         if failed := [folder.name for folder in outcome if outcome[folder] not in ENDED]:
             raise Unfinished(f"{len(failed)} runs failed ({', '.join(failed)}), which the same command begins again")
+
+    def _timed(self, plan: Plan) -> Plan:
+        """Return the plan with the gradient time that all runs of the comparison have in common, where the cluster
+        leaves it open: measured once, and kept in the folder."""
+        if not is_open(plan):
+            return plan
+        path, kind = self._folder / TIMES, kind_of(plan.config)
+        times: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        if kind not in times:
+            times[kind] = measured_gradient_s(plan.config)
+            write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())
+        return replace(plan, gradient_s=times[kind])
 
     def _job(self, plan: Plan, folder: Path) -> Callable[[], str]:
         """Return what the process of a run does. Its result is the status of the run."""
@@ -105,6 +124,12 @@ class SlurmRunner:
         self._site = site_of(words, config_dir)
 
     def run(self, jobs: Sequence[Job]) -> list[Run]:
+        for job in jobs:
+            values = job.composed.values
+            if engine_of(values) == "sim" and values["cluster"].get("gradient_s", 0) is None:
+                raise ConfigError(
+                    "cluster.gradient_s must be given with compare.on=slurm, as every job would measure its own"
+                )
         points = {
             point.id: point
             for point in (point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs)

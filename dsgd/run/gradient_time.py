@@ -95,17 +95,17 @@ def with_shared_times(
     has begun with before, or one that is measured now. Raises ConfigError, and KeyboardInterrupt after a signal.
 
     jobs: the configuration of each and the folder of its record; those without a plan have come to their end."""
-    if not any(map(_is_open, plans)):
+    if not any(map(is_open, plans)):
         return list(plans)
     times = _times_before(plans, jobs)
 
     def timed(plan: Plan) -> Plan:
-        kind = _kind(plan.config)
+        kind = kind_of(plan.config)
         if kind not in times:
             times[kind] = measured_gradient_s(plan.config)
         return replace(plan, gradient_s=times[kind])
 
-    return [timed(plan) if plan is not None and _is_open(plan) else plan for plan in plans]
+    return [timed(plan) if plan is not None and is_open(plan) else plan for plan in plans]
 
 
 def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]) -> dict[str, float]:
@@ -116,7 +116,7 @@ def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str
         before = read_summary(folder) if plan is None else plan.checkpoint and plan.checkpoint.header
         gradient_s = recorded_gradient_s(before or {})
         if config.experiment.cluster.gradient_s is None and gradient_s is not None:
-            times.setdefault(_kind(config), gradient_s)
+            times.setdefault(kind_of(config), gradient_s)
     return times
 
 
@@ -125,14 +125,14 @@ def recorded_gradient_s(before: Mapping[str, Any]) -> float | None:
     return checked(before.get(GRADIENT_S), float | None, GRADIENT_S)
 
 
-def _is_open(plan: Plan | None) -> bool:
+def is_open(plan: Plan | None) -> bool:
     """Return whether this run begins in the simulator with a time that nobody has given."""
     if plan is None or plan.engine != "sim" or plan.checkpoint is not None:
         return False
     return plan.config.experiment.cluster.gradient_s is None
 
 
-def _kind(config: RunConfig) -> str:
+def kind_of(config: RunConfig) -> str:
     """Return all that the time of a gradient depends on."""
     experiment, data = config.experiment, config.experiment.data
     model = (experiment.model, type(data), data.input_shape, data.classes, experiment.batch_size)

@@ -125,6 +125,16 @@ def test_contenders_may_have_options_of_their_own_and_keys_that_others_lack(tmp_
     assert {run.setting("algo.tau") for run in runs(tmp_path)[1]} == {2, 4, None}
 
 
+def test_all_runs_have_the_gradient_time_that_was_measured_once(tmp_path: Path) -> None:
+    line = LINE.replace(" cluster.gradient_s=0.01", "").replace("compare.seeds=2", "compare.seeds=1")
+    result = shell(line, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("(measured)") == 1
+    again = shell(line.replace("compare.seeds=1", "compare.seeds=2"), tmp_path)
+    assert "(measured)" not in again.stderr
+    assert len({json.dumps((run.summary or {})["gradient_s"]) for run in find_runs([tmp_path / "comparison"])}) == 1
+
+
 def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> None:
     whatif = "compare.whatif='{cluster.bandwidth: [1e6, 1e9], cluster.latency_s: [1e-3]}'"
     line = f"dsgd-compare algo=sync,gossip {TINY} compare.seeds=1 compare.tune={{}} {whatif} compare.node_hour=2"

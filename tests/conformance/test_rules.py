@@ -326,6 +326,7 @@ def test_one_worker_trains_alone(case: tuple[str, ...]) -> None:
     assert marks[-1]["consensus_distance"] == marks[-1]["discrepancy"] == 0
     if not experiment.algo.servers:
         assert marks[-1]["bytes_sent"] == 0
+        assert experiment.cluster.gradient_s is not None
         assert simulation.time_s == pytest.approx(100 * experiment.cluster.gradient_s, rel=1e-12)
 
 

@@ -51,6 +51,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def parameters(cluster: Cluster) -> tuple[float, float, float]:
     """t, a and N / B, in seconds."""
     assert cluster.message_bytes is not None
+    assert cluster.gradient_s is not None
     return cluster.gradient_s, cluster.latency_s, cluster.message_bytes * 8 / cluster.bandwidth
 
 
