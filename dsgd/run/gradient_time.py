@@ -18,7 +18,7 @@ from dsgd.record.reader import read_summary
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.plan import Plan
-from dsgd.run.values import ConfigError, checked
+from dsgd.run.values import ConfigError, checked, prefixed
 
 if TYPE_CHECKING:
     from dsgd.problem.problem import Problem
@@ -39,6 +39,21 @@ def foreign_time(config: RunConfig) -> str | None:
         return None
     name = config.values["cluster"].get("name", "the cluster")
     return f"warning: cluster={name} has the gradient time of {whose}, but this run takes gradients of {own}"
+
+
+def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> Experiment:
+    """Return the experiment of a plan with a gradient time: that of its configuration, of its checkpoint, of its sweep,
+    or of this machine. Raises ConfigError, also for what does not go with that time."""
+    if experiment.cluster.gradient_s is not None:
+        return experiment
+    if plan.checkpoint is not None:
+        gradient_s = _recorded(plan.checkpoint.header)
+    else:
+        gradient_s = plan.gradient_s or measured_gradient_s(plan.config, problem)
+    with prefixed("cluster"):
+        cluster = replace(experiment.cluster, gradient_s=gradient_s)
+    with prefixed(None):
+        return replace(experiment, cluster=cluster)
 
 
 def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
@@ -114,13 +129,13 @@ def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str
     for plan, (values, folder) in zip(plans, jobs, strict=True):
         config = configure(values) if plan is None else plan.config
         before = read_summary(folder) if plan is None else plan.checkpoint and plan.checkpoint.header
-        gradient_s = recorded_gradient_s(before or {})
+        gradient_s = _recorded(before or {})
         if config.experiment.cluster.gradient_s is None and gradient_s is not None:
             times.setdefault(kind_of(config), gradient_s)
     return times
 
 
-def recorded_gradient_s(before: Mapping[str, Any]) -> float | None:
+def _recorded(before: Mapping[str, Any]) -> float | None:
     """Return the time that a checkpoint or summary has. Raises ConfigError for what is none."""
     return checked(before.get(GRADIENT_S), float | None, GRADIENT_S)
 

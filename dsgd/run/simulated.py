@@ -22,7 +22,7 @@ from dsgd.host.signals import STOP_SIGNALS, remembered
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
-from dsgd.run.gradient_time import GRADIENT_S, foreign_time, measured_gradient_s, recorded_gradient_s
+from dsgd.run.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.resume import Checkpoint
@@ -66,13 +66,7 @@ class SimulatedTraining:
         try:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
-                if experiment.cluster.gradient_s is None:
-                    gradient_s = plan.gradient_s if checkpoint is None else recorded_gradient_s(before)
-                    if gradient_s is None and checkpoint is None:
-                        gradient_s = measured_gradient_s(plan.config, problem)
-                    with prefixed("cluster"):
-                        cluster = replace(experiment.cluster, gradient_s=gradient_s)
-                    experiment = replace(experiment, cluster=cluster)
+                experiment = with_gradient_time(experiment, plan, problem)
                 configured = before.get("threads") or options.threads
                 threads, why = choose_threads(configured, os.environ, cores(), experiment, problem)
                 torch.set_num_threads(threads)

@@ -63,7 +63,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return found[-1]
 
     monkeypatch.setattr("dsgd.run.gradient_time.measured_gradient_s", instead)
-    monkeypatch.setattr("dsgd.run.simulated.measured_gradient_s", instead)
     return found
 
 
@@ -172,7 +171,7 @@ def test_a_simulation_by_itself_does_not_guess() -> None:
 
 
 def test_what_depends_on_it_is_checked_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsgd.run.simulated.measured_gradient_s", lambda *_: 10.0)
+    monkeypatch.setattr("dsgd.run.gradient_time.measured_gradient_s", lambda *_: 10.0)
     for option, rule in (
         ("eval.every_time_s=1e-6", "eval.every_time_s must be >= "),
         ("cluster.stalls=[{every_s: 1e-5, duration_s: 1}]", "cluster.stalls: every_s must be >= 0.01 "),
