@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cli.arguments import Parser
+from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.compose import ConfigTree, did_you_mean, opened, plain
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable
@@ -84,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    found.add_argument("--version", action="version", version=version_line())
     found.add_argument("--folder", default="comparison", metavar="DIR", help="of the comparison (default: %(default)s)")
     found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
     found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
