@@ -14,6 +14,7 @@ from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
 from dsgd.cli.folders import check_writable, existing_ancestor
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
+from dsgd.cli.multirun import needs_hydra
 from dsgd.host.launcher import launch
 from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
@@ -25,6 +26,8 @@ from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, 
 from dsgd.run.values import ConfigError
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from dsgd.run.meeting import Joined
 
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
@@ -36,7 +39,8 @@ class Checked:
 
     plans: of its jobs, by their number, as far as they run on this machine; None: there is nothing left to do. labels:
     of the jobs of a sweep. at_once: that run at a time. overrides: what Hydra is given besides. folders: for each run's
-    folder the one above it that existed already. joined: with the processes of a launcher."""
+    folder the one above it that existed already. joined: with the processes of a launcher. multirun: the configuration
+    and the folder of a sweep whose jobs can be started without Hydra."""
 
     plans: Sequence[Plan | None] = ()
     labels: Sequence[str] = ()
@@ -44,6 +48,7 @@ class Checked:
     overrides: Sequence[str] = ()
     folders: Mapping[Path, Path] = field(default_factory=dict)
     joined: Joined | None = None
+    multirun: tuple[DictConfig, Path] | None = None
 
 
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
@@ -113,7 +118,7 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     given = _is_given(RUN_FOLDER, overrides)
     (job,) = jobs.runs
     values, folder, own = job.values, job.folder.absolute(), False
-    if is_automatic(values["resume"]):
+    if is_automatic(values.get("resume")):
         own = True  # what is there without a checkpoint is begun again
         values["resume"] = unfinished(folder, values)
     plan = plan_run(values, job.overrides)
@@ -146,9 +151,10 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     folders: dict[Path, Path] = {}
     models: list[tuple[object, ...]] = []
     for job in jobs.runs:
-        folder, automatic = job.folder.absolute(), is_automatic(job.values["resume"])
-        if job.values["resume"] is not None and not automatic:
-            raise ConfigError(f"resume must be auto in a sweep, got {job.values['resume']}")
+        folder, resume = job.folder.absolute(), job.values.get("resume")
+        automatic = is_automatic(resume)
+        if resume is not None and not automatic:
+            raise ConfigError(f"resume must be auto in a sweep, got {resume}")
         plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
@@ -168,7 +174,10 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         return Checked(overrides=added, folders=folders)
     plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
-    return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders)
+    multirun = None
+    if jobs.whole is not None and jobs.folder is not None and not needs_hydra(jobs.whole):
+        multirun = (jobs.whole, jobs.folder)
+    return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders, multirun=multirun)
 
 
 def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:

@@ -54,13 +54,14 @@ class HydraJobs:
 
     swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
     them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto. folder: of the
-    sweep; None if its jobs have several."""
+    sweep; None if its jobs have several. whole: the configuration of the sweep, before its points are chosen."""
 
     runs: list[HydraJob]
     swept: bool
     here: bool
     at_once: int | None = None
     folder: Path | None = None
+    whole: DictConfig | None = None
 
 
 class UserFolder(SearchPathPlugin):
@@ -140,7 +141,7 @@ class ConfigTree:
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))
             folders.add(Path(config.hydra.sweep.dir))
-        return HydraJobs(jobs, True, here, at_once, folders.pop() if len(folders) == 1 else None)
+        return HydraJobs(jobs, True, here, at_once, folders.pop() if len(folders) == 1 else None, master)
 
     def _points(self, overrides: Sequence[str]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""

@@ -20,12 +20,14 @@ X_AXES = ("time", "epochs", "bytes", "samples")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status: 0, or 2 after one line on stderr."""
+    """Run a command line; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         print(f"dsgd-plot: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def run(argv: Sequence[str]) -> int:

@@ -22,6 +22,7 @@ from dsgd.cli.check import Checked, check
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, one_line, opened, plain
 from dsgd.cli.folders import remove_empty
 from dsgd.cli.local_sweep import LocalSweep, with_threads
+from dsgd.cli.multirun import begin_multirun
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.launcher import launch
 from dsgd.host.signals import STOP_SIGNALS, Interruption
@@ -66,7 +67,7 @@ def _run(arguments: list[str], interruption: Interruption) -> int:
     try:
         checked = check(arguments, interruption)
         sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it
-        return _run_hydra(checked, interruption, sweep_command([*arguments, *checked.overrides]))
+        return _run_jobs(checked, interruption, sweep_command([*arguments, *checked.overrides]))
     except NothingToDo as line:
         interruption.end()
         if launch(os.environ).rank == 0:
@@ -77,8 +78,10 @@ def _run(arguments: list[str], interruption: Interruption) -> int:
         return EXIT_CONFIG
 
 
-def _run_hydra(checked: Checked, interruption: Interruption, again: str) -> int:
-    """Let Hydra start every job. again: the command that goes on with a sweep. Returns the exit status."""
+def _run_jobs(checked: Checked, interruption: Interruption, again: str) -> int:
+    """Have every job started, by Hydra but for a plain sweep on this machine. Returns the exit status.
+
+    again: the command that goes on with a sweep."""
     outcome: dict[Path, str] = {}  # the status of each run by its folder
     sweep = LocalSweep(checked.labels, checked.at_once, outcome) if checked.labels else None
 
@@ -86,7 +89,7 @@ def _run_hydra(checked: Checked, interruption: Interruption, again: str) -> int:
         job = HydraConfig.get()
         folder = Path(job.runtime.output_dir)
         if sweep is not None:
-            _start_job(sweep, job.job.num, checked, folder, interruption)
+            _start_job(sweep, job.job.num, checked, folder, Path(job.sweep.dir).name, interruption)
         elif job.mode is RunMode.MULTIRUN:
             outcome[folder] = _run_job_of_launcher(config, checked, folder, interruption)
             if outcome[folder] == "failed":  # in the launcher's process, whose exit status nobody sees
@@ -97,7 +100,11 @@ def _run_hydra(checked: Checked, interruption: Interruption, again: str) -> int:
     elsewhere = not checked.plans  # what Hydra starts may wait for long
     try:
         with sweep or (interruption.armed() if elsewhere else nullcontext()):
-            hydra.main(config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)(task)()
+            if sweep is not None and checked.multirun is not None:
+                _start_jobs(sweep, checked, *checked.multirun, interruption)
+            else:
+                main = hydra.main(f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)
+                main(task)()
     finally:
         interruption.end()
         if outcome and (checked.joined is None or checked.joined.rank == 0):
@@ -106,9 +113,9 @@ def _run_hydra(checked: Checked, interruption: Interruption, again: str) -> int:
                 show_commands(outcome)
             else:
                 sweep.show_unfinished(again)
-    if "failed" in outcome.values():
-        return EXIT_FAILED
-    return EXIT_INTERRUPTED if "interrupted" in outcome.values() else 0
+    if "interrupted" in outcome.values():
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if "failed" in outcome.values() else 0
 
 
 def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> str:
@@ -126,15 +133,28 @@ def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> s
         raise
 
 
-def _start_job(sweep: LocalSweep, number: int, checked: Checked, folder: Path, interruption: Interruption) -> None:
-    """Start a job of a sweep on this machine, or take in that it has come to its end before."""
+def _start_jobs(
+    sweep: LocalSweep, checked: Checked, config: DictConfig, swept: Path, interruption: Interruption
+) -> None:
+    """Start every job of a sweep on this machine. config: that of the whole sweep; swept: its folder."""
+    begin_multirun(config, swept, checked.overrides)
+    for number, folder in enumerate(checked.folders):
+        _start_job(sweep, number, checked, folder, swept.name, interruption)
+
+
+def _start_job(
+    sweep: LocalSweep, number: int, checked: Checked, folder: Path, group: str, interruption: Interruption
+) -> None:
+    """Start a job of a sweep on this machine, or take in that it has come to its end before.
+
+    group: of all its runs, for wandb."""
     plan = checked.plans[number]
     if plan is None:
         sweep.skip(number, folder, read_status(folder) or "failed")
     else:
         try:
-            sweep.start(number, folder, _job(plan, checked, folder, interruption))
-        except KeyboardInterrupt:  # Hydra has made a folder for it
+            sweep.start(number, folder, _job(plan, checked, folder, group, interruption))
+        except KeyboardInterrupt:  # Hydra may have made a folder for it
             remove_empty(folder, checked.folders.get(folder, folder))
             raise
     if number == len(checked.plans) - 1:
@@ -150,7 +170,7 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
         plan = plan_run(plain(DictConfig({**config, **choices})), job.overrides.task)
     except ConfigError as error:
         _refuse(error, folder, checked)
-    told = told_by_child(_job(plan, checked, folder, interruption))
+    told = told_by_child(_job(plan, checked, folder, Path(job.sweep.dir).name, interruption))
     interruption.asked.extend(told.signals)
     if told.status == EXIT_CONFIG:
         sys.exit(EXIT_CONFIG)
@@ -159,11 +179,10 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
     return told.text or "failed"
 
 
-def _job(plan: Plan, checked: Checked, folder: Path, interruption: Interruption) -> Callable[[], str]:
+def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:
     """Return what the process of a sweep's job does. Its result is the status of the run."""
-    for module in ENGINES.values():  # each job would take more than a second to import it for itself
-        importlib.import_module(module)
-    plan = with_threads(with_wandb_group(plan, Path(HydraConfig.get().sweep.dir).name))
+    importlib.import_module(ENGINES[plan.engine])  # each job would take more than a second to import it for itself
+    plan = with_threads(with_wandb_group(plan, group))
     plan = replace(plan, logged=checked.at_once == 1)  # else shown when the job has ended
 
     def run() -> str:

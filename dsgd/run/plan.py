@@ -41,7 +41,7 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     values: the resolved configuration. overrides: what the user gave of it, for a run that is resumed. Raises
     ConfigError."""
     checkpoint, extended = None, list[dict[str, Any]]()
-    if values["resume"] is not None:
+    if values.get("resume") is not None:
         checkpoint = checkpoint_of(str(values["resume"]), extended=bool(budget_given(overrides)))
         values = resumed(values, overrides, checkpoint.header)
     config = configure(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import call, environment, shell
+
+ROOT = Path(__file__).parents[2]
 
 # what is typed; what the line must contain
 CASES = [
@@ -417,3 +420,13 @@ def test_what_a_check_in_a_process_of_its_own_finds_is_told_here() -> None:
     result = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "('precision must be another', 0)\n('', 2)\n('', -9)\n('', 1)\n"
     assert result.stderr.count("ZeroDivisionError") == 1
+
+
+@pytest.mark.parametrize("line", ["", "-m nodes=2,4"])
+def test_a_configuration_of_the_users_without_a_key(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = (ROOT / "conf" / "config.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(re.sub(r"(?m)^resume:.*\n", "", whole))
+    refused = call(*split(line), "--config-dir", str(tmp_path), "--config-name", "mine")
+    assert (refused.status, refused.err) == (2, "resume must be given, got nothing\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]

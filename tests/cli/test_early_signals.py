@@ -1,8 +1,11 @@
-"""Signals that come while Hydra composes: they wait, as OmegaConf makes another error of an exception in its midst."""
+"""Signals that come early: they end a command whose modules are still imported, and wait while Hydra composes, as
+OmegaConf makes another error of an exception in its midst."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from omegaconf import OmegaConf
 
 from dsgd.cli.run import main
 from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.signals import STOP_SIGNALS
+from tests.support.command import environment
 
 QUADRATIC = ["experiment=quadratic", "nodes=2", "budget.steps=2"]
 
@@ -36,3 +41,14 @@ def test_what_is_composed_is_composed_to_its_end(tmp_path: Path, resolved: list[
     assert main([*sweep, *QUADRATIC, "seed=${signalled:5}", *folders]) == EXIT_INTERRUPTED
     assert set(resolved) == {5}
     assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "plot", "sweep", "calibrate"])
+def test_a_signal_ends_a_command_whose_modules_are_still_imported(command: str, tmp_path: Path) -> None:
+    for number in STOP_SIGNALS if command == "run" else [signal.SIGINT]:
+        (tmp_path / "argparse.py").write_text(f"import signal\nsignal.raise_signal({number})")
+        script = f"import sys; from dsgd.cli.commands import {command}; sys.exit({command}())"
+        ended = subprocess.run(
+            [sys.executable, "-c", script], env=environment(PYTHONPATH=str(tmp_path)), capture_output=True, text=True
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (EXIT_INTERRUPTED, "", "")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from dsgd.cli.check import _parser
+from dsgd.cli.compose import ConfigTree
+from dsgd.cli.multirun import needs_hydra
 from tests.support.command import call, marks, shell, summary
 from tests.support.long import long_but
 
@@ -56,6 +60,50 @@ def test_a_bad_configuration_is_found_before_a_launcher_plugin_begins(tmp_path: 
     refused = shell("dsgd-run -m hydra/launcher=joblib algo=gossip algo.tau=1,0 hydra.sweep.dir=swept", tmp_path)
     assert (refused.returncode, refused.stderr) == (2, "algo.tau must be >= 1, got 0\n")
     assert list(tmp_path.iterdir()) == []
+
+
+CALLBACK = """
+from hydra.experimental.callback import Callback
+
+class Noted(Callback):
+    def on_job_start(self, config, **given):
+        with open("noted.txt", "a") as file:
+            print(config.hydra.job.num, file=file)
+"""
+
+
+def test_a_plain_sweep_is_composed_once_and_one_with_callbacks_goes_through_hydra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write the same `multirun.yaml`, apart from what was asked for."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noting.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    composed: list[object] = []
+    load = ConfigLoaderImpl.load_configuration
+    monkeypatch.setattr(
+        ConfigLoaderImpl, "load_configuration", lambda *given, **more: composed.append(0) or load(*given, **more)
+    )
+    line = [*SWEEP.split(), "seed=0,1", "hydra.sweep.dir=swept"]
+    assert call("-m", *line).status == 0
+    assert len(composed) == 3  # the sweep as a whole, and each algorithm
+    plain = (tmp_path / "swept" / "multirun.yaml").read_text()
+    shutil.rmtree("swept")
+    assert call("-m", *line, "+hydra.callbacks.noted._target_=noting.Noted").status == 0
+    assert (tmp_path / "noted.txt").read_text().split() == ["0", "1", "2", "3"]
+    asked = (tmp_path / "swept" / "multirun.yaml").read_text()
+    asked = asked.replace("    - +hydra.callbacks.noted._target_=noting.Noted\n", "")
+    assert asked.replace("callbacks:\n    noted:\n      _target_: noting.Noted\n", "callbacks: {}\n") == plain
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["hydra.verbose=true", "hydra.job.chdir=true", "hydra.output_subdir=.hydra", "hydra/job_logging=default"],
+)
+def test_what_else_hydra_is_asked_for_goes_through_hydra(asked: str) -> None:
+    whole = ConfigTree().jobs([*SWEEP.split(), asked], multirun=True).whole
+    assert whole is not None
+    assert needs_hydra(whole)
 
 
 def test_a_mode_in_the_configuration_is_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_a_killed_job_ends_no_other_and_is_named(tmp_path: Path) -> None:
     wait_until(lambda: lines(second) > before + 1, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1, err
+    assert process.returncode == 130, err
     assert "[1/2] sync seed=0: killed by SIGKILL" in err
     assert "[2/2] sync seed=1: interrupted" in err
     assert summary(second)["status"] == "interrupted"

@@ -1,0 +1,58 @@
+"""The commands as they are installed: a signal that comes while their modules are imported ends them without a word."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.signals import STOP_SIGNALS
+
+
+def run() -> int:
+    """Run dsgd-run, which sets up what signals do by itself."""
+    _end_on_signals()
+    from dsgd.cli.run import main
+
+    return main()
+
+
+def plot() -> int:
+    """Run dsgd-plot."""
+    return _imported("dsgd.cli.plot")()
+
+
+def compare() -> int:
+    """Run dsgd-compare."""
+    return _imported("dsgd.cli.compare")()
+
+
+def sweep() -> int:
+    """Run dsgd-sweep."""
+    return _imported("dsgd.cli.sweep")()
+
+
+def calibrate() -> int:
+    """Run dsgd-calibrate."""
+    return _imported("dsgd.cli.calibrate")()
+
+
+def _imported(module: str) -> Callable[[], int]:
+    """Return the function of a command; once it is there signals do again what they did."""
+    before = _end_on_signals()
+    main = importlib.import_module(module).main
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return main
+
+
+def _end_on_signals() -> dict[signal.Signals, Any]:
+    """Have STOP_SIGNALS end this process. Returns what they did before."""
+    return {number: signal.signal(number, _end) for number in STOP_SIGNALS}
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    os._exit(EXIT_INTERRUPTED)  # an exception could be lost, or printed, wherever modules are imported

@@ -1,0 +1,44 @@
+"""What Hydra does for a sweep on this machine besides starting its jobs, where that is little enough to do it here.
+
+Hydra composes every job of a sweep twice before it starts it, though all have been composed when they were checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import configure_log
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+FILE = "multirun.yaml"
+SILENT = "disabled"  # Hydra's choice of logging that writes nothing
+
+
+def needs_hydra(config: DictConfig) -> bool:
+    """Return True if Hydra does more for the jobs of a sweep than to start them: callbacks, logs, files, an environment
+    or a folder to work in."""
+    hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    job, choices = hydra["job"], hydra["runtime"]["choices"]
+    asked = hydra["callbacks"], hydra["output_subdir"], hydra["verbose"], job["chdir"], job["env_set"], job["env_copy"]
+    logs = any(choices.get(f"hydra/{name}") != SILENT for name in ("hydra_logging", "job_logging"))
+    batches = hydra["sweeper"].get("max_batch_size") is not None
+    return any(asked) or logs or batches or hydra["mode"] == RunMode.RUN  # of the last Hydra warns
+
+
+def begin_multirun(config: DictConfig, folder: Path, added: Sequence[str]) -> None:
+    """Write the configuration of a sweep into its folder and set up logging, as Hydra does before the first job.
+
+    added: what Hydra would be given besides what was typed: the folder, if that was not."""
+    hydra = config.hydra
+    if added:
+        hydra.overrides.hydra.extend(added)
+        hydra.sweep.dir = str(folder)
+    if hydra.mode is None:
+        hydra.mode = RunMode.MULTIRUN
+        hydra.overrides.hydra.append(f"hydra.mode={RunMode.MULTIRUN.name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, folder / FILE)
+    configure_log(hydra.job_logging, hydra.verbose)
