@@ -19,6 +19,7 @@ from dsgd.host.signals import StopRequests, signal_pipe
 from dsgd.processes.launch.lifeline import Lifeline, overseen
 from dsgd.processes.launch.parent import Parent
 from dsgd.record.checkpoint import NAME, read_header
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.watched_run import ALGORITHMS, BUDGET, LONG, SILENCE_S, SILENT, WatchedRun, start
 
@@ -28,8 +29,9 @@ PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 HOOKED = """
 import os, signal, sys, threading
 from dsgd.host.signals import STOP_SIGNALS, Interruption
+interruption = Interruption()
 for number in STOP_SIGNALS:
-    signal.signal(number, Interruption(is_armed=True))
+    signal.signal(number, interruption)
 hooks = [lambda: signal.raise_signal(signal.SIGTERM)]
 os.register_at_fork(after_in_parent=lambda: hooks and hooks.pop()())
 """
@@ -45,7 +47,8 @@ with signal_pipe() as signals:
 CHECK = f"""{HOOKED}
 from dsgd.run.children import told_by_child
 def wait():
-    threading.Event().wait()
+    with interruption.armed():
+        threading.Event().wait()
 print(tuple(told_by_child(wait)))
 """
 
@@ -128,7 +131,7 @@ def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_sile
         assert parent.status == "failed"
 
 
-@pytest.mark.parametrize("algo", ["gossip", "sync"])
+@pytest.mark.parametrize("algo", long_but(["gossip"], ["gossip", "sync"]))
 def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET, SILENT)
     os.kill(watched.wait_for_marks()["coordinator"], signal.SIGSTOP)
