@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import PATIENCE_S, lines, start, summary, wait_until
+from tests.support.long import all_long_but, long_but
 
 SMALL = "experiment=quadratic nodes=2 budget.steps=30 eval.every_steps=10"
+CTRL_C, OTHERS = (signal.SIGINT,), (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def bombarded(
@@ -32,8 +34,13 @@ def bombarded(
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]])
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize(
+    ("engine", "numbers"),
+    all_long_but(
+        [("sim", OTHERS), ("dist", CTRL_C)],
+        [(engine, numbers) for engine in ("sim", "dist") for numbers in (CTRL_C, OTHERS)],
+    ),
+)
 def test_a_run_that_is_over_has_its_own_exit_status(
     tmp_path: Path, engine: str, numbers: Sequence[signal.Signals]
 ) -> None:
@@ -46,7 +53,7 @@ def test_a_run_that_is_over_has_its_own_exit_status(
     assert summary(tmp_path / "run")["status"] == "completed"
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", long_but([2], [1, 2]))
 def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path, jobs: int) -> None:
     process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 sweep.jobs={jobs} hydra.sweep.dir=swept", tmp_path)
     records = [tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_2"]
@@ -55,7 +62,7 @@ def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path, 
     assert out.count("record: ") == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", long_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path, number: signal.Signals) -> None:
     """It is for the sweep, though the process that it was passed on to has nothing left to end."""
     process = start(f"dsgd-run -m {SMALL} engine=sim seed=range(12) hydra.sweep.dir=swept", tmp_path)
@@ -70,19 +77,19 @@ def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path, number: sign
     assert summary(tmp_path / "swept" / "0_sync_2")["status"] == "completed"
 
 
-def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pause_s", long_but([0.002], [0.0, 0.002, 0.01]))
+def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path, pause_s: float) -> None:
     """However impatient somebody is: the checkpoint, if there was one, and the summary are whole."""
-    for pause_s in (0.0, 0.002, 0.01):
-        record = tmp_path / str(pause_s)
-        line = "dsgd-run experiment=quadratic nodes=2 engine=sim budget.steps=10000000 eval.every_steps=50"
-        process = start(f"{line} engine.checkpoint_every_s=0.01 hydra.run.dir={record}", tmp_path)
-        wait_until(lambda record=record: lines(record) >= 2 and (record / "checkpoint.pt").exists(), process)
-        while process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            time.sleep(pause_s)
-        out, err = process.communicate()
-        assert process.returncode == 130, err
-        assert "Traceback" not in err
-        assert summary(record)["status"] == "interrupted"
-        assert f"interrupted; go on with: dsgd-run resume={record}" in out
-        assert not [name for name in os.listdir(record) if name.endswith(".partial")]
+    record = tmp_path / "run"
+    line = "dsgd-run experiment=quadratic nodes=2 engine=sim budget.steps=10000000 eval.every_steps=50"
+    process = start(f"{line} engine.checkpoint_every_s=0.01 hydra.run.dir={record}", tmp_path)
+    wait_until(lambda: lines(record) >= 2 and (record / "checkpoint.pt").exists(), process)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause_s)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert summary(record)["status"] == "interrupted"
+    assert f"interrupted; go on with: dsgd-run resume={record}" in out
+    assert not [name for name in os.listdir(record) if name.endswith(".partial")]

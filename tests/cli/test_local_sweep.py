@@ -22,11 +22,12 @@ def without_host_time(metrics: Path) -> bytes:
     return re.sub(rb'"wall_s": [0-9.e+-]+,? ?', b"", metrics.read_bytes())
 
 
-def test_the_records_are_those_of_one_job_after_the_other(tmp_path: Path) -> None:
-    line = f"dsgd-run -m {SMALL} algo=sync,gossip seed=0,1"
+def test_the_records_are_those_of_one_job_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for name, jobs in (("one", 1), ("two", 2)):
-        result = shell(f"{line} sweep.jobs={jobs} hydra.sweep.dir={name}", tmp_path)
-        assert result.returncode == 0, result.stderr
+        line = ("algo=sync,gossip", "seed=0,1", f"sweep.jobs={jobs}", f"hydra.sweep.dir={name}")
+        result = call("-m", *SMALL.split(), *line)
+        assert result.status == 0, result.err
     folders = sorted(path.name for path in (tmp_path / "one").iterdir() if path.is_dir())
     assert len(folders) == 4
     for folder in folders:

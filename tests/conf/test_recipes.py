@@ -11,6 +11,7 @@ import pytest
 from dsgd.data.images.generate import Generated
 from tests.data.test_data import write_cifar
 from tests.support.command import call, marks, summary
+from tests.support.long import long_but
 from tests.support.simulate import experiment
 
 # recipe: parameters (with 2 and 10 classes); rates as published, or where that is unconfirmed as in the recipe's file
@@ -50,7 +51,7 @@ def test_the_rate_is_the_published_one_at_every_epoch_boundary(name: str, data: 
             assert of.learning_rate(epoch * of.epoch_samples - 1) == pytest.approx(rate, rel=1e-12)
 
 
-@each_recipe
+@pytest.mark.parametrize("name", long_but(["jin2016_resnet18_imagenet", "lian2017_resnet20_cifar10"], RECIPES))
 def test_the_recipe_takes_a_step(
     name: str, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from dsgd.sim.checkpoint import live_vectors, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.streams import stream
 from tests.support.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.long import long_but
 
 QUADRATIC = (
     "experiment=quadratic",
@@ -124,7 +125,7 @@ def test_after_any_event_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
         assert_same(in_pieces(experiment, [event], in_memory), expected, [event])
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(CASES[::3], CASES), ids=described)
 def test_after_two_interruptions(case: tuple[str, ...]) -> None:
     experiment = prepared(*QUADRATIC, f"algo={case[0]}", *case[1:])
     expected = uninterrupted(experiment)

@@ -21,6 +21,7 @@ from dsgd.data.classification import PAD, channel_statistics, move_and_mirror
 from dsgd.data.digits import read_digits
 from dsgd.data.shapes import KINDS
 from dsgd.models import MLP, ModelConfig, ResNet, Vector
+from tests.support.long import all_long_but
 
 torch.set_num_threads(1)
 
@@ -295,11 +296,12 @@ def accuracy_after(model: ModelConfig, data: Data, steps: int, lr: float) -> flo
         return (module.eval()(inputs).argmax(dim=1) == labels).double().mean().item()
 
 
-def test_shapes_are_beyond_a_linear_model_and_within_a_resnet8():
-    """The default set, 8 classes: a linear model stays below 60 % on test, a ResNet-8 passes 95 % in 6 epochs."""
+@pytest.mark.parametrize(("epochs", "passed"), all_long_but([(3, 0.8)], [(3, 0.8), (6, 0.95)]))
+def test_shapes_are_beyond_a_linear_model_and_within_a_resnet8(epochs: int, passed: float):
+    """The default set, 8 classes: a linear model stays below 60 % on test in 20 epochs, a ResNet-8 passes 95 % in 6."""
     data = Shapes().load(1, 64, 0, torch.float32)
     assert accuracy_after(MLP([]), data, steps=20 * 62, lr=0.02) < 0.6
-    assert accuracy_after(ResNet(8), data, steps=6 * 62, lr=0.2) > 0.95
+    assert accuracy_after(ResNet(8), data, steps=epochs * 62, lr=0.2) > passed
 
 
 # --- cifar

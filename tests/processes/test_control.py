@@ -17,6 +17,7 @@ from dsgd.processes.admission import MAX_STRANGERS
 from dsgd.processes.control import CONTROL_MAGIC, CoordinatorConnection, CoordinatorGone, Event, Hub
 from dsgd.processes.frames import FRAME, TEXT_LIMIT
 from tests.support.any_message import AnyMessage
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.proc import LOOPBACK, listening, open_files
 from tests.support.watched_run import ALGORITHMS, LONG, results, start, undisturbed
@@ -162,7 +163,7 @@ def test_a_client_hears_when_the_coordinator_is_gone(served: Served) -> None:
     line.socket.close()
 
 
-@pytest.mark.parametrize("algo", ["sync", "dpsgd", "easgd"])
+@pytest.mark.parametrize("algo", long_but(["easgd"], ["sync", "dpsgd", "easgd"]))
 def test_a_run_on_one_machine_cannot_be_reached_from_another(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", LONG)
     watched.wait_for_marks(2)
@@ -173,7 +174,7 @@ def test_a_run_on_one_machine_cannot_be_reached_from_another(prefork: Prefork, t
     watched.assert_ends("interrupted", 130)
 
 
-@pytest.mark.parametrize("algo", ["sync", "easgd"])
+@pytest.mark.parametrize("algo", long_but(["easgd"], ["sync", "easgd"]))
 def test_a_run_does_not_notice_strangers(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     options = (*ALGORITHMS[algo], "nodes=2")
     watched = start(prefork, tmp_path / "run", *options, LONG)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import ALGORITHMS
+from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems
 from tests.support.watched_run import CYCLE, LOCKSTEP, WatchedRun, results, start
@@ -18,12 +19,16 @@ DIST = ("experiment=quadratic", f"nodes={NODES}", "engine=dist", "engine.patienc
 NO_MARKS = ("eval.every_steps=null", "eval.every_epochs=null")
 
 
-@pytest.mark.parametrize(("rate", "precision"), [("30", "fp64"), ("1e30", "fp32")], ids=["exploding", "infinite"])
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_a_mini_batch_ends_the_run_without_any_mark(
-    prefork: Prefork, tmp_path: Path, algo: str, rate: str, precision: str
-) -> None:
+@pytest.mark.parametrize(
+    ("algo", "how"),
+    all_long_but(
+        {*((algo, "exploding") for algo in ALGORITHMS if algo != "easgd"), ("easgd", "infinite")},
+        [(algo, how) for algo in ALGORITHMS for how in ("exploding", "infinite")],
+    ),
+)
+def test_a_mini_batch_ends_the_run_without_any_mark(prefork: Prefork, tmp_path: Path, algo: str, how: str) -> None:
     """Long before the budget, at the event's time; the mark at the end is the only one besides the first."""
+    rate, precision = ("30", "fp64") if how == "exploding" else ("1e30", "fp32")
     options = (f"algo={algo}", f"optimizer.lr={rate}", f"precision={precision}")
     run = prefork.start(tmp_path / "run", *DIST, *NO_MARKS, *options)
     assert run.wait() == 0, run.err
@@ -35,7 +40,7 @@ def test_a_mini_batch_ends_the_run_without_any_mark(
     assert problems(run.folder) == []
 
 
-@pytest.mark.parametrize("algo", LOCKSTEP)
+@pytest.mark.parametrize("algo", long_but(["sync"], LOCKSTEP))
 def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """As it does when nothing happens to it; the marks before are the same, too."""
     rate = 1.02 if algo == "dpsgd" else 2.01  # the loss grows by a few per cent a step
@@ -56,7 +61,7 @@ def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tm
     assert all(mine == theirs for mine, theirs in marks)
 
 
-@pytest.mark.parametrize("algo", LOCKSTEP)
+@pytest.mark.parametrize("algo", long_but(["dpsgd"], LOCKSTEP))
 def test_a_mark_of_every_step_is_there_up_to_the_event(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Snapshots take longer than the word that a run has diverged, and none is lost of a step that all have made."""
     options = ("eval.every_steps=1", f"algo={algo}", "optimizer.lr=2.3")

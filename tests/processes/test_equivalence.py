@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dsgd.sim.simulation import Simulation
+from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork, Run
 from tests.support.simulate import Outcome, simulate
 from tests.support.watched_algorithms import observed, seen
@@ -45,6 +46,18 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "delayfree, tau 4": ("delayfree", "algo.tau=4"),
     "delayfree, tau 16": ("delayfree", "algo.tau=16"),
 }
+IN_A_NETWORK = {"sync, overlapping", "dpsgd, after", "delayfree, tau 4"}  # by `make test`; the others on quadratics
+GRAPHS = (
+    ("complete", 3),
+    ("exponential", 4),
+    ("file", 3),
+    ("hypercube", 4),
+    ("one_peer_exponential", 3),
+    ("random_regular", 4),
+    ("star", 4),
+    ("torus", 4),
+)
+MIXINGS = [(*graph, gradient) for graph in GRAPHS for gradient in ("before", "after")]
 
 
 def run_both(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> tuple[Outcome, Run]:
@@ -75,39 +88,25 @@ def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> O
     return simulated
 
 
-@pytest.mark.parametrize("case", LOCKSTEP.values(), ids=LOCKSTEP)
-def test_lock_step_ends_with_the_same_parameters_on_quadratics(
-    prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("name", long_but(set(LOCKSTEP) - IN_A_NETWORK, LOCKSTEP))
+def test_lock_step_ends_with_the_same_parameters_on_quadratics(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """Three workers with momentum and weight decay, a mark at every step."""
     options = ("nodes=3", "budget.steps=21", "optimizer.momentum=0.8", "optimizer.weight_decay=0.03")
-    simulated = assert_same(prefork, tmp_path, *case, *QUADRATIC, *options)
+    simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options)
     assert len(simulated.marks) == 22
 
 
-@pytest.mark.parametrize("case", LOCKSTEP.values(), ids=LOCKSTEP)
-def test_lock_step_ends_with_the_same_parameters_in_a_network(
-    prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("name", long_but(IN_A_NETWORK, LOCKSTEP))
+def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """A ResNet with batch norm on images; the averaged model's statistics are part of the losses at the marks."""
-    simulated = assert_same(prefork, tmp_path, *case, *DIGITS)
+    simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *DIGITS)
     assert simulated.x.shape[1] > 1_000
     assert simulated.marks[0]["train_loss"] != simulated.marks[-1]["train_loss"]
 
 
-@pytest.mark.parametrize("gradient", ["before", "after"])
 @pytest.mark.parametrize(
-    ("topology", "nodes"),
-    [
-        ("complete", 3),
-        ("exponential", 4),
-        ("file", 3),
-        ("hypercube", 4),
-        ("one_peer_exponential", 3),
-        ("random_regular", 4),
-        ("star", 4),
-        ("torus", 4),
-    ],
+    ("topology", "nodes", "gradient"),
+    all_long_but([("exponential", 4, "before"), ("file", 3, "before"), ("one_peer_exponential", 3, "after")], MIXINGS),
 )
 def test_every_graph_mixes_the_same_vectors(
     prefork: Prefork, tmp_path: Path, topology: str, nodes: int, gradient: str
@@ -140,6 +139,8 @@ FREE: dict[str, tuple[str, ...]] = {
     "downpour, momentum in three": ("downpour", "algo.n_push=3", "algo.servers=3", "algo.server_optimizer=momentum"),
     "downpour, adagrad": ("downpour", "algo.n_fetch=2", "algo.server_optimizer=adagrad"),
 }
+INTERLEAVED = {"gossip, pull", "gossip, push every second step in a graph", "easgd, a centre in two", "eamsgd"}
+INTERLEAVED |= {"downpour, rarely", "downpour, momentum in three"}
 
 
 def turns_of(*overrides: str) -> tuple[list[int], Outcome]:
@@ -164,12 +165,12 @@ def turns_of(*overrides: str) -> tuple[list[int], Outcome]:
     return turns, outcome
 
 
-@pytest.mark.parametrize("case", FREE.values(), ids=FREE)
+@pytest.mark.parametrize("name", long_but(INTERLEAVED, FREE))
 def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
-    prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
+    prefork: Prefork, tmp_path: Path, name: str
 ) -> None:
     """Their vectors, the centre and the losses at the last mark, for turns that interleave."""
-    algo, *options = case
+    algo, *options = FREE[name]
     overrides = (*QUADRATIC, *UNTIED, *options)
     turns, simulated = turns_of(f"algo={algo}", *overrides)
     assert sorted(set(turns)) == [0, 1, 2]

@@ -15,7 +15,7 @@ from tests.support.faults.trial import Baselines, carry_out
 from tests.support.long import long_but
 from tests.support.prefork import Prefork
 
-SAMPLE = long_but(range(9), range(50))  # the first of each algorithm
+SAMPLE = long_but((0, 4, 6), range(50))  # the first of sync, of gossip that pushes, and of easgd with two servers
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"data.path={tmp_path_factory.mktemp('images') / 'generated'}"
 
 
-@pytest.mark.parametrize("algo", long_but(["sync", "gossip"], ALGORITHMS))
+@pytest.mark.parametrize("algo", long_but(["gossip"], ALGORITHMS))
 def test_training_on_files_lowers_the_loss(algo: str, images: str, prefork: Prefork, tmp_path: Path) -> None:
     """In lock-step for certain; free workers may each have made any part of the steps."""
     run = prefork.run(tmp_path / "run", f"algo={algo}", *LINE, images, "data.workers=1")

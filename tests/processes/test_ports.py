@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.processes.admission import MAX_STRANGERS
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.proc import LOOPBACK, listening, open_files
 from tests.support.watched_run import ALGORITHMS, GONE_S, LONG, results, start, undisturbed
@@ -43,7 +44,7 @@ def sockets(pid: int) -> int:
     return sum(file.startswith("socket:") for file in open_files(pid))
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", long_but(["sync", "easgd", "gossip"], ALGORITHMS))
 def test_every_process_listens_on_one_port_of_this_machine(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """The coordinator, workers and servers; the command and evaluators on none."""
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", "eval.sharded=true", LONG)
@@ -57,7 +58,7 @@ def test_every_process_listens_on_one_port_of_this_machine(prefork: Prefork, tmp
     watched.assert_ends("interrupted", 130)
 
 
-@pytest.mark.parametrize("algo", ["sync", "dpsgd", "gossip"])
+@pytest.mark.parametrize("algo", long_but(["dpsgd"], ["sync", "dpsgd", "gossip"]))
 @pytest.mark.usefixtures("many_descriptors")
 def test_more_silent_strangers_than_a_worker_has_descriptors_change_nothing(
     prefork: Prefork, tmp_path: Path, algo: str

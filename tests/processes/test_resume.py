@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.record.checkpoint import NAME, read_header, read_state
 from tests.processes.test_conformance import assert_crossings_are_those_of_the_marks
-from tests.support.long import long_but
+from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork
 from tests.support.valid_record import Stored, problems, stored
 from tests.support.watched_run import (
@@ -53,7 +53,13 @@ def interrupted(watched: WatchedRun) -> Stored:
     return saved
 
 
-@pytest.mark.parametrize(("algo", "number"), [*((algo, signal.SIGINT) for algo in LOCKSTEP), ("sync", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("algo", "number"),
+    all_long_but(
+        [("delayfree", signal.SIGINT), ("sync", signal.SIGTERM)],
+        [*((algo, signal.SIGINT) for algo in LOCKSTEP), ("sync", signal.SIGTERM)],
+    ),
+)
 def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str, number: int) -> None:
     options = (*LOCKSTEP[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
     expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
@@ -116,7 +122,7 @@ def test_a_summary_counts_what_the_checkpoint_does_however_short_the_steps(
     assert problems(resumed.run.folder, saved) == []
 
 
-@pytest.mark.parametrize("algo", ["gossip", "easgd", "sync"])
+@pytest.mark.parametrize("algo", long_but(["easgd", "sync"], ["gossip", "easgd", "sync"]))
 def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET)
     watched.run.until(lambda: "worker 2" in watched.observe())
@@ -125,7 +131,7 @@ def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(prefork: Prefor
     resume(prefork, watched).assert_ends("completed", 0)
 
 
-@pytest.mark.parametrize("algo", ["gossip", "sync"])
+@pytest.mark.parametrize("algo", long_but(["gossip"], ["gossip", "sync"]))
 def test_a_second_interrupt_ends_the_run_at_once(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     waiting = "engine.checkpoint_every_s=0.2"
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG, waiting)
@@ -149,7 +155,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(prefork: Pref
     resume(prefork, watched).assert_ends("completed", 0)
 
 
-@pytest.mark.parametrize("algo", ["easgd", "dpsgd"])
+@pytest.mark.parametrize("algo", long_but(["dpsgd"], ["easgd", "dpsgd"]))
 def test_a_coordinator_killed_while_it_writes_leaves_a_whole_checkpoint(
     prefork: Prefork, tmp_path: Path, algo: str
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.processes.admission import STRANGER_S
+from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork
 from tests.support.watched_run import ALGORITHMS, BUDGET, WatchedRun, start
 
@@ -36,8 +37,13 @@ def stop_at_start(
     return watched
 
 
-@pytest.mark.parametrize("first", ["coordinator", "worker 1"])
-@pytest.mark.parametrize("algo", ["sync", "gossip"])
+@pytest.mark.parametrize(
+    ("algo", "first"),
+    all_long_but(
+        [("sync", "worker 1"), ("gossip", "coordinator")],
+        [(algo, first) for algo in ("sync", "gossip") for first in ("coordinator", "worker 1")],
+    ),
+)
 def test_nobody_who_has_shown_the_token_is_turned_away(prefork: Prefork, tmp_path: Path, algo: str, first: str) -> None:
     """However long it lay there before the coordinator looked."""
     watched = stop_at_start(prefork, tmp_path / "run", algo, first, timeout_s=60, stopped_s=STRANGER_S + 1)
@@ -45,7 +51,7 @@ def test_nobody_who_has_shown_the_token_is_turned_away(prefork: Prefork, tmp_pat
     assert "no token in time" not in watched.run.err
 
 
-@pytest.mark.parametrize("algo", ["sync", "gossip"])
+@pytest.mark.parametrize("algo", long_but(["gossip"], ["sync", "gossip"]))
 def test_a_coordinator_stopped_for_longer_than_the_limit_ends_the_run(
     prefork: Prefork, tmp_path: Path, algo: str
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import PATIENCE_S, environment, typed
+from tests.support.long import long_but
 
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
 # Mounts a small file system at ./disk, which nobody else sees, types the command, and copies what is left.
@@ -58,14 +59,14 @@ def assert_failed(status: int, err: str, record: Path) -> None:
     assert not list(record.glob("*.partial"))
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["dist"], ["sim", "dist"]))
 def test_a_mark_that_does_not_fit_ends_the_run(tmp_path: Path, engine: str) -> None:
     ended = on_small_disk(tmp_path, "128k", f"{SMALL} engine={engine} budget.steps=100000 eval.every_steps=1")
     assert_failed(*ended)
     assert (tmp_path / "left" / "metrics.jsonl").stat().st_size > 50_000
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
 def test_a_trace_that_does_not_fit_ends_the_run(tmp_path: Path, engine: str) -> None:
     line = f"{SMALL} engine={engine} budget.steps=1000 eval.every_steps=1000 trace=true"
     ended = on_small_disk(tmp_path, "128k", line)
@@ -73,7 +74,7 @@ def test_a_trace_that_does_not_fit_ends_the_run(tmp_path: Path, engine: str) -> 
     assert not (tmp_path / "left" / "trace.json").exists()
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
 def test_a_disk_that_is_full_from_the_beginning_refuses_the_run(tmp_path: Path, engine: str) -> None:
     status, err, record = on_small_disk(tmp_path, "8k", f"{SMALL} engine={engine}")
     folder = tmp_path / "disk" / "run"
@@ -82,7 +83,7 @@ def test_a_disk_that_is_full_from_the_beginning_refuses_the_run(tmp_path: Path, 
     assert not record.exists()
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["dist"], ["sim", "dist"]))
 def test_a_disk_without_room_for_a_record_fails_the_run(tmp_path: Path, engine: str) -> None:
     """The first files fit, and the last of them does not."""
     status, err, record = on_small_disk(tmp_path, "20k", f"{SMALL} engine={engine}")

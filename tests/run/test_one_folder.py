@@ -17,6 +17,7 @@ from dsgd.run.execute import execute
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
 from tests.support.command import call, marks
+from tests.support.long import all_long_but
 from tests.support.prefork import Prefork, Run
 
 AT_ONCE = 5
@@ -89,8 +90,13 @@ def interrupted(run: Run) -> Run:
     return run
 
 
-@pytest.mark.parametrize("resume", ["auto", "folder"])
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize(
+    ("engine", "resume"),
+    all_long_but(
+        [("sim", "auto"), ("dist", "folder")],
+        [(engine, resume) for engine in ("sim", "dist") for resume in ("auto", "folder")],
+    ),
+)
 def test_a_run_is_gone_on_with_once(prefork: Prefork, tmp_path: Path, engine: str, resume: str) -> None:
     folder = tmp_path / "run"
     options = (*RUN, *SLOW, "budget.steps=100", f"engine={engine}")

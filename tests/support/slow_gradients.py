@@ -56,8 +56,9 @@ class SlowData(QuadraticData):
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         if step == 0 and self._skip_file:
             Path(f"{self._skip_file}.{rank}").touch()
-        if not os.path.exists(self._skip_file):
-            time.sleep(self._step_s)
+        until = time.monotonic() + self._step_s
+        while (left := until - time.monotonic()) > 0 and not os.path.exists(self._skip_file):
+            time.sleep(min(left, 0.1))
         return super().batch(rank, step)
 
 

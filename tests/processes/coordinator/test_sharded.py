@@ -24,6 +24,7 @@ from dsgd.processes.job import Limits, ProcessJob
 from tests.processes.launch.test_torchrun import free_port, static
 from tests.support.any_message import ANY_VECTORS, AnyMessage
 from tests.support.cases import prepared
+from tests.support.long import long_but
 from tests.support.prefork import Prefork, Run
 from tests.support.watched_run import WatchedRun
 
@@ -189,7 +190,7 @@ def undisturbed(prefork_server: Prefork, tmp_path_factory: pytest.TempPathFactor
     return run.marks
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", long_but([signal.SIGSTOP], [signal.SIGKILL, signal.SIGSTOP]))
 def test_a_mark_is_the_same_without_one_of_the_evaluators(
     prefork: Prefork, tmp_path: Path, undisturbed: list[dict[str, Any]], number: signal.Signals
 ) -> None:

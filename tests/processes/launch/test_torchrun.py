@@ -23,11 +23,13 @@ from torch.distributed import DistStoreError, TCPStore  # pyright: ignore[report
 
 from dsgd.processes.control import CONTROL_MAGIC, encode
 from tests.support.command import SCRIPTS, environment
+from tests.support.long import long_but
 from tests.support.prefork import Prefork, Run
 from tests.support.watched_run import BUDGET, STEPS
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 QUADRATIC = ("experiment=quadratic", "nodes=2", "budget.steps=30", "eval.every_steps=10")
+OTHER_LAUNCH = "data._target_=tests.support.other_launch.Quadratic"
 
 
 def torchrun(folder: Path, mark: str, *arguments: str) -> subprocess.Popen[str]:
@@ -69,7 +71,7 @@ def launched(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
     assert not left
 
 
-@pytest.mark.parametrize("algo", ["sync", "gossip"])
+@pytest.mark.parametrize("algo", long_but(["sync"], ["sync", "gossip"]))
 def test_torchrun_makes_one_run_of_its_processes(tmp_path: Path, algo: str) -> None:
     """engine=auto chooses real processes and says so once; one record, one table."""
     folder = tmp_path / "run"
@@ -157,6 +159,7 @@ def is_let_in(address: tuple[str, int], token: bytes) -> bool:
             return False
 
 
+@pytest.mark.long  # test_agreement.py has its properties with a store like torchrun's
 def test_who_reads_all_of_torchruns_store_is_not_let_in(tmp_path: Path) -> None:
     """One rank is held back until the other has made its offer, so that there is time to read it. After the meeting
     nothing of the run is left in the store."""
@@ -237,8 +240,8 @@ def static(rank: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def by_hand(prefork: Prefork, folder: Path, rank: int, port: int, *arguments: str) -> Run:
-    return prefork.start(folder / f"rank {rank} at {port}", *QUADRATIC, *arguments, **static(rank, port))
+def by_hand(prefork: Prefork, folder: Path, rank: int, port: int, *arguments: str, **variables: str) -> Run:
+    return prefork.start(folder / f"rank {rank} at {port}", *QUADRATIC, *arguments, **static(rank, port), **variables)
 
 
 def test_a_static_environment_needs_no_torchrun(prefork: Prefork, tmp_path: Path) -> None:
@@ -276,41 +279,34 @@ def test_different_configurations_are_one_line_that_names_the_key(
 
 
 def test_different_code_is_one_line_with_both_versions(prefork: Prefork, tmp_path: Path) -> None:
-    port, folder = free_port(), tmp_path / "rank 1"
-    other = "import sys, dsgd.record.writer as w; w.code_version = lambda: 'dsgd 9.9, torch 8.8'; "
-    other += "import dsgd.run.distributed; print('here', flush=True); from dsgd.cli.run import main; sys.exit(main())"
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", other, *QUADRATIC, f"hydra.run.dir={folder}"],
-        env=environment(**static(1, port)),
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-    ) as second:
-        assert second.stdout is not None
-        assert second.stdout.readline() == "here\n"  # nobody waits while it imports
-        first = by_hand(prefork, tmp_path, 0, port)
-        _, err = second.communicate(timeout=PATIENCE_S)
-    assert (first.wait(), second.returncode) == (2, 2)
-    assert first.err == err
+    port = free_port()
+    first = by_hand(prefork, tmp_path, 0, port, OTHER_LAUNCH)
+    second = by_hand(prefork, tmp_path, 1, port, OTHER_LAUNCH, OTHER_CODE="dsgd 9.9, torch 8.8")
+    assert (first.wait(), second.wait()) == (2, 2)
+    assert first.err == second.err
     assert first.err.startswith("rank 1: the code must be dsgd ")
     assert first.err.endswith(", as on rank 0, got dsgd 9.9, torch 8.8\n")
     assert not first.folder.exists()
-    assert not folder.exists()
+    assert not second.folder.exists()
 
 
-def test_who_is_not_there_after_25_seconds_is_told_in_one_line(prefork: Prefork, tmp_path: Path) -> None:
+@pytest.mark.parametrize("join_s", long_but([3], [3, 25]))  # the latter is what users have
+def test_who_is_not_there_in_time_is_told_in_one_line(prefork: Prefork, tmp_path: Path, join_s: int) -> None:
     """No master; no rank 1; a port that belongs to something else, which says nothing, for both ranks. All at once:
     each of them waits for others that may come late."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         taken, free = stranger.getsockname()[1], [free_port(), free_port()]
         runs = {
             f"rank 1: cannot be reached: MASTER_ADDR=127.0.0.1 MASTER_PORT={free[0]}\n": (1, free[0]),
-            f"rank 1 did not come within 25 s to MASTER_ADDR=127.0.0.1 MASTER_PORT={free[1]}\n": (0, free[1]),
+            f"rank 1 did not come within {join_s} s to MASTER_ADDR=127.0.0.1 MASTER_PORT={free[1]}\n": (0, free[1]),
             f"rank 0: port in use: MASTER_ADDR=127.0.0.1 MASTER_PORT={taken}\n": (0, taken),
             f"rank 1: something else listens at MASTER_ADDR=127.0.0.1 MASTER_PORT={taken}\n": (1, taken),
         }
-        started = {line: by_hand(prefork, tmp_path, rank, port) for line, (rank, port) in runs.items()}
+        patience = {} if join_s == 25 else {"JOIN_S": str(join_s)}
+        started = {
+            line: by_hand(prefork, tmp_path, rank, port, OTHER_LAUNCH, **patience)
+            for line, (rank, port) in runs.items()
+        }
         for line, run in started.items():
             assert run.wait() == 2
             assert run.err == line

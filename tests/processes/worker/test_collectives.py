@@ -10,13 +10,14 @@ import torch
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, interface_of, join_nccl, join_rings
+from tests.support.long import long_but
 from tests.support.planes import HOST, plane
 
 GUARD_S = 120  # against hanging
 ALONE = Groups(0, 1)
 Held = Callable[[str, int, Sequence[int]], None]
 
-two_and_three = pytest.mark.parametrize("nodes", [2, 3])
+two_and_three = pytest.mark.parametrize("nodes", long_but([3], [2, 3]))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_workers_that_have_left_can_join_again(nodes: int, held: Held) -> None:
     held("joining_again", nodes, range(nodes))
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(2, id="stopped"), pytest.param(3, id="killed")])
+@pytest.mark.parametrize("nodes", [pytest.param(2, id="stopped", marks=pytest.mark.long), pytest.param(3, id="killed")])
 def test_a_lost_peer_fails_what_the_others_wait_for_within_the_time_limit(nodes: int, held: Held) -> None:
     """With one line of text, and they still compute, and leave."""
     held("silence", nodes, range(nodes - 1))
