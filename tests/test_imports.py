@@ -19,7 +19,7 @@ PACKAGE = Path(dsgd.__file__).parent
 
 # Which parts of the package each part may import: the edges that are wanted, and no others. "" is dsgd itself.
 WANTED = {
-    "": set(),
+    "": {"python"},
     "worker": set(),
     "graph_file": {"host"},
     "topology": {"graph_file"},
@@ -45,6 +45,7 @@ WANTED = {
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
     | {"record", "schedule", "sim", "user_code"},
     "compare": {"record", "report"},
+    "python": {"record", "report", "run"},
     "cli": {"compare", "host", "problem", "processes", "record", "report", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.

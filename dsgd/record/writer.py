@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-import dsgd
 from dsgd.record.lock import give_room_back
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
@@ -133,7 +132,7 @@ def code_version() -> str:
 def commit() -> str | None:
     """Return the commit of the checkout that dsgd runs from, with '+' if files changed since; None for an installed
     package."""
-    source = Path(dsgd.__file__).resolve().parent.parent
+    source = Path(__file__).resolve().parents[2]
     if not (source / ".git").exists():
         return None
     try:

@@ -1,0 +1,127 @@
+"""What a Python program or a notebook calls: `dsgd.run`, `dsgd.load_runs`, `dsgd.load_marks` (docs/python.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dsgd.record.reader import Run, find_runs
+from dsgd.report.rows import mark_rows, run_rows
+from dsgd.run.resume import quoted
+from dsgd.run.values import ConfigError
+
+# What the child process does: dsgd-run, ended with a checkpoint if this process ends before it.
+_COMMAND = """
+import signal, sys
+from dsgd.host.signals import end_with_parent
+end_with_parent(int(sys.argv[1]), signal.SIGTERM)
+sys.argv = ["dsgd-run", *sys.argv[2:]]
+from dsgd.cli.run import main
+sys.exit(main())
+"""
+_RECORD = "record: "  # before the folder, in what dsgd-run prints
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def run(
+    overrides: Sequence[str] = (),
+    folder: str | os.PathLike[str] | None = None,
+    config_dir: str | os.PathLike[str] | None = None,
+) -> Run:
+    """Run `dsgd-run` with these overrides, in a process of its own, and return the record.
+
+    The calling process keeps its signal handlers, threads, sys.argv and random numbers. The child finds the modules
+    that the caller finds. What it says on stderr, how far it has come included, goes to sys.stderr.
+
+    overrides: `key=value`, of one run. folder: of the record; None: where dsgd-run puts it. config_dir: of your own
+    configuration files. Ctrl-C ends the run with a checkpoint and raises KeyboardInterrupt. A run that diverged, failed
+    or was interrupted is returned, with its `status`. Raises ConfigError, a ValueError of one line, for a bad
+    configuration; RuntimeError for a failure that left no record."""
+    if isinstance(overrides, str):
+        raise ConfigError(f'overrides must be a list of "key=value", got the text {overrides!r}')
+    if flags := [text for text in overrides if text.startswith("-")]:
+        raise ConfigError(f"overrides must be key=value of one run, got {flags[0]}")
+    arguments = [*overrides, *([] if folder is None else [f"hydra.run.dir={quoted(Path(folder))}"])]
+    if config_dir is not None:
+        arguments += ["--config-dir", str(config_dir)]
+    with tempfile.TemporaryFile("w+") as out:
+        status, last = _call(arguments, out.fileno())
+        out.seek(0)
+        records = [line.removeprefix(_RECORD).rstrip("\n") for line in out if line.startswith(_RECORD)]
+    if status == 2:
+        raise ConfigError(last)
+    place = Path(folder) if folder is not None else Path(records[-1]) if records else None
+    if place is None or not place.is_dir():
+        raise RuntimeError(last or f"dsgd-run ended with status {status}")
+    (found,) = find_runs([place])
+    return found
+
+
+def load_runs(paths: Paths) -> Any:
+    """Return a pandas.DataFrame with a row for each run: of a folder, of all below it, or of several.
+
+    Its columns: docs/python.md. Raises ValueError where there is no run or a record cannot be read, and
+    ModuleNotFoundError without pandas."""
+    pandas = _pandas()
+    return pandas.DataFrame(run_rows(find_runs(_several(paths))))
+
+
+def load_marks(paths: Paths) -> Any:
+    """Return a pandas.DataFrame with a row for each mark of each run, and the run's folder as its first column.
+
+    Raises as `load_runs`."""
+    pandas = _pandas()
+    return pandas.DataFrame(mark_rows(find_runs(_several(paths))))
+
+
+def _call(arguments: Sequence[str], out: int) -> tuple[int, str]:
+    """Run dsgd-run to its end. out: file descriptor of its standard output. Returns its exit status, and the last line
+    that it has written on stderr."""
+    command = [sys.executable, "-c", _COMMAND, str(os.getpid()), *arguments]
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    last = ""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": paths},
+        start_new_session=True,  # Ctrl-C in a terminal would come twice, which means: end without a checkpoint
+    ) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                last = line.strip() or last
+                print(line, end="", file=sys.stderr, flush=True)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+            raise  # the end of the block waits
+    return process.returncode, last
+
+
+def _several(paths: Paths) -> list[str | os.PathLike[str]]:
+    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+
+
+def _pandas() -> Any:
+    try:
+        return import_module("pandas")
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":
+            raise
+        raise ModuleNotFoundError("pandas must be installed for data frames: pip install 'dsgd[pandas]'") from None
+
+
+# dsgd.compare, the command dsgd-compare as a function, belongs here.

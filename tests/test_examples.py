@@ -1,0 +1,69 @@
+"""The examples run as they are: their commands as typed, the notebook's cells one after the other."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsgd
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+README = (EXAMPLES / "README.md").read_text().replace("\\\n", " ")
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Folder and arguments of every documented command."""
+    blocks = re.findall(r"^    cd examples/(\w+)\n((?:    PYTHONPATH.*\n)+)", README, flags=re.MULTILINE)
+    lines = [(folder, line) for folder, block in blocks for line in block.splitlines()]
+    return [(folder, shlex.split(line)[2:]) for folder, line in lines]
+
+
+@pytest.mark.parametrize(("folder", "arguments"), [c for c in commands() if "-m" not in c[1]])
+def test_every_example_runs(folder: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its own folder, for a few steps, and learns."""
+    monkeypatch.chdir(EXAMPLES / folder)
+    monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+    overrides = [text for text in arguments if "=" in text]
+    config_dir = arguments[arguments.index("--config-dir") + 1] if "--config-dir" in arguments else None
+    run = dsgd.run([*overrides, "budget.epochs=3"], tmp_path / "run", config_dir)
+    assert run.status == "completed"
+    assert run.metrics[-1]["train_loss"] < 0.95 * run.metrics[0]["train_loss"]
+
+
+def test_there_are_examples_of_data_and_of_both_engines() -> None:
+    """Guards the extraction above."""
+    assert [folder for folder, _ in commands()] == ["own_data", *3 * ["own_algorithm"]]
+    assert any("engine=dist" in arguments for _, arguments in commands())
+
+
+def test_local_sgd_with_tau_1_is_synchronous_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without momentum, averaging the parameters after each step is averaging the gradients."""
+    folder = EXAMPLES / "own_algorithm"
+    monkeypatch.syspath_prepend(str(folder))
+    same = ["experiment=quadratic", "nodes=4", "budget.steps=20", "optimizer.momentum=0", "engine=sim"]
+    local = dsgd.run([*same, "algo=local_sgd", "algo.tau=1"], tmp_path / "local", folder / "conf")
+    sync = dsgd.run([*same, "algo=sync"], tmp_path / "sync")
+    assert local.final("train_loss") == pytest.approx(sync.final("train_loss"), rel=1e-9)
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its code cells, in a fresh interpreter; it draws its figure."""
+    cells = json.loads((EXAMPLES / "first_run.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    program = "import matplotlib\nmatplotlib.use('agg')\n" + "\n".join(code)
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split()[:2] for line in ended.stdout.splitlines()] == [["sync", "completed"], ["gossip", "completed"]]
+    assert (tmp_path / "outputs" / "first_run.png").stat().st_size > 1000
+
+
+def test_the_notebook_has_no_outputs() -> None:
+    """They would be somebody's machine, and change with every run."""
+    cells = json.loads((EXAMPLES / "first_run.ipynb").read_text())["cells"]
+    assert all(cell.get("outputs", []) == [] and cell.get("execution_count") is None for cell in cells)

@@ -1,0 +1,136 @@
+"""The functions of `import dsgd`: runs in processes of their own, and frames of records."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsgd
+from dsgd.record.reader import find_runs
+from dsgd.report.rows import mark_rows, run_rows
+from tests.support.command import call, marks, summary
+from tests.support.records import write_record
+
+SMALL = ["experiment=quadratic", "algo=gossip", "nodes=3", "budget.steps=12", "engine=sim"]
+
+
+def test_a_run_is_the_commands_and_the_caller_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["a program of somebody else"])
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    run = dsgd.run(SMALL, folder="it's called")
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), torch.get_num_threads()) == before
+    assert sys.argv == ["a program of somebody else"]
+    assert call(*SMALL, "hydra.run.dir=typed").status == 0
+    assert (run.status, run.algorithm, run.folder) == ("completed", "gossip", Path("it's called"))
+    assert marks(run.folder) == marks(Path("typed"))
+    assert summary(run.folder) == summary(Path("typed"))
+    assert "engine: sim" in capfd.readouterr().err
+
+
+def test_without_a_folder_the_record_is_where_the_command_puts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = dsgd.run(SMALL)
+    assert run.folder.relative_to(tmp_path).parts[0] == "outputs"
+    assert run.folder.name.endswith("_gossip_3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algo=gossip", "algo.tau=0"], r"^algo\.tau must be >= 1, got 0$"),
+        (["-m", "algo=gossip"], r"^overrides must be key=value of one run, got -m$"),
+        ("algo=gossip", r"^overrides must be a list of \"key=value\", got the text 'algo=gossip'$"),
+    ],
+)
+def test_a_bad_configuration_is_a_value_error_of_one_line(overrides: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        dsgd.run(overrides, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    """As in a notebook, where the signal comes to the caller alone: it raises there, and the run can go on."""
+    program = """
+import os, signal, threading, time, pathlib, dsgd
+metrics = pathlib.Path("run/metrics.jsonl")
+def interrupt():
+    while not (metrics.exists() and metrics.read_bytes()):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    dsgd.run(["algo=gossip", "nodes=4", "budget.epochs=100000", "engine=sim"], "run")
+except KeyboardInterrupt:
+    print("interrupted", pathlib.Path("run/checkpoint.pt").exists())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert ended.stdout == "interrupted True\n", ended.stderr
+
+
+def test_importing_dsgd_imports_nothing_of_it() -> None:
+    program = "import sys, dsgd; print([name for name in sys.modules if name.startswith(('dsgd.', 'torch', 'hydra'))])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        dsgd.walk  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_row_has_keys_summary_and_derived_fields(tmp_path: Path) -> None:
+    for seed, lr in ((0, 0.1), (1, 0.2)):
+        write_record(tmp_path / str(seed), "easgd", seed=seed, **{"optimizer.lr": lr})
+    write_record(tmp_path / "2", "sync", status="diverged", target=0.99)
+    rows = run_rows(find_runs([tmp_path]))
+    assert [row["folder"] for row in rows] == [str(tmp_path / name) for name in "012"]
+    assert [row["outcome"] for row in rows] == ["completed", "completed", "diverged"]
+    assert [(row["algo.name"], row["optimizer.lr"], row["seed"]) for row in rows] == [
+        ("easgd", 0.1, 0),
+        ("easgd", 0.2, 1),
+        ("sync", 0.1, 0),
+    ]
+    assert [row["algo.tau"] for row in rows] == [4, 4, None]
+    assert all(list(row) == list(rows[0]) for row in rows)
+    assert rows[0]["test_error"] == pytest.approx(1 - rows[0]["test_accuracy"])
+    assert rows[0]["time_to_target_s"] < rows[0]["summary.time_to_target_s"]  # between marks, and at the next one
+    assert rows[2]["time_to_target_s"] == math.inf
+
+
+def test_a_run_that_goes_on_has_a_row_too(tmp_path: Path) -> None:
+    write_record(tmp_path / "a", status="running", marks=3)
+    (row,) = run_rows(find_runs([tmp_path]))
+    assert (row["status"], row["outcome"]) == ("running", "running")
+    assert row["epoch_s"] > 0
+
+
+def test_marks_have_the_folder_of_their_run(tmp_path: Path) -> None:
+    write_record(tmp_path / "a", marks=3)
+    write_record(tmp_path / "b", marks=2)
+    rows = mark_rows(find_runs([tmp_path]))
+    assert [row["folder"][-1] for row in rows] == list("aaabb")
+    assert [row["epoch"] for row in rows] == [0, 0.5, 1, 0, 0.5]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas, an extra: dsgd[pandas]")
+def test_frames_hold_the_rows(tmp_path: Path) -> None:
+    write_record(tmp_path / "a", marks=3)
+    write_record(tmp_path / "b", marks=2)
+    runs = find_runs([tmp_path])
+    assert dsgd.load_runs(tmp_path).to_dict("records") == pytest.approx(run_rows(runs), nan_ok=True)
+    assert list(dsgd.load_marks([tmp_path / "a", tmp_path / "b"])["epoch"]) == [0, 0.5, 1, 0, 0.5]
+
+
+def test_without_pandas_a_frame_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^pandas must be installed .*: pip install 'dsgd\[pandas\]'$"):
+        dsgd.load_runs(tmp_path)
