@@ -35,6 +35,11 @@ def run(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     formats = _choices("--format", options.format, FORMATS)
     (width,) = _choices("--width", options.width, WIDTHS, several=False)
+    if options.html:
+        for name in ("y", "x", "only"):
+            if getattr(options, name):
+                raise ValueError(f"--html must not be given with --{name}: the page has its own curves")
+        return _write_page(options.runs, Path(options.html))
     if options.y is not None:
         return _compare(options, formats, width)
     for name in ("lines", "panels", "best_over", "base"):
@@ -64,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--only", metavar="NAMES", help="draw these figures only: overview, idle, ...; several with commas"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write one page for a browser instead: table, curves, differences"
     )
     compared = parser.add_argument_group("one figure of your own, with its table (docs/figures.md)")
     compared.add_argument("--y", metavar="FIELD", help="a field of the summary, or derived: test_error, step_s, ...")
@@ -138,6 +146,20 @@ def _read(paths: Sequence[str]) -> list[Run]:
         return find_runs(paths)
     except OSError as error:
         raise ValueError(f"RUNS must be readable: {error}") from error
+
+
+def _write_page(paths: Sequence[str], file: Path) -> int:
+    runs = _read(paths)
+
+    from dsgd.report.page import write_page
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_page(runs, file)
+    except OSError as error:
+        raise ValueError(f"--html must be a file that can be written, got {file} ({error.strerror})") from error
+    print(file)
+    return 0
 
 
 def _plot(

@@ -1,0 +1,235 @@
+"""Write runs as one HTML file that needs nothing else: table, curves, differences, environments.
+
+The template is page.html. Whatever comes from users is escaped here, or is JSON that its script sets as text."""
+
+from __future__ import annotations
+
+import colorsys
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from matplotlib.colors import to_hex, to_rgb
+
+from dsgd.record.bounded import json_object, read_bounded
+from dsgd.record.reader import SUMMARY_BYTES, Run
+from dsgd.record.writer import ENV
+from dsgd.report.curves import X_FIELDS, has_data, median_curve, wants_log, x_axis
+from dsgd.report.fields import LABELS
+from dsgd.report.interval import Estimate
+from dsgd.report.labels import Series, differing_settings, run_labels, series, status_note
+from dsgd.report.layout import BAD, Cell, ReportTable
+from dsgd.report.style import common, curve_styles
+from dsgd.report.table import summary_table
+
+FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
+MOST_POINTS = 2000  # of a curve: more than a screen has pixels
+_MOST_DRAWN = 1e30  # a loss that explodes further leaves the panel all the same
+_DIGITS = 6
+_LONG = 24  # characters: a longer text may go over several lines
+
+
+def write_page(runs: Sequence[Run], path: Path, lead: str = "", figure: str = "", title: str = "") -> None:
+    """Write the page of the runs, as a whole file.
+
+    lead: text above everything else, such as a verdict; its lines are paragraphs. figure: an SVG document that the
+    project has drawn, put in as it is. title: default: what the runs have in common. Raises OSError where the path
+    cannot be written, ValueError for an env.json that is none."""
+    path.write_text(page_text(runs, lead, figure, title), encoding="utf-8")
+
+
+def page_text(runs: Sequence[Run], lead: str = "", figure: str = "", title: str = "") -> str:
+    """Return the page of the runs. The arguments are those of `write_page`."""
+    table = summary_table(runs)
+    gathered = series(runs)
+    several = any(len(one.runs) > 1 for one in gathered)
+    parts = {
+        "title": escape(title or common(runs) or "Runs"),
+        "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
+        "lead": "".join(f"<p>{escape(line)}</p>" for line in lead.splitlines() if line.strip()),
+        "figure": f'<div class="figure">{_inline(figure)}</div>' if figure else "",
+        "table": _table(table),
+        "caption": escape(table.caption),
+        "bands": "Lines are medians over seeds, bands their intervals." if several else "",
+        "differences": _differences(runs),
+        "environments": _environments(runs),
+        # a script ends at the first </script, whatever is around it
+        "data": json.dumps(curve_data(runs, gathered), allow_nan=False).replace("<", "\\u003c"),
+    }
+    template = files("dsgd.report").joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # in one pass: what is put in stays
+
+
+def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any]:
+    """Return what the page draws: axes, fields and, for each series, its curves by axis and field: x, median and both
+    ends of the interval, [marks] each."""
+    axes = {name: x_axis(name, runs) for name in X_FIELDS if has_data(runs, X_FIELDS[name], "samples")}
+    fields = [field for field in FIELDS if has_data(runs, "samples", field)]
+    targets = {run.target for run in runs if run.target is not None}
+    target = targets.pop() if len(targets) == 1 else None
+    lines = []
+    for one, style in zip(gathered, curve_styles(gathered), strict=True):
+        light = to_hex(style["color"])
+        lines.append({
+            "label": one.label,
+            "note": status_note(one.runs),
+            "diverged": any(run.outcome in ("diverged", "collapsed") for run in one.runs),
+            "seeds": len(one.runs),
+            "light": light,
+            "dark": on_dark(light),
+            "dash": _dashes(style["linestyle"]),
+            "curves": [
+                {field: curve for field in fields if (curve := _curve(one.runs, axis.field, axis.unit, field))}
+                for axis in axes.values()
+            ],
+        })  # fmt: skip
+    drawn = [
+        {
+            "name": field,
+            "label": LABELS[field],
+            "log": field == "test_error" or (field.endswith("loss") and _spans_decades(lines, field)),
+            "targets": {"test_accuracy": [target], "test_error": [1 - target]}.get(field, []) if target else [],
+        }
+        for field in fields
+    ]
+    return {"axes": [{"label": axis.label} for axis in axes.values()], "fields": drawn, "series": lines}
+
+
+def on_dark(colour: str) -> str:
+    """Return the colour for a dark ground: the same hue, as light as the ground is dark. colour: `#rrggbb`."""
+    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
+    return to_hex(colorsys.hls_to_rgb(hue, max(lightness, min(0.9, max(0.62, 1 - lightness))), saturation))
+
+
+def _curve(runs: Sequence[Run], x: str, unit: float, y: str) -> list[list[float]] | None:
+    curve = median_curve(runs, x, y)
+    if curve is None:
+        return None
+    count = len(curve.x)
+    kept = range(count) if count <= MOST_POINTS else [i * (count - 1) // (MOST_POINTS - 1) for i in range(MOST_POINTS)]
+    columns = (curve.x / unit, curve.median, curve.low, curve.high)
+    return [[_rounded(float(column[i])) for i in kept] for column in columns]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{max(-_MOST_DRAWN, min(_MOST_DRAWN, value)):.{_DIGITS}g}")
+
+
+def _spans_decades(lines: Sequence[Mapping[str, Any]], field: str) -> bool:
+    import numpy as np
+
+    calm = [line for line in lines if not line["diverged"]] or lines
+    values = [value for line in calm for curves in line["curves"][:1] for value in curves.get(field, [[], []])[1]]
+    return wants_log(np.array(values))
+
+
+def _dashes(line: Any) -> str:
+    """Return a line style of matplotlib as SVG has it."""
+    return "none" if line == "solid" else " ".join(f"{1.8 * length:g}" for length in line[1])
+
+
+def _inline(svg: str) -> str:
+    """Return an SVG document as an element: without its prolog and its metadata, which name addresses."""
+    return re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+
+
+def _table(table: ReportTable) -> str:
+    kept = [i for i, heading in enumerate(table.headings) if heading not in table.headings[:i]]  # status comes twice
+    texts = {i for i in kept if table.headings[i] in table.texts}
+    heads = "".join(_heading(table.headings[i], i in texts) for i in kept)
+    rows = []
+    for values, cells in zip(table.rows, table.cells, strict=True):
+        rows.append("".join(_cell(cells[i], _sort_value(values[i]), i in texts) for i in kept))
+    return _sortable(heads, rows, "configurations")
+
+
+def _sortable(heads: str, rows: Sequence[str], name: str) -> str:
+    body = "".join(f"<tr>{row}</tr>\n" for row in rows)
+    return f'<table class="sortable" id="{name}"><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
+
+
+def _heading(text: str, is_text: bool) -> str:
+    return f'<th scope="col"{_class(text="text" * is_text)}><button>{escape(text)}</button></th>'
+
+
+def _cell(text: str, value: str, is_text: bool) -> str:
+    bad = "bad" * (is_text and any(word in text.split() for word in BAD))
+    long = "long" * (is_text and len(text) > _LONG)
+    return f'<td{_class(text="text" * is_text, bad=bad, long=long)} data-value="{escape(value)}">{escape(text)}</td>'
+
+
+def _class(**names: str) -> str:
+    found = " ".join(name for name in names.values() if name)
+    return f' class="{found}"' if found else ""
+
+
+def _sort_value(cell: Cell) -> str:
+    """Return what a column is sorted by: the median of an estimate, never last; empty without a number."""
+    if isinstance(cell, Estimate):
+        return "" if cell.median != cell.median else repr(cell.median).replace("inf", "Infinity")
+    if isinstance(cell, float):
+        return "" if cell != cell else repr(cell).replace("inf", "Infinity")
+    return str(cell)
+
+
+def _differences(runs: Sequence[Run]) -> str:
+    """Return the table of the keys in which the configurations differ, a row for each run."""
+    settings = differing_settings(runs)
+    heads = "".join(_heading(text, True) for text in ("run", "status", *settings, "folder"))
+    rows = []
+    for i, (name, run) in enumerate(zip(run_labels(runs), runs, strict=True)):
+        texts = [name, run.outcome, *(column[i] for column in settings.values()), str(run.folder)]
+        rows.append("".join(_cell(text, text, True) for text in texts))
+    said = f"{_counted(len(settings), 'key')} in which runs differ"
+    opened = " open" if len(runs) <= 30 else ""
+    return (
+        f'<details{opened}><summary>{said}</summary><div class="wide">{_sortable(heads, rows, "runs")}</div></details>'
+    )
+
+
+def _environments(runs: Sequence[Run]) -> str:
+    """Return what env.json says, a column for each environment that some runs share; the command is each run's own."""
+    shared: dict[str, tuple[dict[str, str], int]] = {}
+    for run in runs:
+        values = {key: _plain(value) for key, value in _environment(run).items() if key != "command"}
+        name = json.dumps(values, sort_keys=True)
+        shared[name] = values, shared.get(name, (values, 0))[1] + 1
+    found = list(shared.values())
+    keys = list(dict.fromkeys(key for values, _ in found for key in values))
+    if not keys:
+        return '<p class="note">No run has recorded one.</p>'
+    counts = "".join(f'<th class="text">{_counted(count, "run")}</th>' for _, count in found)
+    rows = []
+    for key in keys:
+        cells = "".join(f'<td class="text">{escape(values.get(key, ""))}</td>' for values, _ in found)
+        rows.append(f'<tr><th class="text" scope="row">{escape(key)}</th>{cells}</tr>\n')
+    head = f"<thead><tr><th></th>{counts}</tr></thead>"
+    return f'<div class="wide"><table id="environment">{head}<tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    """Read env.json of a run; empty where there is none. Raises ValueError for a file that is none."""
+    path = run.folder / ENV
+    if not path.is_file():
+        return {}
+    try:
+        values = json_object(read_bounded(path, SUMMARY_BYTES))
+    except OSError as error:
+        raise ValueError(f"{path} must be readable, got: {error.strerror}") from error
+    if values is None:
+        raise ValueError(f"{path} is not a JSON object")
+    return values
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"

@@ -1,0 +1,44 @@
+"""A real browser without a window: what a page looks like to it, after its scripts and some of the test's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
+
+# what a script of the test says on the console, or a page's error does
+_CONSOLE = re.compile(r'CONSOLE[:(]\d+\)?\] "(.*)", source:')
+
+
+def find_browser() -> str:
+    """The browser's command. Skips the test where there is none; with `browser` in DSGD_REQUIRE it fails."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None and "browser" in os.environ.get("DSGD_REQUIRE", "").split(","):
+        pytest.fail(f"DSGD_REQUIRE has browser: none of {', '.join(NAMES)} in PATH")
+    return found or pytest.skip("no browser: needs chromium (Debian: chromium-headless-shell)")
+
+
+def opened(page: Path, script: str, folder: Path) -> tuple[str, list[str]]:
+    """Open a page from its file, with a script that the test adds at its end.
+
+    Returns the document afterwards, as HTML, and what was said on the console. folder: for what the browser keeps."""
+    tried = folder / "tried.html"
+    head, end, tail = page.read_text().rpartition("</body>")
+    tried.write_text(f"{head}<script>{script}</script>{end}{tail}")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions"]
+    flags += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--window-size=1000,1200"]
+    ended = subprocess.run(
+        [find_browser(), *flags, "--virtual-time-budget=2000", "--dump-dom", tried.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, _CONSOLE.findall(ended.stderr)
