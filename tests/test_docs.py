@@ -27,9 +27,12 @@ DOCUMENTS += (
     "docs/figures.md",
     "docs/imagenet.md",
     "docs/own_data.md",
+    "docs/python.md",
     "docs/recipes.md",
+    "docs/record.md",
     "docs/slurm.md",
     "docs/sweeps.md",
+    "examples/README.md",
 )
 
 

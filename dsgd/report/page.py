@@ -69,8 +69,8 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
     ends of the interval, [marks] each."""
     axes = {name: x_axis(name, runs) for name in X_FIELDS if has_data(runs, X_FIELDS[name], "samples")}
     fields = [field for field in FIELDS if has_data(runs, "samples", field)]
-    targets = {run.target for run in runs if run.target is not None}
-    target = targets.pop() if len(targets) == 1 else None
+    aims = {(run.target_field, run.target) for run in runs}
+    targets = _targets(*aims.pop()) if len(aims) == 1 else {}
     lines = []
     for one, style in zip(gathered, curve_styles(gathered), strict=True):
         light = to_hex(style["color"])
@@ -92,7 +92,7 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
             "name": field,
             "label": LABELS[field],
             "log": field == "test_error" or (field.endswith("loss") and _spans_decades(lines, field)),
-            "targets": {"test_accuracy": [target], "test_error": [1 - target]}.get(field, []) if target else [],
+            "targets": targets.get(field, []),
         }
         for field in fields
     ]
@@ -113,6 +113,13 @@ def _curve(runs: Sequence[Run], x: str, unit: float, y: str) -> list[list[float]
     kept = range(count) if count <= MOST_POINTS else [i * (count - 1) // (MOST_POINTS - 1) for i in range(MOST_POINTS)]
     columns = (curve.x / unit, curve.median, curve.low, curve.high)
     return [[_rounded(float(column[i])) for i in kept] for column in columns]
+
+
+def _targets(field: str | None, level: float | None) -> dict[str, list[float]]:
+    """Return the levels to draw in each panel."""
+    if field is None or level is None:
+        return {}
+    return {field: [level]} | ({"test_error": [1 - level]} if field == "test_accuracy" and level < 1 else {})
 
 
 def _rounded(value: float) -> float:

@@ -117,6 +117,8 @@ def test_curves_have_the_colours_of_the_figures_and_an_end(tmp_path: Path) -> No
     assert [one["light"] for one in data["series"]] == [style["color"] for style in curve_styles(gathered)]
     assert [field["name"] for field in data["fields"]] == ["test_accuracy", "test_error", "train_loss", "test_loss"]
     assert data["fields"][1]["targets"] == [pytest.approx(0.1)]
+    (loss,) = find_runs([write_record(tmp_path / "loss", target_loss=0.5)])
+    assert [field["targets"] for field in curve_data([loss], series([loss]))["fields"]] == [[], [], [], [0.5]]
     (long,) = find_runs([write_record(tmp_path / "long", marks=3 * MOST_POINTS)])
     x, *_ = curve_data([long], series([long]))["series"][0]["curves"][1]["test_accuracy"]
     assert (len(x), x[0], x[-1]) == (MOST_POINTS, 0, 0.5 * (3 * MOST_POINTS - 1))
