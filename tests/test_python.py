@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,9 +126,21 @@ def test_marks_have_the_folder_of_their_run(tmp_path: Path) -> None:
 def test_frames_hold_the_rows(tmp_path: Path) -> None:
     write_record(tmp_path / "a", marks=3)
     write_record(tmp_path / "b", marks=2)
-    runs = find_runs([tmp_path])
-    assert dsgd.load_runs(tmp_path).to_dict("records") == pytest.approx(run_rows(runs), nan_ok=True)
+    rows = run_rows(find_runs([tmp_path]))
+    frame = dsgd.load_runs(tmp_path)
+    assert list(frame.columns) == list(rows[0])
+    for name in ("folder", "nodes", "test_accuracy", "time_to_target_s"):
+        assert list(frame[name]) == [row[name] for row in rows]
     assert list(dsgd.load_marks([tmp_path / "a", tmp_path / "b"])["epoch"]) == [0, 0.5, 1, 0, 0.5]
+
+
+def test_frames_are_made_of_the_rows_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for pandas, which need not be installed."""
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows: rows))
+    paths = [write_record(tmp_path / name, target=None) for name in "ab"]
+    runs = find_runs([tmp_path])
+    assert [row["folder"] for row in dsgd.load_runs(tmp_path)] == [str(path) for path in paths]
+    assert dsgd.load_marks(str(tmp_path)) == dsgd.load_marks(paths) == mark_rows(runs)
 
 
 def test_without_pandas_a_frame_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,21 +200,21 @@ def _differences(runs: Sequence[Run]) -> str:
 
 def _environments(runs: Sequence[Run]) -> str:
     """Return what env.json says, a column for each environment that some runs share; the command is each run's own."""
-    shared: dict[str, tuple[dict[str, str], int]] = {}
-    for run in runs:
+    shared: dict[str, tuple[dict[str, str], list[str]]] = {}
+    for name, run in zip(run_labels(runs), runs, strict=True):
         values = {key: _plain(value) for key, value in _environment(run).items() if key != "command"}
-        name = json.dumps(values, sort_keys=True)
-        shared[name] = values, shared.get(name, (values, 0))[1] + 1
+        shared.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(name)
     found = list(shared.values())
     keys = list(dict.fromkeys(key for values, _ in found for key in values))
     if not keys:
         return '<p class="note">No run has recorded one.</p>'
-    counts = "".join(f'<th class="text">{_counted(count, "run")}</th>' for _, count in found)
+    names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in found)
+    whose = "".join(f'<th class="text">{escape(name)}</th>' for name in names)
     rows = []
     for key in keys:
         cells = "".join(f'<td class="text">{escape(values.get(key, ""))}</td>' for values, _ in found)
         rows.append(f'<tr><th class="text" scope="row">{escape(key)}</th>{cells}</tr>\n')
-    head = f"<thead><tr><th></th>{counts}</tr></thead>"
+    head = f"<thead><tr><th></th>{whose}</tr></thead>"
     return f'<div class="wide"><table id="environment">{head}<tbody>{"".join(rows)}</tbody></table></div>'
 
 

@@ -103,7 +103,7 @@ def test_environments_that_runs_share_are_said_once(tmp_path: Path) -> None:
         write_record(tmp_path / name)
         (tmp_path / name / "env.json").write_text(json.dumps({"host": host, "command": [name], "devices": ["cpu"]}))
     rows = Elements(page_text(find_runs([tmp_path]))).rows
-    assert rows[-3:] == [["", "2 runs", "1 run"], ["host", "one", "two"], ["devices", "cpu", "cpu"]]
+    assert rows[-3:] == [["", "2 runs", "gossip"], ["host", "one", "two"], ["devices", "cpu", "cpu"]]
     (tmp_path / "a" / "env.json").write_text("[")
     with pytest.raises(ValueError, match=r"env\.json is not a JSON object$"):
         page_text(find_runs([tmp_path]))
