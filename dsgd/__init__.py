@@ -1,6 +1,6 @@
 """Which way of distributing SGD reaches a given accuracy soonest, and is what the papers say true there?
 
-From Python: `dsgd.run`, `dsgd.load_runs`, `dsgd.load_marks` (docs/python.md).
+From Python: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks` (docs/python.md).
 Importing dsgd alone imports none of it."""
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsgd.python import load_marks, load_runs, run
+    from dsgd.python import compare, load_marks, load_runs, run
 
-__all__ = ["load_marks", "load_runs", "run"]
+__all__ = ["compare", "load_marks", "load_runs", "run"]
 
-_PLACES = {"run": "dsgd.run", "load_runs": "dsgd.python", "load_marks": "dsgd.python"}  # of what is found below
+# of what is found below
+_PLACES = {"run": "dsgd.run"} | dict.fromkeys(("compare", "load_runs", "load_marks"), "dsgd.python")
 
 
 def __getattr__(name: str) -> Any:

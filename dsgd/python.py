@@ -1,14 +1,17 @@
-"""What a Python program or a notebook calls: `dsgd.run`, `dsgd.load_runs`, `dsgd.load_marks` (docs/python.md)."""
+"""What a Python program or a notebook calls: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`
+(docs/python.md)."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,14 @@ from dsgd.report.rows import mark_rows, run_rows
 from dsgd.run.resume import quoted
 from dsgd.run.values import ConfigError
 
-# What the child process does: dsgd-run, ended with a checkpoint if this process ends before it.
+# What the child process does: a command, ended with a checkpoint if this process ends before it.
 _COMMAND = """
-import signal, sys
+import importlib, signal, sys
 from dsgd.host.signals import end_with_parent
 end_with_parent(int(sys.argv[1]), signal.SIGTERM)
-sys.argv = ["dsgd-run", *sys.argv[2:]]
-from dsgd.cli.run import main
-sys.exit(main())
+name = sys.argv[2]
+sys.argv = [f"dsgd-{name}", *sys.argv[3:]]
+sys.exit(importlib.import_module(f"dsgd.cli.{name}").main())
 """
 _RECORD = "record: "  # before the folder, in what dsgd-run prints
 
@@ -54,7 +57,7 @@ def run(
     if config_dir is not None:
         arguments += ["--config-dir", str(config_dir)]
     with tempfile.TemporaryFile("w+") as out:
-        status, last = _call(arguments, out.fileno())
+        status, last = _call("run", arguments, out.fileno())
         out.seek(0)
         records = [line.removeprefix(_RECORD).rstrip("\n") for line in out if line.startswith(_RECORD)]
     if status == 2:
@@ -64,6 +67,43 @@ def run(
         raise RuntimeError(last or f"dsgd-run ended with status {status}")
     (found,) = find_runs([place])
     return found
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that has come to its end. verdict: in two sentences. table: a row per contender, as Markdown. runs:
+    those that were measured. folder: of its files and of all records, those of tuning included."""
+
+    folder: Path
+    verdict: str
+    table: str
+    runs: list[Run]
+
+
+def compare(
+    overrides: Sequence[str] = (),
+    folder: str | os.PathLike[str] = "comparison",
+    config_dir: str | os.PathLike[str] | None = None,
+) -> Compared:
+    """Run `dsgd-compare` with these overrides, in a process of its own, and return what it came to (docs/compare.md).
+
+    Called again it goes on with what is missing. The arguments and errors are those of `run`; RuntimeError also where
+    runs have failed, or are with SLURM."""
+    if isinstance(overrides, str):
+        raise ConfigError(f'overrides must be a list of "key=value", got the text {overrides!r}')
+    arguments = ["--folder", str(folder), *overrides]
+    if config_dir is not None:
+        arguments += ["--config-dir", str(config_dir)]
+    with tempfile.TemporaryFile("w+") as out:
+        status, last = _call("compare", arguments, out.fileno())
+    said = last.removeprefix("dsgd-compare: ")
+    if status:
+        raise ConfigError(said) if status == 2 else RuntimeError(said or f"dsgd-compare ended with status {status}")
+    place = Path(folder)
+    with (place / "contest.csv").open(newline="", encoding="utf-8") as file:
+        folders = [row["folder"] for row in csv.DictReader(file)]
+    verdict, table = ((place / name).read_text(encoding="utf-8").strip() for name in ("verdict.txt", "contest.md"))
+    return Compared(place, verdict, table, find_runs(folders))
 
 
 def load_runs(paths: Paths) -> Any:
@@ -83,10 +123,10 @@ def load_marks(paths: Paths) -> Any:
     return pandas.DataFrame(mark_rows(find_runs(_several(paths))))
 
 
-def _call(arguments: Sequence[str], out: int) -> tuple[int, str]:
-    """Run dsgd-run to its end. out: file descriptor of its standard output. Returns its exit status, and the last line
-    that it has written on stderr."""
-    command = [sys.executable, "-c", _COMMAND, str(os.getpid()), *arguments]
+def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
+    """Run a command, `dsgd-NAME`, to its end. out: file descriptor of its standard output. Returns its exit status, and
+    the last line that it has written on stderr."""
+    command = [sys.executable, "-c", _COMMAND, str(os.getpid()), name, *arguments]
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     last = ""
     with subprocess.Popen(
@@ -122,6 +162,3 @@ def _pandas() -> Any:
         if error.name != "pandas":
             raise
         raise ModuleNotFoundError("pandas must be installed for data frames: pip install 'dsgd[pandas]'") from None
-
-
-# dsgd.compare, the command dsgd-compare as a function, belongs here.

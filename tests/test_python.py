@@ -81,6 +81,20 @@ except KeyboardInterrupt:
     assert ended.stdout == "interrupted True\n", ended.stderr
 
 
+def test_a_comparison_is_the_commands(tmp_path: Path) -> None:
+    overrides = ["algo=sync,gossip", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5"]
+    found = dsgd.compare([*overrides, "compare.tune={}", "compare.seeds=2"], folder=tmp_path / "comparison")
+    assert found.verdict
+    assert found.table.startswith("| contender")
+    assert sorted((run.algorithm, run.setting("seed")) for run in found.runs) == [
+        *(("gossip", 0), ("gossip", 1)),
+        *(("sync", 0), ("sync", 1)),
+    ]
+    with pytest.raises(ValueError, match=r"^compare\.seeds must be >= 1, got 0$"):
+        dsgd.compare([*overrides, "compare.seeds=0"], folder=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_importing_dsgd_imports_nothing_of_it() -> None:
     program = "import sys, dsgd; print([name for name in sys.modules if name.startswith(('dsgd.', 'torch', 'hydra'))])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         typed = parser().parse_args(argv)
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir)
-        _report(found, typed.width)
+        _report(found, typed.width, typed.html)
         if found.cells:
             _report_map(found, typed.width)
         return 0
@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--folder", default="comparison", metavar="DIR", help="of the comparison (default: %(default)s)")
     found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
     found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
+    found.add_argument("--html", metavar="FILE", help="write a page for a browser, too")
     found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return found
 
@@ -235,8 +236,8 @@ def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -
     return found
 
 
-def _report(found: Comparison, width: str) -> None:
-    """Print the table and the verdict, and write both, and the figure, into the folder."""
+def _report(found: Comparison, width: str, html: str | None) -> None:
+    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page."""
     from dsgd.report.contest import contest
     from dsgd.report.contest_files import write_contest
     from dsgd.report.contest_table import contest_table
@@ -245,6 +246,12 @@ def _report(found: Comparison, width: str) -> None:
     verdict = write_contest(found.contenders, found.folder, price, width)
     contest_table(contest(found.contenders), price).print(_console())
     print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
+    if html is not None:
+        from dsgd.report.page import write_page
+
+        figure = (found.folder / "contest.svg").read_text(encoding="utf-8")
+        write_page([run for one in found.contenders for run in one.runs], Path(html), verdict, figure)
+        print(f"page: {html}")
 
 
 def _report_map(found: Comparison, width: str) -> None:

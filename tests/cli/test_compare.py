@@ -84,6 +84,15 @@ def test_typed_again_it_runs_nothing_and_says_the_same(compared: Path) -> None:
     assert before == {name: (compared / "comparison" / name).read_bytes() for name in RESULTS}
 
 
+def test_a_page_holds_the_verdict_the_figure_and_the_measured_runs(compared: Path) -> None:
+    result = shell(f"{LINE} --html page.html", compared)
+    assert result.returncode == 0, result.stderr
+    page = (compared / "page.html").read_text()
+    assert (compared / "comparison" / "verdict.txt").read_text().split()[0] in page
+    assert "<svg" in page
+    assert "4 runs, 2 configurations" in page
+
+
 def test_killed_and_typed_again_it_comes_to_the_same_bytes(compared: Path, tmp_path: Path) -> None:
     process = start(LINE, tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("comparison/runs/*/summary.json"))) >= 2, process)
