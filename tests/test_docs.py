@@ -13,7 +13,7 @@ from dsgd.cli import plot
 from dsgd.cli.compare import compare_options
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.entries import Composer
-from dsgd.compare.tuning import middle
+from dsgd.contest.tuning import middle
 from dsgd.run.configuration import configure
 from dsgd.run.values import ConfigError
 from tests.support.simulate import simulate
@@ -80,20 +80,12 @@ def test_the_readme_says_where_the_commands_are_before_it_uses_them():
     """The Makefile puts them into .venv; all that pyproject.toml declares are named."""
     text = (ROOT / "README.md").read_text()
     first, rest = text.split("    source .venv/bin/activate\n")
-    assert re.findall(r"^    (dsgd-.+)$", first, flags=re.MULTILINE) == ["dsgd-run algo=gossip nodes=32"]
-    assert "](#two-commands):\n\n    dsgd-run algo=gossip" in first  # the headline, which leads to the set-up
+    assert re.findall(r"^    (dsgd-\S+)", first, flags=re.MULTILINE) == ["dsgd-compare"]
+    assert "](#two-commands):\n\n    dsgd-compare algo=" in first  # the headline, which leads to the set-up
     assert "\n## Two commands\n" in first
     assert "python3 -m venv .venv" in (ROOT / "Makefile").read_text().replace("$(PYTHON)", "python3")
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert [name for name in commands if f"`{name}`" not in rest] == []
-
-
-def test_the_headline_command_trains():
-    """dsgd-run algo=gossip nodes=32, as the README begins, shortened."""
-    outcome = simulate("algo=gossip", "nodes=32", "budget.epochs=8")
-    losses = outcome.values("train_loss")
-    assert outcome.simulation.status == "completed"
-    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("arguments", commands("dsgd-compare"), ids=" ".join)

@@ -44,9 +44,9 @@ WANTED = {
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
     | {"record", "schedule", "sim", "user_code"},
-    "compare": {"record", "report"},
+    "contest": {"record", "report"},
     "python": {"record", "report", "run"},
-    "cli": {"compare", "host", "problem", "processes", "record", "report", "run", "sweep"},
+    "cli": {"contest", "host", "problem", "processes", "record", "report", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {"dsgd.worker", "dsgd.topology", "torch"}

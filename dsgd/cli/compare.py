@@ -18,8 +18,8 @@ from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Unfinished
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
-from dsgd.compare.options import CompareOptions
-from dsgd.compare.tuning import middle, open_edges, working_range
+from dsgd.contest.options import CompareOptions
+from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.signals import STOP_SIGNALS, Interruption
 from dsgd.record.reader import Run
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonResult:
     """What a comparison came to. contenders: with their measured runs. cells: the same under other conditions."""
 
     folder: Path
@@ -106,7 +106,7 @@ class Comparison:
 
 def compare(
     overrides: Sequence[str], folder: Path, interruption: Interruption, config_dir: str | None = None
-) -> Comparison:
+) -> ComparisonResult:
     """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison.
 
     Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
@@ -129,7 +129,7 @@ def compare(
         print(_tuned(search), file=sys.stderr)
     runs = measure(searches, composer, runner)
     others = [measure_cell(cell, searches, runs, composer, runner) for cell in cells(options.whatif)]
-    return Comparison(folder, options, searches, _contenders(searches, runs), others)
+    return ComparisonResult(folder, options, searches, _contenders(searches, runs), others)
 
 
 def compare_options(words: Sequence[str], config_dir: str | None = None) -> CompareOptions:
@@ -236,7 +236,7 @@ def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -
     return found
 
 
-def _report(found: Comparison, width: str, html: str | None) -> None:
+def _report(found: ComparisonResult, width: str, html: str | None) -> None:
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page."""
     from dsgd.report.contest import contest
     from dsgd.report.contest_files import write_contest
@@ -254,7 +254,7 @@ def _report(found: Comparison, width: str, html: str | None) -> None:
         print(f"page: {html}")
 
 
-def _report_map(found: Comparison, width: str) -> None:
+def _report_map(found: ComparisonResult, width: str) -> None:
     """Print who wins under other conditions, and write the map into the folder."""
     from dsgd.report.contest import contest
     from dsgd.report.winner_map import map_cell, write_map

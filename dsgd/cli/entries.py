@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.cli.compose import ConfigTree, HydraJob
-from dsgd.compare.options import CompareOptions
-from dsgd.compare.tuning import Axis, Values
+from dsgd.contest.options import CompareOptions
+from dsgd.contest.tuning import Axis, Values
 from dsgd.run.configuration import configure
 from dsgd.run.values import ConfigError, shown
 from dsgd.sweep.manifest import identity

@@ -10,9 +10,9 @@ from typing import Any
 
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.rounds import Job, Runner
-from dsgd.compare.derived import can_derive, derived
-from dsgd.compare.outcome import outcome
-from dsgd.compare.tuning import Outcome, Values, best, combined, limit_s, next_values
+from dsgd.contest.derived import can_derive, derived
+from dsgd.contest.outcome import outcome
+from dsgd.contest.tuning import Outcome, Values, best, combined, limit_s, next_values
 from dsgd.record.reader import Run
 
 

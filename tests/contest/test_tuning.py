@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.compare.tuning import (
+from dsgd.contest.tuning import (
     Axis,
     Outcome,
     Values,

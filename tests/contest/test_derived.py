@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.run import main
-from dsgd.compare.derived import can_derive, derived
+from dsgd.contest.derived import can_derive, derived
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.crossing import time_to_target_s
 

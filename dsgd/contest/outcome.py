@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dsgd.compare.tuning import Outcome
+from dsgd.contest.tuning import Outcome
 from dsgd.record.reader import Run, number
 from dsgd.report.crossing import time_to_target_s
 

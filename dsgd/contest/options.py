@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.compare.tuning import Axis
+from dsgd.contest.tuning import Axis
 
 ON = ("here", "slurm")
 MOST_VARIED = 2  # keys of a map
