@@ -10,7 +10,7 @@ from dsgd.cluster import Cluster
 from dsgd.crossing import Aim
 from dsgd.data import DataConfig
 from dsgd.models import ModelConfig
-from dsgd.optimizer import LARGEST, SGD
+from dsgd.optimizer import LARGEST, Optimizer
 from dsgd.schedule import Schedule
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm
@@ -98,7 +98,7 @@ class Experiment:
     algo: Algorithm
     model: ModelConfig
     data: DataConfig
-    optimizer: SGD
+    optimizer: Optimizer
     schedule: Schedule
     cluster: Cluster
     topology: Topology

@@ -1,9 +1,9 @@
-"""Update parameters on a worker: SGD on a flat vector, in the form of torch.optim.SGD."""
+"""Update parameters on a worker: SGD and AdamW on a flat vector, in the form of torch.optim."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -11,9 +11,49 @@ if TYPE_CHECKING:
 LARGEST = 1e30  # of a rate: products of it with others are still floats of 32 bits
 
 
+@dataclass(slots=True)
+class State:
+    """What a worker's optimiser remembers. vectors: [d] each, by name, changed in place. steps: since they were zero,
+    which are fewer than the worker's where a replacement began with fresh ones."""
+
+    vectors: dict[str, Tensor]
+    steps: int = 0
+
+
+class Optimizer(Protocol):
+    """`optimizer.*`, and the update that it describes."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float:
+        """The momentum of SGD, for algorithms that have one of their own."""
+        ...
+
+    @property
+    def gradient_decay(self) -> float:
+        """The weight decay that is part of the gradient."""
+        ...
+
+    @property
+    def decay_norm_and_bias(self) -> bool:
+        """Whether that acts on normalisation parameters and biases too."""
+        ...
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """The names that `State.vectors` may have."""
+        ...
+
+    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State | None:
+        """Update x [d] in place with the gradient g [d] (read only). Returns the state to pass to the next step, None
+        if there is nothing to remember, as before the first."""
+        ...
+
+
 @dataclass(frozen=True)
 class SGD:
-    """`optimizer.*`, and the update that it describes."""
+    """SGD with momentum; weight decay is part of the gradient."""
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -22,24 +62,90 @@ class SGD:
     decay_norm_and_bias: bool = True  # false: leaves normalisation parameters and biases out of the decay
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lr <= LARGEST:
-            raise ValueError(f"lr must be in [0, {LARGEST:g}], got {self.lr}")
+        _check_rates(self.lr, self.weight_decay)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov must be false when optimizer.momentum is 0, got true")
-        if not 0 <= self.weight_decay <= LARGEST:
-            raise ValueError(f"weight_decay must be in [0, {LARGEST:g}], got {self.weight_decay}")
 
-    def step(self, x: Tensor, g: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
-        """Update x [d] in place with the gradient g [d] (read only): v = mu v + g; x = x - lr v, or with Nesterov
-        x = x - lr (g + mu v). Returns v, the momentum buffer to pass to the next step; None without momentum."""
+    @property
+    def gradient_decay(self) -> float:
+        return self.weight_decay
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        return ("velocity",)
+
+    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State | None:
+        """Update x: v = mu v + g; x = x - lr v, or with Nesterov x = x - lr (g + mu v)."""
         if self.momentum == 0:
             x.add_(g, alpha=-lr)
             return None
-        velocity = g.clone() if velocity is None else velocity.mul_(self.momentum).add_(g)
+        if state is None:
+            state = State({"velocity": g.clone()})
+        else:
+            state.vectors["velocity"].mul_(self.momentum).add_(g)
+        state.steps += 1
+        velocity = state.vectors["velocity"]
         if self.nesterov:
             x.add_(g, alpha=-lr).add_(velocity, alpha=-lr * self.momentum)
         else:
             x.add_(velocity, alpha=-lr)
-        return velocity
+        return state
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay, Loshchilov and Hutter 2019, arXiv 1711.05101, Algorithm 2; lr multiplies the
+    decay too."""
+
+    lr: float = 1e-3
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_rates(self.lr, self.weight_decay)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if not 0 < self.eps <= LARGEST:
+            raise ValueError(f"eps must be in (0, {LARGEST:g}], got {self.eps}")
+
+    @property
+    def momentum(self) -> float:
+        return 0.0
+
+    @property
+    def gradient_decay(self) -> float:
+        return 0.0
+
+    @property
+    def decay_norm_and_bias(self) -> bool:
+        return True
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment")
+
+    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State:
+        """Update x: m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; x = (1 - lr decay) x - lr m' / (sqrt(v') + eps),
+        with m' = m / (1 - b1^t), v' = v / (1 - b2^t), t the step of this state."""
+        if state is None:
+            state = State({name: g.new_zeros(g.shape) for name in self.remembers})
+        state.steps += 1
+        (beta1, beta2), t = self.betas, state.steps
+        m, v = (state.vectors[name] for name in self.remembers)
+        x.mul_(1 - lr * self.weight_decay)
+        m.lerp_(g, 1 - beta1)
+        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        # one vector for a moment, rather than one more kept by every worker
+        denominator = v.sqrt().div_((1 - beta2**t) ** 0.5).add_(self.eps)
+        x.addcdiv_(m, denominator, value=-lr / (1 - beta1**t))
+        return state
+
+
+def _check_rates(lr: float, weight_decay: float) -> None:
+    if not 0 <= lr <= LARGEST:
+        raise ValueError(f"lr must be in [0, {LARGEST:g}], got {lr}")
+    if not 0 <= weight_decay <= LARGEST:
+        raise ValueError(f"weight_decay must be in [0, {LARGEST:g}], got {weight_decay}")

@@ -140,7 +140,7 @@ class Worker:
     async def gradient(self, at: Tensor | None = None) -> Tensor:
         """Gradient [d] of the next mini-batch at the point `at` [d], which must not change until the answer comes; by
         default at a copy of x. EASGD takes it at the value before the elastic pull, EAMSGD at the look-ahead point.
-        Weight decay is included: it acts where the gradient was taken, in every algorithm."""
+        The weight decay of SGD is included: it acts where the gradient was taken, in every algorithm."""
         return await Gradient(self.x.clone() if at is None else at)
 
     async def mean_gradient(self) -> Tensor:
@@ -149,7 +149,7 @@ class Worker:
         return await MeanGradient(self.x)
 
     def step(self, g: Tensor) -> None:
-        """One local optimiser step on x with the gradient g [d]: momentum, Nesterov, the schedule's rate. From now on
+        """One local optimiser step on x with the gradient g [d]: SGD or AdamW, at the schedule's rate. From now on
         the samples behind g count."""
         self._engine.step(self, g)
 
@@ -208,6 +208,12 @@ class Algorithm:
         """After how many steps nothing is under way: there `train` can be entered anew with a worker of these steps, x
         and kept vectors, and goes on as if it had never left. Checkpoints of real processes are taken there."""
         return 1
+
+    @property
+    def needs_sgd(self) -> str | None:
+        """What in these options gives a meaning to the steps of SGD alone, with the reason; None: any optimiser will
+        do."""
+        return None
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         """Raise ValueError, before any work, for options that do not fit the number of workers or the local optimiser.

@@ -57,6 +57,10 @@ class Downpour(Algorithm):
         if not self.adagrad_eps > 0:
             raise ValueError(f"adagrad_eps must be > 0, got {self.adagrad_eps}")
 
+    @property
+    def needs_sgd(self) -> str:
+        return "algo=downpour (its server makes the updates, algo.server_optimizer, and no decoupled decay reaches it)"
+
     async def train(self, worker: Worker) -> None:
         x = worker.x
         accumulated = worker.keep("accumulated")

@@ -56,6 +56,10 @@ class EASGD(Algorithm):
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
 
+    @property
+    def needs_sgd(self) -> str | None:
+        return None if self.momentum is None else "algo.momentum (EAMSGD's velocity is made of SGD's steps)"
+
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if self.beta is not None and not 0 <= self.beta <= nodes:
             raise ValueError(f"beta must be in [0, nodes={nodes}], so that alpha = beta / nodes <= 1, got {self.beta}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dsgd.experiment import Experiment
+from dsgd.optimizer import State
 from dsgd.worker import Worker
 
 
@@ -36,8 +37,8 @@ class StepRules:
             self._rate = (samples, self._experiment.learning_rate(samples))
         return self._rate[1]
 
-    def step(self, worker: Worker, g: Tensor, velocity: Tensor | None, samples: int) -> Tensor | None:
-        """Make one optimiser step with the gradient g [d]; returns the worker's new velocity [d]."""
-        velocity = self._experiment.optimizer.step(worker.x, g, velocity, self.learning_rate(worker, samples))
+    def step(self, worker: Worker, g: Tensor, state: State | None, samples: int) -> State | None:
+        """Make one optimiser step with the gradient g [d]; returns the optimiser's new state."""
+        state = self._experiment.optimizer.step(worker.x, g, state, self.learning_rate(worker, samples))
         worker.steps += 1
-        return velocity
+        return state

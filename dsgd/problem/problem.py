@@ -262,7 +262,7 @@ def build_problem(experiment: Experiment) -> Problem:
         module,
         data,
         dtype,
-        optimizer.weight_decay,
+        optimizer.gradient_decay,
         optimizer.decay_norm_and_bias,
         autocast=AUTOCAST.get(experiment.precision),
         channels_last=experiment.channels_last,

@@ -59,9 +59,9 @@ class ProcessJob:
 
     @property
     def snapshot_limit(self) -> VectorLimit:
-        """Return the most that a snapshot of one node is: x, buffers, velocity and kept vectors, in the checkpoint of a
+        """Return the most that a snapshot of one node is: x, buffers, the optimiser's and kept vectors, in the checkpoint of a
         worker, and intervals with `trace`. A server has no more than that."""
-        model, further = self.model_limit, 1 + KEPT_LIMIT
+        model, further = self.model_limit, len(self.experiment.optimizer.remembers) + KEPT_LIMIT
         nbytes = model.nbytes + further * self.problem.start.nbytes
         spans = 2 * TRACE_INTERVALS if self.experiment.trace else 0
         return VectorLimit(model.vectors + further, model.numbers, nbytes, spans)

@@ -105,7 +105,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(f"nodes must be <= {MOST_NODES}, got {nodes}")
     with prefixed(None):
         precision = one_of(values["precision"], PRECISIONS, "precision")
-    optimizer = build(SGD, values["optimizer"], "optimizer")
+    optimizer = build(None, values["optimizer"], "optimizer")
     schedule = build(Schedule, values["schedule"], "schedule")
     engine = build(EngineOptions, values["engine"], "engine")
     budget = build(Budget, values["budget"], "budget")
@@ -151,4 +151,6 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
         )
     with prefixed("algo"):
         algo.check(nodes, experiment.peak_lr, optimizer.momentum)
+    if algo.needs_sgd and not isinstance(optimizer, SGD):
+        raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {type(optimizer).__name__.lower()}")
     return RunConfig(experiment, engine, wandb, values)

@@ -131,7 +131,7 @@ class Machine:
 
     def step(self, worker: Worker, g: Tensor) -> None:
         node = self.nodes[worker.rank]
-        node.velocity = self.rules.step(worker, g, node.velocity, self.samples)
+        node.optimizer_state = self.rules.step(worker, g, node.optimizer_state, self.samples)
         self.samples += self.experiment.batch_size
 
     # Gradients

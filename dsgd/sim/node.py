@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.engine.task import Task
+from dsgd.optimizer import State
 from dsgd.sim.compute import Processor
 from dsgd.worker import Worker
 
@@ -37,10 +38,10 @@ class Node:
         "early",
         "exchanges",
         "inbox",
+        "optimizer_state",
         "processor",
         "published",
         "received",
-        "velocity",
         "worker",
     )
 
@@ -48,7 +49,7 @@ class Node:
         self.worker = worker
         self.processor = processor
         self.buffers = buffers  # [nb], batch norm's running statistics
-        self.velocity: Tensor | None = None
+        self.optimizer_state: State | None = None
         self.batches = 0  # mini-batches drawn so far
         self.published: VectorMessage = (start, 0)  # all nodes share the start, which nobody changes
         self.inbox: list[tuple[Tensor, int, int]] = []  # vector, sender, its steps

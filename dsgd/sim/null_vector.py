@@ -28,7 +28,7 @@ class NullVector(Tensor):
         return (self,) * sections
 
 
-ELEMENTWISE = ("add", "sub", "mul", "div", "addcmul", "sqrt", "lerp")
+ELEMENTWISE = ("add", "sub", "mul", "div", "addcmul", "addcdiv", "sqrt", "lerp")
 for _name in (
     *ELEMENTWISE,
     *(f"{name}_" for name in ELEMENTWISE),

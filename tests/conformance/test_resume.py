@@ -97,9 +97,13 @@ def assert_same(found: tuple[Marks, Simulation], expected: tuple[Marks, Simulati
     for mine, theirs in zip(one.machine.nodes, other.machine.nodes, strict=True):
         assert torch.equal(mine.worker.x, theirs.worker.x), where
         assert torch.equal(mine.buffers, theirs.buffers), where
-        assert (mine.velocity is None) == (theirs.velocity is None), where
-        if mine.velocity is not None and theirs.velocity is not None:
-            assert torch.equal(mine.velocity, theirs.velocity), where
+        states = mine.optimizer_state, theirs.optimizer_state
+        assert (states[0] is None) == (states[1] is None), where
+        if states[0] is not None and states[1] is not None:
+            assert states[0].steps == states[1].steps, where
+            assert states[0].vectors.keys() == states[1].vectors.keys(), where
+            for name, vector in states[0].vectors.items():
+                assert torch.equal(vector, states[1].vectors[name]), where
         assert mine.worker.rng.bit_generator.state == theirs.worker.rng.bit_generator.state, where
     centres = one.machine.centre(), other.machine.centre()
     assert (centres[0] is None) == (centres[1] is None), where
@@ -123,6 +127,15 @@ def test_after_any_event_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
     random = stream("where to stop", CASES.index(case)).integers(0, events, 3)
     for event in {0, 1, events - 1, *map(int, random)}:
         assert_same(in_pieces(experiment, [event], in_memory), expected, [event])
+
+
+@pytest.mark.parametrize("algo", [name for name in ALGORITHMS if name != "downpour"])
+def test_with_the_moments_of_adamw(algo: str) -> None:
+    options = [option for option in QUADRATIC if not option.startswith("optimizer.")]
+    experiment = prepared(*options, f"algo={algo}", "optimizer=adamw")
+    expected = uninterrupted(experiment)
+    event = expected[1].machine.loop.processed // 3
+    assert_same(in_pieces(experiment, [event], in_memory), expected, [event])
 
 
 @pytest.mark.parametrize("case", long_but(CASES[::3], CASES), ids=described)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dsgd.experiment import Budget, Evaluation, Experiment
 from dsgd.gradients.pending import PendingGradient
-from dsgd.optimizer import SGD
+from dsgd.optimizer import SGD, State
 from dsgd.schedule import Schedule
 from dsgd.sim.machine import Machine
 from dsgd.sim.node import Node
@@ -336,9 +336,9 @@ class Watched(SGD):
 
     rates: list[float] = dataclasses.field(default_factory=list)
 
-    def step(self, x: Tensor, g: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
+    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State | None:
         self.rates.append(lr)
-        return super().step(x, g, velocity, lr)
+        return super().step(x, g, state, lr)
 
 
 @each_algorithm

@@ -67,7 +67,7 @@ def step_times(
     for device in devices:
         prepare(experiment.precision, device)
     compute = Compute(problem, devices, Groups(rank, 1))
-    velocity = None
+    state = None
     times: list[float] = []
     for step in range(WARM_UP + repeats):
         begin = time.perf_counter()
@@ -78,7 +78,7 @@ def step_times(
         begin = time.perf_counter()
         if received is not None:
             x.add_(received.to(x.device), alpha=0.0)
-        velocity = experiment.optimizer.step(x, g, velocity, 0.0)  # any rate takes as long, this one stays put
+        state = experiment.optimizer.step(x, g, state, 0.0)  # any rate takes as long, this one stays put
         times.append(took_s + time.perf_counter() - begin)
     compute.close()
     return times[WARM_UP:]

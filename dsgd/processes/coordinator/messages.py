@@ -96,6 +96,7 @@ class MessageRules:
         self._nodes, self._workers = p + k, p
         self._lockstep = job.experiment.algo.lockstep
         self._limit = job.snapshot_limit
+        self._remembered = job.experiment.optimizer.remembers
         start, buffers = job.problem.start, job.problem.start_buffers
         self._x = [start.numel()] * p + ([part.numel() for part in start.tensor_split(k)] if k else [])
         self._buffers = buffers.numel()
@@ -177,7 +178,9 @@ class MessageRules:
         is_worker = node < self._workers
         lengths = {"x": self._x[node], **({"buffers": self._buffers} if is_worker else {})}
         lengths |= {
-            name: self._x[node] for name in vectors if is_worker and (name == "velocity" or name.startswith("kept."))
+            name: self._x[node]
+            for name in vectors
+            if is_worker and (name in self._remembered or name.startswith("kept."))
         }
         spans = [vectors[name] for name in SPANS if name in vectors] if self._limit.spans else []
         if any(name not in vectors or vectors[name].numel() != length for name, length in lengths.items()):
@@ -207,6 +210,7 @@ class MessageRules:
             isinstance(value, dict)
             and not value.keys() & {"steps", "counters", "vectors"}
             and _is_whole(value.get("batches", 0))
+            and _is_whole(value.get("optimizer_steps", 0))
             and ("rng" not in value or _has_form_of(value["rng"], self._rng))
         )
 

@@ -19,6 +19,7 @@ from dsgd.engine.divergence import Diverged
 from dsgd.engine.rules import StepRules
 from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
+from dsgd.optimizer import State
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
@@ -52,7 +53,7 @@ class WorkerEngine:
         self.client = client
         self.worker = Worker(rank, experiment.nodes, x, stream("algorithm", experiment.seed, rank), self)
         self.buffers = buffers
-        self.velocity: Tensor | None = None
+        self.optimizer_state: State | None = None
         self.batches = 0
         self.events: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = SimpleQueue()
         self.total = (0, 0)  # samples of all workers, and steps of this one among them, as last received
@@ -143,7 +144,7 @@ class WorkerEngine:
 
     def step(self, worker: Worker, g: Tensor) -> None:
         experiment = self.experiment
-        self.velocity = self.rules.step(worker, g, self.velocity, self.samples)
+        self.optimizer_state = self.rules.step(worker, g, self.optimizer_state, self.samples)
         self.plane.set_steps(worker.steps)
         if experiment.algo.lockstep:
             before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
@@ -197,8 +198,10 @@ class WorkerEngine:
         if self._mark_due:  # before the checkpoint, whose counters include the mark
             self._step_mark()
         vectors = {f"kept.{name}": vector for name, vector in worker.kept.items()} | {"x": worker.x}
-        vectors |= {"buffers": self.buffers} | ({} if self.velocity is None else {"velocity": self.velocity})
-        self._submit(key, vectors, {"batches": self.batches, "rng": worker.rng.bit_generator.state})
+        state = self.optimizer_state or State({})
+        vectors |= {"buffers": self.buffers} | state.vectors
+        extra = {"batches": self.batches, "optimizer_steps": state.steps, "rng": worker.rng.bit_generator.state}
+        self._submit(key, vectors, extra)
 
     def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
         """Go on with the steps and the counters of a process before this one; at the start of a run there are none."""
@@ -214,8 +217,10 @@ class WorkerEngine:
         worker.rng.bit_generator.state = state["rng"]
         self.buffers.copy_(vectors["buffers"])
         worker.x.copy_(vectors["x"])
-        if "velocity" in vectors:
-            self.velocity = vectors["velocity"].to(worker.x.device, copy=True)
+        remembered = {name: vectors[name] for name in self.experiment.optimizer.remembers if name in vectors}
+        if remembered:
+            own = {name: vector.to(worker.x.device, copy=True) for name, vector in remembered.items()}
+            self.optimizer_state = State(own, state.get("optimizer_steps", 0))
         for name, vector in vectors.items():
             if name.startswith("kept."):
                 worker.keep(name.removeprefix("kept.")).copy_(vector)
