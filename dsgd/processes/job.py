@@ -59,8 +59,8 @@ class ProcessJob:
 
     @property
     def snapshot_limit(self) -> VectorLimit:
-        """Return the most that a snapshot of one node is: x, buffers, the optimiser's and kept vectors, in the checkpoint
-        of a worker, and intervals with `trace`. A server has no more than that."""
+        """Return the most that a snapshot of one node is: x, buffers, the optimiser's and kept vectors, in the
+        checkpoint of a worker, and intervals with `trace`. A server has no more than that."""
         model, further = self.model_limit, len(self.experiment.optimizer.remembers) + KEPT_LIMIT
         nbytes = model.nbytes + further * self.problem.start.nbytes
         spans = 2 * TRACE_INTERVALS if self.experiment.trace else 0
