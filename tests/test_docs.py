@@ -16,7 +16,6 @@ from dsgd.cli.entries import Composer
 from dsgd.contest.tuning import middle
 from dsgd.run.configuration import configure
 from dsgd.run.values import ConfigError
-from tests.support.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
@@ -26,6 +25,7 @@ DOCUMENTS += (
     "docs/fast_simulator.md",
     "docs/figures.md",
     "docs/imagenet.md",
+    "docs/optimizers.md",
     "docs/own_data.md",
     "docs/python.md",
     "docs/recipes.md",
