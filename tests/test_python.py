@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import signal
 import subprocess
@@ -136,7 +135,6 @@ def test_marks_have_the_folder_of_their_run(tmp_path: Path) -> None:
     assert [row["epoch"] for row in rows] == [0, 0.5, 1, 0, 0.5]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas, an extra: dsgd[pandas]")
 def test_frames_hold_the_rows(tmp_path: Path) -> None:
     write_record(tmp_path / "a", marks=3)
     write_record(tmp_path / "b", marks=2)

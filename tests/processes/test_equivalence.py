@@ -96,6 +96,12 @@ def test_lock_step_ends_with_the_same_parameters_on_quadratics(prefork: Prefork,
     assert len(simulated.marks) == 22
 
 
+@pytest.mark.parametrize("name", long_but(["delayfree, tau 4"], LOCKSTEP))
+def test_lock_step_ends_with_the_same_parameters_with_adamw(prefork: Prefork, tmp_path: Path, name: str) -> None:
+    options = ("nodes=3", "budget.steps=21", "optimizer=adamw", "optimizer.weight_decay=0.1")
+    assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options)
+
+
 @pytest.mark.parametrize("name", long_but(IN_A_NETWORK, LOCKSTEP))
 def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """A ResNet with batch norm on images; the averaged model's statistics are part of the losses at the marks."""

@@ -77,6 +77,29 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     assert not (resumed.run.folder / NAME).exists()
 
 
+def test_the_moments_of_adamw_go_on_exactly(prefork: Prefork, tmp_path: Path) -> None:
+    options = (*LOCKSTEP["delayfree"], "nodes=3", BUDGET, "optimizer=adamw", "optimizer.lr=0.01")
+    expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
+    watched = start(prefork, tmp_path / "run", *options)
+    watched.wait_for_marks()
+    interrupted(watched)
+    resumed = resume(prefork, watched)
+    resumed.assert_ends("completed", 0)
+    assert results(resumed.run.marks, CYCLE["delayfree"]) == results(expected.run.marks, CYCLE["delayfree"])
+
+
+def test_a_replacement_begins_with_fresh_moments_of_adamw(prefork: Prefork, tmp_path: Path) -> None:
+    watched = start(
+        prefork, tmp_path / "run", *FREE_RUNNING["gossip"], "nodes=3", BUDGET, "optimizer=adamw", "engine.restarts=1"
+    )
+    os.kill(watched.wait_for_marks()["worker 1"], signal.SIGKILL)
+    watched.wait_for_output("worker 1 has died")
+    watched.wait_for_more_marks()
+    watched.skip_pauses()
+    watched.assert_ends("completed", 0)
+    assert watched.run.summary["workers_lost"] == 0
+
+
 @pytest.mark.parametrize("algo", long_but(["gossip", "easgd"], VARIANTS))
 def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """A worker counts its own steps at once, so nobody makes more steps than the whole budget has; how many more all
