@@ -18,19 +18,23 @@ README = (EXAMPLES / "README.md").read_text().replace("\\\n", " ")
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Folder and arguments of every documented command."""
+    """Folder and words of every documented command."""
     blocks = re.findall(r"^    cd examples/(\w+)\n((?:    PYTHONPATH.*\n)+)", README, flags=re.MULTILINE)
     lines = [(folder, line) for folder, block in blocks for line in block.splitlines()]
-    return [(folder, shlex.split(line)[2:]) for folder, line in lines]
+    return [(folder, shlex.split(line)[1:]) for folder, line in lines]
 
 
-@pytest.mark.parametrize(("folder", "arguments"), [c for c in commands() if "-m" not in c[1]])
+@pytest.mark.parametrize(("folder", "arguments"), commands())
 def test_every_example_runs(folder: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From its own folder, for a few steps, and learns."""
     monkeypatch.chdir(EXAMPLES / folder)
     monkeypatch.syspath_prepend(str(EXAMPLES / folder))
     overrides = [text for text in arguments if "=" in text]
     config_dir = arguments[arguments.index("--config-dir") + 1] if "--config-dir" in arguments else None
+    if arguments[0] == "dsgd-compare":
+        short = ["budget.epochs=3", "compare.tune={}", "compare.seeds=1", "cluster.gradient_s=0.01"]
+        assert dsgd.compare([*overrides, *short], tmp_path / "comparison", config_dir).verdict
+        return
     run = dsgd.run([*overrides, "budget.epochs=3"], tmp_path / "run", config_dir)
     assert run.status == "completed"
     assert run.metrics[-1]["train_loss"] < 0.95 * run.metrics[0]["train_loss"]
@@ -38,7 +42,7 @@ def test_every_example_runs(folder: str, arguments: list[str], tmp_path: Path, m
 
 def test_there_are_examples_of_data_and_of_both_engines() -> None:
     """Guards the extraction above."""
-    assert [folder for folder, _ in commands()] == ["own_data", *3 * ["own_algorithm"]]
+    assert [folder for folder, _ in commands()] == [*2 * ["own_data"], *3 * ["own_algorithm"]]
     assert any("engine=dist" in arguments for _, arguments in commands())
 
 
