@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import os
 import signal
@@ -145,9 +144,9 @@ def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
                 last = line.strip() or last
                 print(line, end="", file=sys.stderr, flush=True)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            raise  # the end of the block waits
+            process.send_signal(signal.SIGINT)
+            process.wait()  # which the end of the block does not do after Ctrl-C
+            raise
     return process.returncode, last
 
 

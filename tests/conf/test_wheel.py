@@ -40,7 +40,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     packed = {name for name in names if not name.startswith("dsgd-")}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "dsgd").rglob("*.py")}
     sources |= {f"dsgd/{path.relative_to(ROOT)}" for kind in ("*.py", "*.yaml") for path in (ROOT / "conf").rglob(kind)}
-    assert packed == sources | {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt"}
+    beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/report/page.html", "dsgd/py.typed"}
+    assert packed == sources | beside
     for licence in ("LICENSE", "dsgd/data/digits_licence.txt"):
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
 
