@@ -64,7 +64,8 @@ def test_a_bad_configuration_is_a_value_error_of_one_line(overrides: list[str], 
 def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     """As in a notebook, where the signal comes to the caller alone: it raises there, and the run can go on."""
     program = """
-import os, signal, threading, time, pathlib, dsgd
+import faulthandler, os, signal, threading, time, pathlib, dsgd
+faulthandler.dump_traceback_later(80, exit=True)  # says where it hangs
 metrics = pathlib.Path("run/metrics.jsonl")
 def interrupt():
     while not (metrics.exists() and metrics.read_bytes()):
