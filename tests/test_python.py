@@ -66,6 +66,7 @@ def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     program = """
 import faulthandler, os, signal, threading, time, pathlib, dsgd
 faulthandler.dump_traceback_later(80, exit=True)  # says where it hangs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever starts the tests may ignore
 metrics = pathlib.Path("run/metrics.jsonl")
 def interrupt():
     while not (metrics.exists() and metrics.read_bytes()):

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
 
     experiment, name = config.experiment, gradient_name(config.values)
     threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
-    told = told_by_child(lambda: _measured(experiment, problem, threads))
+    told = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
     if told.signals or told.status == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     if told.status != 0:
@@ -84,6 +85,12 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
 
 def _not_measured(name: str, reason: str) -> ConfigError:
     return ConfigError(f"cluster.gradient_s must be given, as a gradient of {name} cannot be measured: {reason}")
+
+
+def _in_a_new_thread(experiment: Experiment, problem: Problem | None, threads: int) -> str:
+    """Call `_measured` where there is no pool of threads: a forked thread that had one would wait for it for good."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_measured, experiment, problem, threads).result()
 
 
 def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> str:

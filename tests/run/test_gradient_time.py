@@ -98,6 +98,17 @@ def test_whatever_the_arithmetic(options: tuple[str, ...]) -> None:
     assert measured_gradient_s(configure(composed(options))) > 0
 
 
+def test_several_threads_where_this_process_has_had_some_before() -> None:
+    """OpenMP's pool of threads does not live in a forked process, and whoever had one there would wait for it."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        torch.randn(1000, 1000).exp()  # by both
+        assert measured_gradient_s(configure(composed(["model.hidden=[2000]", "engine.threads=2"]))) > 0
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_measuring_leaves_nothing_in_this_process() -> None:
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
     measured_gradient_s(configure(composed(["model.hidden=[4]"])))
