@@ -46,7 +46,9 @@ WANTED = {
     | {"record", "schedule", "sim", "user_code"},
     "contest": {"record", "report"},
     "python": {"record", "report", "run"},
-    "cli": {"contest", "host", "problem", "processes", "record", "report", "run", "sweep"},
+    "reproduction": {"record", "report"},
+    "papers": {"record", "report", "reproduction", "topology"},
+    "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {"dsgd.worker", "dsgd.topology", "torch"}

@@ -35,6 +35,11 @@ def sweep() -> int:
     return _imported("dsgd.cli.sweep")()
 
 
+def reproduce() -> int:
+    """Run dsgd-reproduce."""
+    return _imported("dsgd.cli.reproduce")()
+
+
 def calibrate() -> int:
     """Run dsgd-calibrate."""
     return _imported("dsgd.cli.calibrate")()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.compose import ConfigTree, did_you_mean, opened, plain
+from dsgd.cli.ending import ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable
-from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Unfinished
+from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
-from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.signals import STOP_SIGNALS, Interruption
+from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run
 from dsgd.record.writer import write_atomically
 from dsgd.run.feasible import check_with_torch
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from dsgd.report.contest import Contender
 
-EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
 SETTING = "comparison.json"
 FREE_TO_CHANGE = ("seeds", "whatif", "node_hour", "on", "tune_values")  # of the options, for the same comparison
 PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
@@ -48,32 +46,16 @@ Any override of dsgd-run; compare.KEY=VALUE as conf/compare.yaml explains. Typed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after a
-    signal."""
-    interruption = Interruption()
-    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
-    try:
+    """Run a command line; returns its exit status, see `ended`."""
+
+    def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir)
         _report(found, typed.width, typed.html)
         if found.cells:
             _report_map(found, typed.width)
-        return 0
-    except Unfinished as line:
-        print(f"dsgd-compare: {line}", file=sys.stderr)
-        return EXIT_UNFINISHED
-    except ValueError as error:
-        print(f"dsgd-compare: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_CONFIG
-    except OSError as error:  # the disk is full, a folder has gone
-        print(f"dsgd-compare: {error.strerror}: {error.filename}; the same command goes on", file=sys.stderr)
-        return EXIT_UNFINISHED
-    except KeyboardInterrupt:
-        print("dsgd-compare: interrupted; the same command goes on", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+
+    return ended("dsgd-compare", work)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,9 +87,14 @@ class ComparisonResult:
 
 
 def compare(
-    overrides: Sequence[str], folder: Path, interruption: Interruption, config_dir: str | None = None
+    overrides: Sequence[str],
+    folder: Path,
+    interruption: Interruption,
+    config_dir: str | None = None,
+    at_once: int | None = None,
 ) -> ComparisonResult:
-    """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison.
+    """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison. at_once:
+    how many runs at a time on this machine; None: one a core.
 
     Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
     words, rest = [], []
@@ -119,7 +106,15 @@ def compare(
     composer = Composer(ConfigTree(config_dir), options)
     entries = composer.entries(rest)
     _check(entries, composer, options)
-    runner = _runner(folder, config_dir, [word for word in words if _is_of_slurm(word)], options, interruption)
+    of_slurm = [word for word in words if _is_of_slurm(word)]
+    if options.on != "slurm" and of_slurm:
+        raise ConfigError(f"{of_slurm[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
+    on_slurm = options.on == "slurm"
+    runner: Runner = (
+        SlurmRunner(folder, config_dir, of_slurm)
+        if on_slurm
+        else LocalRunner(folder, config_dir, interruption, at_once)
+    )
     interruption.check()
     _claim(folder, rest, options)
 
@@ -166,16 +161,6 @@ def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions
             check_with_torch(plan_run(job.values, job.overrides), options.on == "here", models)
 
 
-def _runner(
-    folder: Path, config_dir: str | None, words: Sequence[str], options: CompareOptions, interruption: Interruption
-) -> Runner:
-    if options.on == "slurm":
-        return SlurmRunner(folder, config_dir, words)
-    if words:
-        raise ConfigError(f"{words[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
-    return LocalRunner(folder, config_dir, interruption)
-
-
 def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
     """Note in a folder which comparison it holds. Raises ConfigError if it holds anything else."""
     kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
@@ -220,7 +205,7 @@ def _tuned(search: Search) -> str:
     span = f"works from {works[0]:g} to {works[1]:g}" if works else "works with none of the values tried"
     edges = open_edges(search.entry.axes, search.found)
     left = f"; still at the edge of {', '.join(edges)} after compare.tune_values" if edges else ""
-    return f"{search.label(search.chosen)}: chosen in {search.runs} runs, {span}{left}"
+    return f"{search.label(search.chosen)}: chosen in {len(search.runs)} runs, {span}{left}"
 
 
 def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
@@ -232,7 +217,7 @@ def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -
         values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
         works = working_range(search.found) if search.found else None
         nodes = measured[0].nodes or entry.nodes
-        found.append(Contender(entry.name, entry.algo, nodes, measured, values, works, search.runs))
+        found.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
     return found
 
 

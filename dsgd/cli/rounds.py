@@ -52,12 +52,15 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Runs jobs on this machine, one a core. folder: of the comparison."""
+    """Runs jobs on this machine. folder: of the comparison. at_once: how many at a time; None: one a core."""
 
-    def __init__(self, folder: Path, config_dir: str | None, interruption: Interruption) -> None:
+    def __init__(
+        self, folder: Path, config_dir: str | None, interruption: Interruption, at_once: int | None = None
+    ) -> None:
         self._folder = folder
         self._config_dir = config_dir
         self._interruption = interruption
+        self._at_once = at_once
         self._printed: set[str] = set()  # lines that all runs have in common come once
 
     def run(self, jobs: Sequence[Job]) -> list[Run]:
@@ -79,7 +82,7 @@ class LocalRunner:
             importlib.import_module(module)
         labels = [label for label, _ in missing.values()]
         outcome: dict[Path, str] = {}
-        at_once = jobs_at_once(None, [plan for _, plan in missing.values()])
+        at_once = jobs_at_once(self._at_once, [plan for _, plan in missing.values()])
         with LocalSweep(labels, at_once, outcome, self._printed) as sweep:
             for number, (folder, (_, plan)) in enumerate(missing.items()):
                 # what a run prints is shown when it has ended: how far it has come is of no use then

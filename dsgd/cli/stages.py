@@ -22,7 +22,7 @@ class Search:
 
     entry: Entry
     found: dict[Values, Outcome] = field(default_factory=dict)
-    runs: int = 0
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def chosen(self) -> Values:
@@ -61,8 +61,9 @@ def tune(entries: Sequence[Entry], composer: Composer, runner: Runner, most: int
             return searches
         records = iter(runner.run(jobs))
         for search, point, count in owners:
-            search.found[point] = combined([outcome(next(records)) for _ in range(count)])
-            search.runs += count
+            tried = [next(records) for _ in range(count)]
+            search.found[point] = combined([outcome(run) for run in tried])
+            search.runs += tried
 
 
 def measure(searches: Sequence[Search], composer: Composer, runner: Runner, *conditions: str) -> dict[str, list[Run]]:

@@ -1,0 +1,38 @@
+"""How a command ends that makes runs: its exit status, and the one line that it says then."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+from dsgd.cli.rounds import Unfinished
+from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.signals import STOP_SIGNALS, Interruption
+
+EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
+
+
+def ended(program: str, work: Callable[[Interruption], None]) -> int:
+    """Do the work of a command; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after
+    a signal, for which the work looks where it can end."""
+    interruption = Interruption()
+    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
+    try:
+        work(interruption)
+        return 0
+    except Unfinished as line:
+        print(f"{program}: {line}", file=sys.stderr)
+        return EXIT_UNFINISHED
+    except ValueError as error:
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_CONFIG
+    except OSError as error:  # the disk is full, a folder has gone
+        print(f"{program}: {error.strerror}: {error.filename}; the same command goes on", file=sys.stderr)
+        return EXIT_UNFINISHED
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,147 @@
+"""Run the command `dsgd-reproduce`: what the papers say, what came out here, and whether it agrees."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.ending import ended
+from dsgd.cli.folders import check_writable
+from dsgd.cli.rounds import Unfinished
+from dsgd.cli.studies import Place, run_study
+from dsgd.host.signals import Interruption
+from dsgd.papers import papers
+from dsgd.reproduction import archive
+from dsgd.reproduction.pages import Results, write_overview, write_paper
+from dsgd.reproduction.paper import SCALES, Paper
+
+EXAMPLES = """\
+    dsgd-reproduce                              every paper: what is missing is run, then the pages are written
+    dsgd-reproduce jin2016 --claim J1           one claim
+    dsgd-reproduce --redraw                     pages and figures from the logged runs, no training
+    dsgd-reproduce --anew                       everything again
+    dsgd-reproduce lian2017 --scale full --on slurm slurm.partition=gpu
+
+Typed again, the same command goes on."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit status, see `ended`."""
+
+    def work(interruption: Interruption) -> None:
+        typed = parser().parse_args(argv)
+        names = [word for word in typed.words if "=" not in word]
+        slurm = [word for word in typed.words if "=" in word]
+        chosen, claims = _chosen(papers(), names, tuple(typed.claim))
+        _check(typed, slurm)
+        results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
+        check_writable(results, "--results")
+        if not typed.redraw:
+            place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
+            _run(chosen, claims, place, results, typed.scale, typed.anew, interruption)
+        _draw(chosen, results, typed.scale)
+
+    return ended("dsgd-reproduce", work)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = Parser(
+        prog="dsgd-reproduce",
+        description="What the papers say, what came out here, and whether it agrees.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    found.add_argument("--version", action="version", version=version_line())
+    found.add_argument("--claim", action="append", default=[], metavar="ID", help="only what this claim needs, like J1")
+    found.add_argument("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
+    found.add_argument("--anew", action="store_true", help="use no logged runs: make all of them again")
+    found.add_argument("--scale", choices=SCALES, default="small", help="of models and data (default: %(default)s)")
+    found.add_argument("--on", choices=("here", "slurm"), default="here", help="where (default: %(default)s)")
+    found.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one a core)")
+    found.add_argument("--folder", default="outputs/papers", metavar="DIR", help="of records (default: %(default)s)")
+    found.add_argument("--results", metavar="DIR", help="of logged runs and pages (default: results/papers)")
+    found.add_argument("words", nargs="*", metavar="PAPER | slurm.KEY=VALUE")
+    return found
+
+
+def _chosen(
+    known: Sequence[Paper], names: Sequence[str], claims: tuple[str, ...]
+) -> tuple[list[Paper], tuple[str, ...]]:
+    """Return the papers and the claims that a command line asks for. Raises ValueError for others than there are."""
+    keys = [paper.key for paper in known]
+    for name in names:
+        if name not in keys:
+            raise ValueError(f"PAPER must be one of {', '.join(keys)}, got {name}")
+    chosen = [paper for paper in known if not names or paper.key in names]
+    ids = [claim.id for paper in chosen for claim in paper.claims]
+    for claim in claims:
+        if claim not in ids:
+            raise ValueError(f"--claim must be one of {', '.join(ids)}, got {claim}")
+    if claims:
+        chosen = [paper for paper in chosen if any(claim.id in claims for claim in paper.claims)]
+    return chosen, claims
+
+
+def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
+    if typed.jobs is not None and typed.jobs < 1:
+        raise ValueError(f"--jobs must be >= 1, got {typed.jobs}")
+    if typed.redraw and typed.anew:
+        raise ValueError("--redraw runs nothing, --anew runs everything: give one of them")
+    for word in slurm:
+        if not word.startswith("slurm."):
+            raise ValueError(f"words must be papers or slurm.KEY=VALUE, got {word}")
+        if typed.on != "slurm":
+            raise ValueError(f"{word.partition('=')[0]} needs --on slurm, got --on {typed.on}")
+
+
+def _run(
+    chosen: Sequence[Paper],
+    claims: tuple[str, ...],
+    place: Place,
+    results: Path,
+    scale: str,
+    anew: bool,
+    interruption: Interruption,
+) -> None:
+    """Make the runs that are missing, and add them to the archives, a study at a time. Raises Unfinished when all that
+    can be run has been, if runs failed or are with SLURM."""
+    unfinished = []
+    for paper in chosen:
+        path = results / f"{paper.key}{archive.SUFFIX}"
+        rows = archive.read(path)
+        for study in paper.studies_of(claims):
+            words = study.at(scale)
+            if words is None or (not anew and _is_there(rows.get(study.name, []), words)):
+                continue
+            print(f"{paper.key}: {study.command(scale)}", file=sys.stderr, flush=True)
+            here = Place(place.folder / paper.key, place.at_once, place.on, place.slurm)
+            try:
+                rows[study.name] = run_study(study, words, here, interruption)
+            except Unfinished as line:
+                unfinished.append(f"{paper.key} {study.name}: {line}")
+                continue
+            order = [one.name for one in paper.studies]
+            rows = {name: rows[name] for name in order if name in rows}
+            archive.write(path, rows)
+    if unfinished:
+        raise Unfinished("; ".join(unfinished))
+
+
+def _is_there(rows: Sequence[archive.Row], words: Sequence[str]) -> bool:
+    return bool(rows) and all(row["words"] == list(words) for row in rows)
+
+
+def _draw(chosen: Sequence[Paper], results: Path, scale: str) -> None:
+    """Write the pages of the chosen papers, and the table of all."""
+    found: Mapping[str, Results] = {paper.key: Results.read(paper, results, scale) for paper in papers()}
+    for paper in chosen:
+        write_paper(found[paper.key], results)
+    print(write_overview(list(found.values()), results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Make the runs of a paper's study, those that are missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsgd.cli.compare import compare
+from dsgd.cli.compose import ConfigTree
+from dsgd.cli.entries import FOLDERS
+from dsgd.cli.local_sweep import labels
+from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
+from dsgd.host.signals import Interruption
+from dsgd.record.reader import Run
+from dsgd.record.writer import ENV
+from dsgd.reproduction.archive import Row, rows_of
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Study
+from dsgd.run.feasible import check_with_torch
+from dsgd.run.plan import plan_run
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are made. folder: of their records. at_once: how many at a time here; None: one a core. on: `here` or
+    `slurm`; slurm: its `slurm.KEY=VALUE`."""
+
+    folder: Path
+    at_once: int | None
+    on: str
+    slurm: tuple[str, ...]
+
+
+def run_study(study: Study, words: Sequence[str], place: Place, interruption: Interruption) -> list[Row]:
+    """Return the lines of a study for its paper's archive, after making the runs that are missing.
+
+    words: its overrides. Raises ValueError, Unfinished and KeyboardInterrupt."""
+    # of other overrides it is another study
+    folder = place.folder / f"{study.name}-{hashlib.sha256(json.dumps([*words]).encode()).hexdigest()[:8]}"
+    logged = (_compared if study.tuned else _swept)(words, folder, place, interruption)
+    made_with = {str(run.folder): _env(run) for run in (*logged.runs, *logged.tuning)}
+    return rows_of(study.name, words, logged, made_with)
+
+
+def _compared(words: Sequence[str], folder: Path, place: Place, interruption: Interruption) -> Logged:
+    on = ["compare.on=slurm", *place.slurm] if place.on == "slurm" else []
+    found = compare([*words, *on], folder, interruption, at_once=place.at_once)
+    tuning = [run for search in found.searches for run in search.runs]
+    measured = [run for one in found.contenders for run in one.runs]
+    return Logged(tuple(measured), tuple(tuning), tuple(found.contenders))
+
+
+def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption) -> Logged:
+    """Return the runs of a grid, as those of `dsgd-run -m`."""
+    composed = ConfigTree(None).jobs([*words, *FOLDERS], multirun=True).runs
+    models: list[tuple[object, ...]] = []
+    for job in composed:
+        check_with_torch(plan_run(job.values, job.overrides), place.on == "here", models)
+    interruption.check()
+    jobs = [Job(label, job) for label, job in zip(labels(composed), composed, strict=True)]
+    if place.on == "slurm":
+        return Logged(tuple(SlurmRunner(folder, None, place.slurm).run(jobs)))
+    return Logged(tuple(LocalRunner(folder, None, interruption, place.at_once).run(jobs)))
+
+
+def _env(run: Run) -> dict[str, Any]:
+    return json.loads((run.folder / ENV).read_text(encoding="utf-8"))

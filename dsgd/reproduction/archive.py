@@ -1,0 +1,139 @@
+"""Keep the runs of a paper in one file: a line of JSON for each, compressed, which pandas reads in one line.
+
+    pandas.read_json("results/papers/jin2016.jsonl.gz", lines=True)
+
+A line has the study, its command line, the run's place in it, its configuration, with which commit and versions it was
+made, the fields of its summary, and its marks as lists. The same runs make the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsgd.record.bounded import json_object
+from dsgd.record.reader import Run, number
+from dsgd.record.writer import write_atomically
+from dsgd.report.contest import Contender
+from dsgd.reproduction.logged import Logged
+
+SUFFIX = ".jsonl.gz"
+MEASURED, TUNING = "measured", "tuning"  # stages
+OWN = ("study", "words", "stage", "contender", "chosen", "works", "spent", "made_with", "config", "marks")
+MADE_WITH = ("dsgd", "commit", "python", "torch", "numpy")
+HOST_FIELDS = ("wall_s", "devices", "threads")  # of a summary, which say nothing of the result
+DIGITS = 7  # of what marks measure; more than float32 holds of a loss
+LONGEST = 2**28  # bytes of a file, uncompressed
+
+Row = dict[str, Any]
+
+
+def rows_of(study: str, words: Sequence[str], logged: Logged, made_with: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Return the lines of a study. words: its command line. made_with: env.json of each run, by its folder."""
+    owners = {id(run): one for one in logged.contenders for run in one.runs}
+    rows = []
+    for stage, runs in ((MEASURED, logged.runs), (TUNING, logged.tuning)):
+        for run in runs:
+            one = owners.get(id(run))
+            env = made_with.get(str(run.folder), {})
+            summary = {key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS}
+            rows.append(
+                {
+                    "study": study,
+                    "words": list(words),
+                    "stage": stage,
+                    "contender": None if one is None else one.name,
+                    "chosen": None if one is None else dict(one.chosen),
+                    "works": None if one is None or one.works is None else list(one.works),
+                    "spent": None if one is None else one.spent,
+                    "made_with": {key: env.get(key) for key in MADE_WITH},
+                    "config": run.config,
+                    **summary,
+                    "marks": _columns(run.metrics if stage == MEASURED else run.metrics[-1:]),
+                }
+            )
+    return rows
+
+
+def logged_of(rows: Sequence[Row]) -> Logged:
+    """Return what the lines of one study say."""
+    measured, tuning, members = [], [], {}
+    for row in rows:
+        run = _run(row)
+        (measured if row["stage"] == MEASURED else tuning).append(run)
+        if row["contender"] is not None:
+            members.setdefault(row["contender"], []).append((row, run))
+    contenders = []
+    for name, pairs in members.items():
+        first, run = pairs[0]
+        works = None if first["works"] is None else tuple(first["works"])
+        runs = [one for _, one in pairs]
+        contenders.append(
+            Contender(name, run.algorithm, run.nodes or 0, runs, first["chosen"] or {}, works, first["spent"] or 0)
+        )
+    return Logged(tuple(measured), tuple(tuning), tuple(contenders))
+
+
+def read(path: Path) -> dict[str, list[Row]]:
+    """Read the lines of a paper's file, by their study; nothing if there is no file.
+
+    Raises ValueError, in one line, for a file that is no such archive, or not a whole one."""
+    if not path.exists():
+        return {}
+    try:
+        with gzip.open(path) as file:
+            content = file.read(LONGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be a whole archive of runs, got: {error}") from error
+    if len(content) > LONGEST:
+        raise ValueError(f"{path} must hold at most {LONGEST} bytes, got more")
+    found: dict[str, list[Row]] = {}
+    for place, line in enumerate(content.splitlines(), start=1):
+        row = json_object(line)
+        if row is None or not _is_row(row):
+            raise ValueError(f"{path} line {place} must be a run of a study, got {line[:60]!r}")
+        found.setdefault(row["study"], []).append(row)
+    return found
+
+
+def write(path: Path, rows: Mapping[str, Iterable[Row]]) -> None:
+    """Write the lines of a paper's studies, in their order, in one step."""
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for of_study in rows.values() for row in of_study)
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as file:
+        file.write(text.encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, packed.getvalue())
+
+
+def _is_row(row: Row) -> bool:
+    kinds = {"study": str, "words": list, "config": dict, "marks": dict}
+    whole = all(isinstance(row.get(key), kind) for key, kind in kinds.items()) and row.get("stage") in (
+        MEASURED,
+        TUNING,
+    )
+    columns = row["marks"].values() if whole else ()
+    return whole and all(isinstance(column, list) for column in columns) and len({len(c) for c in columns}) <= 1
+
+
+def _run(row: Row) -> Run:
+    names, columns = list(row["marks"]), zip(*row["marks"].values(), strict=True)
+    marks = [dict(zip(names, values, strict=True)) for values in columns]
+    summary = {key: value for key, value in row.items() if key not in OWN}
+    return Run(Path(row["study"]), row["config"], marks, summary)
+
+
+def _columns(marks: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return marks as lists, a list for each field."""
+    names = dict.fromkeys(name for mark in marks for name in mark if name not in HOST_FIELDS)
+    return {name: [_rounded(name, mark.get(name)) for mark in marks] for name in names}
+
+
+def _rounded(name: str, value: Any) -> Any:
+    exact = name.endswith("_s") or not isinstance(value, float) or number(value) != value
+    return value if exact else float(f"{value:.{DIGITS}g}")

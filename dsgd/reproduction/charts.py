@@ -1,0 +1,105 @@
+"""Draw the figures of papers: lines in panels, in the axes that the paper has, with the colours of all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
+
+from dsgd.record.reader import Run
+from dsgd.report.curves import median_curve
+from dsgd.report.interval import Estimate
+from dsgd.report.style import add_legend, annotate, label_decades, named_styles, plot_band
+from dsgd.report.style import panels as make_panels
+
+FORMULA = "formula"  # as algorithm of a line: what is expected rather than measured
+REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
+FEW = 8  # positions on a logarithmic axis that are all named
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """One line.
+
+    label: of the legend, the same for the same thing in all panels. algorithm: decides the colour; FORMULA: dotted and
+    grey. points: x, and y with its interval over seeds. variant: decides the line style."""
+
+    label: str
+    algorithm: str
+    points: Sequence[tuple[float, Estimate]]
+    variant: int = 0
+    markers: bool = True
+
+
+@dataclass(frozen=True)
+class ChartPanel:
+    """One pair of axes. x, y: their labels, with units. level: of a line across, as a threshold or target."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[ChartLine]
+    log_x: bool = False
+    log_y: bool = False
+    level: float | None = None
+
+
+def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
+    """Draw panels with one legend. notes: below it."""
+    figure, all_axes = make_panels(len(panels))
+    handles: dict[str, Artist] = {}
+    lines = [line for panel in panels for line in panel.lines if line.algorithm != FORMULA]
+    names = list(dict.fromkeys((line.algorithm, line.label, line.variant) for line in lines))
+    styles = dict(zip(names, named_styles(*zip(*names, strict=True)), strict=True)) if names else {}
+    for axes, panel in zip(all_axes, panels, strict=True):
+        for line in panel.lines:
+            x = [place for place, _ in line.points]
+            if line.algorithm == FORMULA:
+                (handles[line.label],) = axes.plot(x, [y.median for _, y in line.points], **REFERENCE)
+                continue
+            style = styles[line.algorithm, line.label, line.variant]
+            if not line.markers:
+                style = {**style, "marker": ""}
+            ends = ([getattr(y, end) for _, y in line.points] for end in ("median", "low", "high"))
+            handles[line.label] = plot_band(axes, x, *(np.array(values, dtype=float) for values in ends), **style)
+        _dress(axes, panel)
+    return annotate(figure, [], notes, add_legend(figure, handles) if len(handles) > 1 else None)
+
+
+def curve(label: str, runs: Sequence[Run], x: str, y: str, variant: int = 0) -> ChartLine:
+    """Return the median of a field of the marks over seeds against another, with its interval.
+
+    x, y: fields of marks, like `time_s` and `test_loss`. Without marks that have both it has no points."""
+    found = median_curve(runs, x, y)
+    if found is None:
+        return ChartLine(label, runs[0].algorithm, [], variant, markers=False)
+    values = zip(found.x, found.median, found.low, found.high, strict=True)
+    points = [(float(at), Estimate(float(m), float(low), float(high), len(runs))) for at, m, low, high in values]
+    return ChartLine(label, runs[0].algorithm, points, variant, markers=False)
+
+
+def _dress(axes: Axes, panel: ChartPanel) -> None:
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.x)
+    axes.set_ylabel(panel.y)
+    if panel.level is not None:
+        axes.axhline(panel.level, **REFERENCE)
+    if panel.log_y:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        label_decades(axes.yaxis, high / low)
+    if panel.log_x:
+        axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        label_decades(axes.xaxis, high / low)
+        places = sorted({x for line in panel.lines for x, _ in line.points})
+        if len(places) <= FEW:
+            axes.set_xticks(places)
+            axes.xaxis.set_major_formatter(ScalarFormatter())
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_minor_locator(NullLocator())

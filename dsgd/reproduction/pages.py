@@ -1,0 +1,197 @@
+"""Write the pages of the papers: what each claim came to, with its figures, and the table of all claims."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.style import drawing, save
+from dsgd.reproduction import archive
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Chart, Claim, Paper, Study
+from dsgd.reproduction.verdict import Check, Finding, Verdict
+
+OVERVIEW = "README.md"
+MOST_IN_CELL = 2  # checks of a claim in the table of all; its page has the others
+SHOWN = "in virtual time, with gradients of a small network"  # what the small scale shows
+
+INTRODUCTION = f"""# The papers, reproduced
+
+Every claim has a threshold that was fixed before anything was measured ([docs/papers.md](../../docs/papers.md)), and is
+judged by runs that anybody can make again: `make reproduce`. What is shown is shown {SHOWN}:
+the times are those of the published models on the published networks, the gradients are not. Full scale was not run.
+
+PASS: the threshold is met. FAIL: it is not; explained: a second measurement shows why. INCONCLUSIVE: the seeds do not
+decide it."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What there is of a paper. logged: of each study that has runs. findings: by the claims' ids."""
+
+    paper: Paper
+    scale: str
+    logged: dict[str, Logged]
+    rows: dict[str, list[archive.Row]]
+    findings: dict[str, Finding]
+
+    @staticmethod
+    def read(paper: Paper, results: Path, scale: str) -> Results:
+        """Read the archive of a paper, and judge its claims. Raises ValueError for a file that is no archive."""
+        rows = archive.read(results / f"{paper.key}{archive.SUFFIX}")
+        # the runs of a study that has changed since say nothing
+        rows = {
+            study.name: rows[study.name]
+            for study in paper.studies
+            if study.name in rows and all(row["words"] == list(study.at(scale) or ()) for row in rows[study.name])
+        }
+        logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
+        findings = {claim.id: _finding(claim, logged) for claim in paper.claims}
+        return Results(paper, scale, logged, rows, findings)
+
+
+def write_paper(found: Results, results: Path) -> None:
+    """Write the page and the figures of a paper into an existing folder."""
+    paper = found.paper
+    charts = [chart for chart in paper.charts if {*chart.studies} <= found.logged.keys()]
+    for chart in charts:
+        with drawing("double"):
+            save(chart.draw(found.logged), results / _file(paper, chart))
+    parts = [
+        f"# {paper.title}",
+        paper.reference,
+        paper.summary,
+        _table(["claim", "verdict"], [[f"[{c.id}](#{c.id.lower()}): {c.text}", _bold(found, c)] for c in paper.claims]),
+        *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
+        "## Claims",
+        *(_claim(found, claim) for claim in paper.claims),
+        "## Setting",
+        _table(["what", "value", "status"], [[one.what, one.value, one.status] for one in paper.assumptions]),
+        "## Runs",
+        _runs(found),
+    ]
+    (results / f"{paper.key}.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def write_overview(found: Sequence[Results], results: Path) -> str:
+    """Write the table of all claims into an existing folder. Returns the score, in one line."""
+    findings = [finding for one in found for finding in one.findings.values()]
+    score = score_line(findings)
+    parts = [INTRODUCTION, f"**{score}**"]
+    for one in found:
+        lines = [
+            [
+                f"[{claim.id}]({one.paper.key}.md#{claim.id.lower()})",
+                claim.text,
+                measured_line(one.findings[claim.id]),
+                claim.threshold,
+                f"**{one.findings[claim.id].verdict}**",
+            ]
+            for claim in one.paper.claims
+        ]
+        parts.append(f"## [{one.paper.title}]({one.paper.key}.md)")
+        parts.append(_table(["", "claim", "measured", "threshold", "verdict"], lines))
+    (results / OVERVIEW).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return score
+
+
+def score_line(findings: Sequence[Finding]) -> str:
+    """Return how many claims came to what: `32 claims: 20 PASS, 8 FAIL, explained, ...`."""
+    counts = Counter(finding.verdict for finding in findings)
+    return f"{len(findings)} claims: " + "; ".join(
+        f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]
+    )
+
+
+def measured_line(finding: Finding) -> str:
+    """Return what was measured, in a cell of the table of all claims: first what decided against it."""
+    if not finding.checks:
+        return ""
+    ordered = sorted(finding.checks, key=lambda check: check.verdict is Verdict.PASS)
+    if finding.verdict is Verdict.PASS:
+        ordered = list(finding.checks)
+    texts = [f"{check.what}: {shown(check.value)}" for check in ordered[:MOST_IN_CELL]]
+    left = len(ordered) - len(texts)
+    return "; ".join(texts) + (f"; and {left} more" if left else "")
+
+
+def shown(value: Estimate) -> str:
+    """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`."""
+    middle = _number(value.median)
+    return middle if value.low == value.high else f"{middle} [{_number(value.low)}, {_number(value.high)}]"
+
+
+def _finding(claim: Claim, logged: dict[str, Logged]) -> Finding:
+    if missing := [name for name in claim.studies if name not in logged]:
+        return Finding(Verdict.NOT_RUN, reason=f"Runs are missing: {', '.join(missing)}.")
+    return claim.judge(logged)
+
+
+def _claim(found: Results, claim: Claim) -> str:
+    """Return the section of a claim: what it says, what was measured, why."""
+    finding = found.findings[claim.id]
+    commands = [study.command(found.scale) for study in found.paper.studies if study.name in claim.studies]
+    parts = [
+        f"### {claim.id}",
+        f"**{finding.verdict}.** {claim.text} ({claim.source})",
+        f"Passes with: {claim.threshold}",
+        _checks(finding.checks),
+        finding.reason,
+        *(["The second measurement, for the cause:", _checks(finding.explanation)] if finding.explanation else []),
+        *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _checks(checks: Sequence[Check]) -> str:
+    lines = [[check.what, shown(check.value), check.threshold, str(check.verdict)] for check in checks]
+    return _table(["measured", "value", "threshold", "verdict"], lines) if lines else ""
+
+
+def _runs(found: Results) -> str:
+    """Return the table of the studies, with what they were made."""
+    lines = [_study(study, found.rows[study.name]) for study in found.paper.studies if study.name in found.rows]
+    seeds = {len(one.runs) for logged in found.logged.values() for one in logged.contenders}
+    note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
+    table = _table(["study", "runs", "of them for tuning", "made with"], lines) if lines else "None yet."
+    file = f"All of them are in `{found.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
+    return "\n\n".join(part for part in (table, note, file) if part)
+
+
+def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
+    made = {
+        (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
+    }
+    names = sorted(
+        f"dsgd {version} at {(commit or 'no commit')[:12]}, torch {torch}" for version, commit, torch in made
+    )
+    tuning = sum(row["stage"] == archive.TUNING for row in rows)
+    return [study.name, str(len(rows)), str(tuning or ""), "; ".join(names)]
+
+
+def _bold(found: Results, claim: Claim) -> str:
+    return f"**{found.findings[claim.id].verdict}**"
+
+
+def _file(paper: Paper, chart: Chart) -> str:
+    return f"{paper.key}_{chart.name}.png"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    rows = [list(head), ["---"] * len(head), *lines]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows
+    )
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "never" if value > 0 else "-inf"
+    return f"{value:.4g}"

@@ -1,0 +1,118 @@
+"""Describe a paper: the runs that test it, its claims with the thresholds that were fixed before, and its figures."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsgd.reproduction.verdict import Finding
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dsgd.reproduction.logged import Logged
+
+SCALES = ("small", "full")
+STATUSES = ("published", "unconfirmed", "ours")
+
+Evidence = Mapping[str, "Logged"]  # what was logged of each study, by its name
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs of one command line.
+
+    name: unlike those of the paper's other studies. words: its overrides at every scale; small, full: those of one
+    scale, before them; None: it does not exist at that scale. tuned: made by dsgd-compare, else by dsgd-run -m."""
+
+    name: str
+    words: tuple[str, ...]
+    small: tuple[str, ...] | None = ()
+    full: tuple[str, ...] | None = None
+    tuned: bool = False
+
+    def at(self, scale: str) -> tuple[str, ...] | None:
+        """Return the overrides at a scale; None if the study does not exist there."""
+        own = self.small if scale == "small" else self.full
+        return None if own is None else (*own, *self.words)
+
+    def command(self, scale: str) -> str:
+        """Return what a user would type for these runs."""
+        return shlex.join(["dsgd-compare" if self.tuned else "dsgd-run", *([] if self.tuned else ["-m"])]) + "".join(
+            f" {_quoted(word)}" for word in self.at(scale) or ()
+        )
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A setting of the paper as it is used here. status: one of STATUSES, whether the paper has it."""
+
+    what: str
+    value: str
+    status: str
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {self.status!r}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence that can be wrong.
+
+    id: like J1. text: what the paper says. source: who says it. threshold: with what measurement it passes, fixed
+    before anything was measured. studies: by whose runs it is judged; none: by numbers that need no run."""
+
+    id: str
+    text: str
+    source: str
+    threshold: str
+    studies: tuple[str, ...]
+    judge: Callable[[Evidence], Finding]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure. name: of its file. caption: what one sees. studies: whose runs it shows."""
+
+    name: str
+    caption: str
+    studies: tuple[str, ...]
+    draw: Callable[[Evidence], Figure]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper. key: name of its file and its pages. order: of its page among the others. summary: what it is about, and
+    what of it can be shown here, in a few sentences."""
+
+    key: str
+    order: int
+    title: str
+    reference: str
+    summary: str
+    assumptions: tuple[Assumption, ...]
+    studies: tuple[Study, ...]
+    claims: tuple[Claim, ...]
+    charts: tuple[Chart, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [study.name for study in self.studies]
+        if len({*names}) < len(names):
+            raise ValueError(f"{self.key}: studies must have names that differ, got {', '.join(names)}")
+        for user in (*self.claims, *self.charts):
+            if unknown := {*user.studies} - {*names}:
+                raise ValueError(f"{self.key}: {user} names studies that there are not: {', '.join(unknown)}")
+
+    def studies_of(self, claims: tuple[str, ...] = ()) -> list[Study]:
+        """Return the studies that these claims need, by their ids; all studies without any."""
+        needed = {name for claim in self.claims if claim.id in claims for name in claim.studies}
+        return [study for study in self.studies if not claims or study.name in needed]
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a shell where it needs that, the value alone."""
+    key, equals, value = word.partition("=")
+    return f"{key}{equals}{shlex.quote(value)}" if equals else shlex.quote(word)
