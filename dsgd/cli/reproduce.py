@@ -39,9 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check(typed, slurm)
         results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
         check_writable(results, "--results")
+        for paper in papers():  # a broken archive is found before anything runs
+            archive.read(archive.path_of(paper.key, results))
         if not typed.redraw:
             place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
             _run(chosen, claims, place, results, typed.scale, typed.anew, interruption)
+        results.mkdir(parents=True, exist_ok=True)
         _draw(chosen, results, typed.scale)
 
     return ended("dsgd-reproduce", work)
@@ -111,7 +114,7 @@ def _run(
     can be run has been, if runs failed or are with SLURM."""
     unfinished = []
     for paper in chosen:
-        path = results / f"{paper.key}{archive.SUFFIX}"
+        path = archive.path_of(paper.key, results)
         rows = archive.read(path)
         for study in paper.studies_of(claims):
             words = study.at(scale)

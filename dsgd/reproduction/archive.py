@@ -33,6 +33,11 @@ LONGEST = 2**28  # bytes of a file, uncompressed
 Row = dict[str, Any]
 
 
+def path_of(paper: str, results: Path) -> Path:
+    """Return the file of a paper, by its key."""
+    return results / f"{paper}{SUFFIX}"
+
+
 def rows_of(study: str, words: Sequence[str], logged: Logged, made_with: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """Return the lines of a study. words: its command line. made_with: env.json of each run, by its folder."""
     owners = {id(run): one for one in logged.contenders for run in one.runs}
@@ -90,6 +95,8 @@ def read(path: Path) -> dict[str, list[Row]]:
             content = file.read(LONGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a whole archive of runs, got: {error}") from error
+    if not content:
+        raise ValueError(f"{path} must be a whole archive of runs, got an empty one")
     if len(content) > LONGEST:
         raise ValueError(f"{path} must hold at most {LONGEST} bytes, got more")
     found: dict[str, list[Row]] = {}
@@ -125,7 +132,14 @@ def _run(row: Row) -> Run:
     names, columns = list(row["marks"]), zip(*row["marks"].values(), strict=True)
     marks = [dict(zip(names, values, strict=True)) for values in columns]
     summary = {key: value for key, value in row.items() if key not in OWN}
-    return Run(Path(row["study"]), row["config"], marks, summary)
+    return Run(Path(row["study"]), _numbered(row["config"]), marks, summary)
+
+
+def _numbered(value: Any) -> Any:
+    """Return a configuration with the integers that JSON has made texts, keys like those of `cluster.slow_nodes`."""
+    if not isinstance(value, dict):
+        return value
+    return {int(key) if key.isdecimal() else key: _numbered(inner) for key, inner in value.items()}
 
 
 def _columns(marks: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -42,7 +42,7 @@ class Results:
     @staticmethod
     def read(paper: Paper, results: Path, scale: str) -> Results:
         """Read the archive of a paper, and judge its claims. Raises ValueError for a file that is no archive."""
-        rows = archive.read(results / f"{paper.key}{archive.SUFFIX}")
+        rows = archive.read(archive.path_of(paper.key, results))
         # the runs of a study that has changed since say nothing
         rows = {
             study.name: rows[study.name]
