@@ -121,6 +121,9 @@ def _run(
             if words is None or (not anew and _is_there(rows.get(study.name, []), words)):
                 continue
             print(f"{paper.key}: {study.command(scale)}", file=sys.stderr, flush=True)
+            if study.by is not None:
+                print(f"{paper.key}: {study.name} is left to you, see docs/papers.md", file=sys.stderr)
+                continue
             here = Place(place.folder / paper.key, place.at_once, place.on, place.slurm)
             try:
                 rows[study.name] = run_study(study, words, here, interruption)

@@ -25,13 +25,15 @@ class Study:
     """The runs of one command line.
 
     name: unlike those of the paper's other studies. words: its overrides at every scale; small, full: those of one
-    scale, before them; None: it does not exist at that scale. tuned: made by dsgd-compare, else by dsgd-run -m."""
+    scale, before them; None: it does not exist at that scale. tuned: made by dsgd-compare, else by dsgd-run -m. by: a
+    program that makes its runs instead, which dsgd-reproduce leaves to its user."""
 
     name: str
     words: tuple[str, ...]
     small: tuple[str, ...] | None = ()
     full: tuple[str, ...] | None = None
     tuned: bool = False
+    by: str | None = None
 
     def at(self, scale: str) -> tuple[str, ...] | None:
         """Return the overrides at a scale; None if the study does not exist there."""
@@ -40,9 +42,8 @@ class Study:
 
     def command(self, scale: str) -> str:
         """Return what a user would type for these runs."""
-        return shlex.join(["dsgd-compare" if self.tuned else "dsgd-run", *([] if self.tuned else ["-m"])]) + "".join(
-            f" {_quoted(word)}" for word in self.at(scale) or ()
-        )
+        program = self.by or ("dsgd-compare" if self.tuned else "dsgd-run -m")
+        return " ".join([program, *map(_quoted, self.at(scale) or ())])
 
 
 @dataclass(frozen=True)

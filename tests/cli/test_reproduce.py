@@ -1,4 +1,4 @@
-"""dsgd-reproduce as users type it: what is missing is run, pages are drawn from the logged runs, a kill loses nothing."""
+"""dsgd-reproduce as users type it: what is missing is run, pages follow from the logged runs, a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from dsgd.cli import reproduce
 from dsgd.cli.reproduce import main
@@ -29,7 +30,7 @@ def sooner(found: Evidence) -> Finding:
     return judged([at_least("contenders", len(found["contest"].contenders), 2)])
 
 
-def drawn(found: Evidence) -> object:
+def drawn(found: Evidence) -> Figure:
     points = [(float(run.nodes or 0), exactly(run.final("time_s"))) for run in found["steps"].runs]
     return chart([ChartPanel("", "nodes", "time (virtual s)", [ChartLine("sync", "sync", points)])])
 

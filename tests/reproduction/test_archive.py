@@ -6,6 +6,7 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -80,7 +81,7 @@ def test_what_was_read_is_written_unchanged(tmp_path: Path) -> None:
 
 def test_pandas_reads_it_in_one_line(tmp_path: Path) -> None:
     written(tmp_path / "x.jsonl.gz", grid())
-    frame = pandas.read_json(tmp_path / "x.jsonl.gz", lines=True)
+    frame: Any = pandas.read_json(tmp_path / "x.jsonl.gz", lines=True)
     assert list(frame["algo"]) == ["sync", "gossip"]
     assert frame["marks"][0]["time_s"] == pytest.approx([0.0, 1 / 3])
     assert frame["config"][1]["optimizer"]["lr"] == 0.2
