@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from dsgd.engine import buckets
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker import compute
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.sim.simulation import build_problem
@@ -250,7 +250,7 @@ def joined(folder: Path, rank: int, nodes: int, timeout_s: float) -> Iterator[Gr
 def work(folder: Path, rank: int, nodes: int) -> None:
     signal.alarm(GUARD_S)
     torch.set_num_threads(1)
-    compute.MAX_BUCKET_BYTES = 1  # every parameter is a bucket
+    buckets.MOST_BYTES = 1  # every parameter is a bucket
     with (folder / str(rank)).open("w", buffering=1) as held:
         with joined(folder / "first", rank, nodes, GUARD_S) as groups:
             for check in CHECKS:

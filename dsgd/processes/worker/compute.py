@@ -19,14 +19,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dsgd.engine.buckets import bucket_bytes
 from dsgd.engine.divergence import Diverged, is_beyond
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.batches import Batch, Batches
 from dsgd.processes.worker.collectives import Groups, finish
-
-# a third of the vector, within limits: small buckets have more overhead, large ones less overlap
-BUCKETS, MIN_BUCKET_BYTES, MAX_BUCKET_BYTES = 3, 256 << 10, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,14 @@ class GradientBucket:
     parameters: range
 
 
-def make_buckets(problem: Problem, bucket_bytes: int) -> list[GradientBucket]:
+def make_buckets(problem: Problem, least_bytes: int) -> list[GradientBucket]:
     """Cut [d] into buckets of whole parameters, in the order of communication: the first one ends at d. Each is the
-    smallest of at least bucket_bytes; the last one, at 0, may be smaller."""
+    smallest of at least least_bytes; the last one, at 0, may be smaller."""
     buckets: list[GradientBucket] = []
     end, after = problem.dimension, len(problem.parameters)
     for place in reversed(range(after)):
         begin = problem.parameters[place].start
-        if place == 0 or (end - begin) * problem.start.itemsize >= bucket_bytes:
+        if place == 0 or (end - begin) * problem.start.itemsize >= least_bytes:
             buckets.append(GradientBucket(begin, end, range(place, after)))
             end, after = begin, place
     return buckets
@@ -171,8 +169,7 @@ class Compute:
         self.spans: list[tuple[float, float]] | None = [] if trace else None
         self._problem = problem
         self._groups = groups
-        bucket_bytes = max(MIN_BUCKET_BYTES, problem.start.nbytes // BUCKETS)
-        self._buckets = make_buckets(problem, min(MAX_BUCKET_BYTES, bucket_bytes))
+        self._buckets = make_buckets(problem, bucket_bytes(problem.start.nbytes))
         self._replicas = replicate(problem, devices, self._buckets)
         self._batches = Batches(problem.data, problem.dtype, devices)
         self._prefetches = devices[0].type != "cpu"  # on a CPU it would only compete with the computation
