@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-COLLECTIVES = ("best", "ring", "halving_doubling", "tree")
+BEST_OF = ("ring", "halving_doubling", "tree")
+COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "star")
 LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
 MOST_BYTES = 1e15  # of a vector
 LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
@@ -32,7 +33,7 @@ class Cluster:
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
-    collective: str = "best"  # the all-reduce: best (of the three) | ring | halving_doubling | tree
+    collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
@@ -57,6 +58,10 @@ class Cluster:
             raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        if self.collective == "star" and self.servers_colocated:
+            raise ValueError(
+                "servers_colocated must be false with collective=star, whose centre has its own port, got true"
+            )
         if self.jitter_distribution not in DISTRIBUTIONS:
             raise ValueError(f"jitter_distribution must be gamma or lognormal, got {self.jitter_distribution!r}")
         for stall in map(Stall.of, self.stalls):

@@ -8,9 +8,10 @@ Also known as data-parallel SGD. It is exactly SGD with the batch of all workers
         g   = mean over all workers j of g_j       g_i  stochastic gradient of worker i, [d]
         x   = x - lr g                             lr   learning rate
 
-Time of a step, with t_i the gradient times, the last two thirds of each the backward pass, and T the all-reduce:
-    overlap=false:  max_i t_i + T
-    overlap=true:   max(max_i t_i, max_i t_i / 3 + T), the communication hides behind the backward pass
+Time of a step, with t the longest gradient time, two thirds of it the backward pass, and T(N) that of an all-reduce:
+    overlap=false:  t + T(N)
+    overlap=true:   max(t + T(N/c), t/3 + 2t/(3c) + c T(N/c)): communication hides behind the backward pass; the
+                    gradient is reduced in c buckets, one after the other, each when all workers have finished it
 
 Differences from the papers: no backup workers. step() may add momentum, in a buffer that is the same everywhere.
 Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody.

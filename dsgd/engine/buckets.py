@@ -1,4 +1,4 @@
-"""Into how many buckets a gradient is cut, each of which is all-reduced as soon as the backward pass has finished it."""
+"""Into how many buckets a gradient is cut, each all-reduced as soon as the backward pass has finished it."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.engine.buckets import bucket_count
 from dsgd.engine.divergence import is_beyond, limit_of_batch
 from dsgd.engine.rules import StepRules
 from dsgd.engine.shard import Shard
@@ -18,7 +19,7 @@ from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.rows import repeat_as_rows
 from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem
-from dsgd.sim.collectives import all_reduce_s, bytes_of_node
+from dsgd.sim.all_reduce import AllReduces
 from dsgd.sim.compute import Processor
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
@@ -28,8 +29,6 @@ from dsgd.streams import stream
 from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
 
 T = TypeVar("T")
-
-FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can hide behind the other two thirds
 
 
 class Machine:
@@ -50,14 +49,11 @@ class Machine:
         self._free_running_budget = math.inf if total is None else total  # in samples
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
-        ports = p if cluster.servers_colocated else p + k
+        ports = (p if cluster.servers_colocated else p + k) + (cluster.collective == "star")
         rates = [cluster.bytes_per_s(node, p) for node in range(ports)]
         self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
         self.network = Network(self.loop, rates, cluster.latency_s, cluster.chunks_per_message)
         self.network.spans = [] if experiment.trace else None
-        self.all_reduce = all_reduce_s(cluster.collective, p, self.message_bytes, cluster.latency_s, min(rates[:p]))
-        self._all_reduce_bytes = [bytes_of_node(self.all_reduce[1], p, rank, self.message_bytes) for rank in range(p)]
-        self._all_reduce_free_s = 0.0
 
         self.diverged = False  # by the loss of a mini-batch
         self.timing_only = experiment.gradients == "none"
@@ -74,7 +70,9 @@ class Machine:
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
-        self._all_reduces: dict[int, PendingAllReduce] = {}  # by sequence number
+        self.all_reduces = AllReduces(
+            cluster, p, self.message_bytes, self.loop, self.network, centre=ports - 1, reduced=self._reduced
+        )
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
@@ -173,34 +171,13 @@ class Machine:
     # Collectives
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
-        now = self.loop.now
         gradient, end = self._begin_gradient(task.owner, request.at)
-        self._enter_all_reduce(task, gradient, now + FORWARD * (end - now), end)
+        self.all_reduces.enter(task, gradient, self.loop.now, end, bucket_count(self.message_bytes))
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        self._enter_all_reduce(task, request.vector, self.loop.now, self.loop.now)
-
-    def _enter_all_reduce(
-        self, task: Task[Any], contribution: Tensor | PendingGradient, begin_s: float, end_s: float
-    ) -> None:
-        """Enter the worker's next all-reduce, which can begin at begin_s and end at end_s, at the earliest. When
-        everybody has entered, it runs, after the one before it."""
-        node = task.owner
-        all_reduce = self._all_reduces.get(node.collectives)
-        if all_reduce is None:
-            all_reduce = self._all_reduces[node.collectives] = PendingAllReduce(len(self.nodes))
-        node.collectives += 1
-        if not all_reduce.enter(task, node.worker, contribution, begin_s, end_s):
-            return
-        duration, _ = self.all_reduce
-        begin = max(all_reduce.begin_s, self._all_reduce_free_s)
-        self._all_reduce_free_s = begin + duration
-        for rank, size in enumerate(self._all_reduce_bytes):
-            self.network.count(rank, size, begin, begin + duration)
-        self.loop.at(max(all_reduce.end_s, begin + duration), self._reduced, all_reduce)
+        self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now)
 
     def _reduced(self, all_reduce: PendingAllReduce) -> None:
-        del self._all_reduces[min(self._all_reduces)]  # they end in the order in which they began
         vectors = []
         for node, contribution in zip(self.nodes, all_reduce.contributions, strict=True):
             if isinstance(contribution, PendingGradient):

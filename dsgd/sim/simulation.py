@@ -184,14 +184,16 @@ class Simulation:
             classes=self.problem.data.classes,
             dimension=self.problem.dimension,
             message_bytes=machine.message_bytes,
-            collective=machine.all_reduce[1],
+            collective=machine.all_reduces.taken,
         )
 
     def trace_rows(self) -> list[TraceRow]:
-        """Return the timelines of all workers and servers, if the experiment asks for a trace."""
+        """Return the timelines of all ports, if the experiment asks for a trace."""
         machine = self.machine
-        p = len(machine.nodes)
-        rows = [TraceRow(f"worker {i}" if i < p else f"server {i - p}", [], []) for i in range(p + len(machine.shards))]
+        p, k = len(machine.nodes), len(machine.shards)
+        names = [*(f"worker {i}" for i in range(p)), *(f"server {s}" for s in range(k))]
+        names += ["centre"] * (self.experiment.cluster.collective == "star")
+        rows = [TraceRow(name, [], []) for name in names]
         for node, begin, end in machine.compute_spans or []:
             rows[node].computing.append((begin, end))
         for node, begin, end in machine.network.spans or []:

@@ -99,6 +99,8 @@ CASES = [
     ("optimizer=adamw algo=downpour", "optimizer must be sgd with algo=downpour", "got adamw"),
     ("optimizer.nesterov=true", "optimizer.nesterov must be false", "got true"),
     ("cluster.bandwidth=0", "cluster.bandwidth must be >= 1 bit/s, got 0"),
+    ("cluster.collective=hub", "cluster.collective must be one of best, ring", "recursive_doubling, star, got 'hub'"),
+    ("cluster.collective=star cluster.servers_colocated=true", "cluster.servers_colocated must be false", "got true"),
     ("cluster.latency_s=nan", "cluster.latency_s must be in [0, 1e+09], got nan"),
     ("cluster.slow_nodes={8: 2.0}", "cluster.slow_nodes must name nodes in 0..7 (nodes=8), got 8"),
     ("cluster.slow_nodes={3: -1}", "cluster.slow_nodes must give a factor in [1e-06, 1e+06], got -1.0 for node 3"),

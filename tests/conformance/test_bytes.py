@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 
 import pytest
 
-from dsgd.cluster import Cluster
+from dsgd.cluster import COLLECTIVES, Cluster
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm
 from tests.support.cases import ALGORITHMS, CASES, described, prepared
@@ -84,20 +84,28 @@ def test_a_worker_sends_what_its_paper_says(case: tuple[str, ...]) -> None:
     assert summary["bytes_sent_max_node"] == pytest.approx(max(counted), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("collective", "total"), [("ring", 2 * (P - 1)), ("halving_doubling", 2 * (P - 1)), ("tree", 2 * (P - 1))]
-)
-@pytest.mark.parametrize("nodes", [P, 6])
-def test_every_collective_moves_as_much_in_all(collective: str, total: float, nodes: int) -> None:
-    """2 (p - 1) N a step: evenly, or in a tree N up and N down each of its p - 1 edges."""
+# Messages of N bytes that each node sends in an all-reduce of 8 and of 6 nodes, which are 4 and 2 surplus ones. In a
+# tree a node sends its vector up, and the sum to each child. The last one of a star is its centre.
+OF_COLLECTIVES: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+    "ring": ([14 / 8] * 8, [10 / 6] * 6),
+    "halving_doubling": ([14 / 8] * 8, [2.5, 2.5, 1.5, 1.5, 1, 1]),
+    "recursive_doubling": ([3] * 8, [3, 3, 2, 2, 1, 1]),
+    "tree": ([3, 1, 2, 1, 3, 1, 2, 1], [3, 1, 2, 1, 2, 1]),
+    "star": ([1] * 8 + [8], [1] * 6 + [6]),
+}
+
+
+@pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"best"}))
+@pytest.mark.parametrize("algo", ["sync", "delayfree"])
+def test_a_node_sends_what_its_collective_says(collective: str, algo: str) -> None:
     cluster = dataclasses.replace(IDEAL, collective=collective)
-    counted = sent(("sync",), 5, nodes, cluster).machine.network.bytes_sent
-    assert sum(counted) == pytest.approx(5 * 2 * (nodes - 1) * N, rel=1e-12)
-    if collective != "tree":
-        assert counted == pytest.approx([sum(counted) / nodes] * nodes, rel=1e-12)
-    else:
-        assert counted[0] == max(counted) == 5 * 3 * N  # the root: one to each of ceil(log2 p) children
-        assert counted[nodes - 1] == 5 * N  # a leaf: its own, up
+    for nodes, expected in zip((8, 6), OF_COLLECTIVES[collective], strict=True):
+        simulation = sent((algo,), 8, nodes, cluster)
+        all_reduces = 8 if algo == "sync" else 1
+        counted = simulation.machine.network.bytes_sent
+        assert counted == pytest.approx([all_reduces * N * each for each in expected], rel=1e-12)
+        assert simulation.summary()["bytes_sent_max_node"] == pytest.approx(max(counted), abs=1)
+        assert simulation.summary()["collective"] == collective
 
 
 def test_the_hub_of_a_star_sends_for_all() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from math import ceil, log2
+from math import ceil, floor, log2
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,9 @@ from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster
+from dsgd.cluster import COLLECTIVES, Cluster
+from dsgd.engine.buckets import bucket_count
+from dsgd.experiment import Budget
 from dsgd.topology import (
     Complete,
     Exponential,
@@ -55,15 +57,32 @@ def parameters(cluster: Cluster) -> tuple[float, float, float]:
     return cluster.gradient_s, cluster.latency_s, cluster.message_bytes * 8 / cluster.bandwidth
 
 
+def buckets_of(cluster: Cluster) -> int:
+    assert cluster.message_bytes is not None
+    return bucket_count(cluster.message_bytes)
+
+
 def all_reduce(collective: str, p: int, a: float, n: float) -> float:
     """n: N / B."""
-    rounds = ceil(log2(p))
+    if p == 1:
+        return 0.0
+    rounds, whole = floor(log2(p)), 2 ** floor(log2(p))
+    surplus = 2 * (a + n) if p > whole else 0.0
     times = {
         "ring": 2 * (p - 1) * (a + n / p),
-        "halving_doubling": 2 * rounds * a + 2 * (p - 1) / p * n,
-        "tree": 2 * rounds * (a + n),
+        "halving_doubling": 2 * rounds * a + 2 * (whole - 1) / whole * n + surplus,
+        "tree": 2 * ceil(log2(p)) * (a + n),
     }
-    return min(times.values()) if collective == "best" else times[collective]
+    if collective == "best":
+        return min(times.values())
+    return (times | {"recursive_doubling": rounds * (a + n) + surplus, "star": 2 * a + 2 * p * n})[collective]
+
+
+def overlapped(collective: str, p: int, t: float, a: float, n: float, buckets: int) -> float:
+    """max(t + T_c, t / 3 + 2 t / (3 c) + c T_c): the backward pass is the last two thirds of a gradient, and of c
+    buckets each is reduced in T_c when it is ready, after the one before it."""
+    part = all_reduce(collective, p, a, n / buckets)
+    return max(t + part, t / 3 + 2 * t / (3 * buckets) + buckets * part)
 
 
 def cycle(nodes: int) -> Topology:
@@ -71,7 +90,7 @@ def cycle(nodes: int) -> Topology:
     return Topology("cycle", nodes, (tuple({i: 0.5, (i + 1) % nodes: 0.5} for i in range(nodes)),))
 
 
-@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "tree", "best"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @few
 @given(cluster=clusters(), p=several_nodes, steps=step_counts)
 def test_sync_without_overlap_takes_gradient_plus_all_reduce(
@@ -82,17 +101,36 @@ def test_sync_without_overlap_takes_gradient_plus_all_reduce(
     close(timed(Sync(overlap=False), cluster, p, steps).time_s, steps * (t + all_reduce(collective, p, a, n)))
 
 
-@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "tree", "best"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @few
 @given(cluster=clusters(), p=several_nodes, steps=step_counts)
 def test_sync_with_overlap_hides_the_all_reduce_behind_the_backward_pass(
     close: Close, collective: str, cluster: Cluster, p: int, steps: int
 ) -> None:
-    """max(t, t / 3 + T): the backward pass is the last two thirds of a gradient."""
+    """In as many buckets as real workers make of a gradient of N bytes."""
     t, a, n = parameters(cluster)
     cluster = dataclasses.replace(cluster, collective=collective)
-    expected = steps * max(t, t / 3 + all_reduce(collective, p, a, n))
+    expected = steps * overlapped(collective, p, t, a, n, buckets_of(cluster))
     close(timed(Sync(overlap=True), cluster, p, steps).time_s, expected)
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, steps=step_counts)
+def test_a_gradient_in_one_bucket_is_reduced_after_the_backward_pass(
+    close: Close, cluster: Cluster, p: int, steps: int
+) -> None:
+    small = dataclasses.replace(cluster, message_bytes=256 << 10)
+    with_overlap, without = (timed(Sync(overlap), small, p, steps).time_s for overlap in (True, False))
+    close(with_overlap, without)
+
+
+def test_a_gradient_in_very_many_buckets_hides_all_but_the_forward_pass() -> None:
+    """max(t, t / 3 + T), on a network without latency."""
+    n = 1e12  # bytes, in about 60,000 buckets
+    for reduce in (0.05, 0.2):
+        cluster = Cluster(0.1, 8 * n * 2 * 7 / 8 / reduce, 0.0, message_bytes=n, collective="ring")
+        expected = 5 * max(0.1, 0.1 / 3 + reduce)
+        assert timed(Sync(), cluster, 8, 5).time_s == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -103,14 +141,49 @@ def test_sync_waits_for_the_slowest(close: Close, overlap: bool, cluster: Cluste
     t, a, n = parameters(cluster)
     p, slowest = len(factors), t * max(factors)
     cluster = dataclasses.replace(cluster, slow_nodes=dict(enumerate(factors)))
-    reduce = all_reduce("best", p, a, n)
-    expected = max(slowest, slowest / 3 + reduce) if overlap else slowest + reduce
+    without = slowest + all_reduce("best", p, a, n)
+    expected = overlapped("best", p, slowest, a, n, buckets_of(cluster)) if overlap else without
     close(timed(Sync(overlap=overlap), cluster, p, 4).time_s, 4 * expected)
+
+
+class Delayed(Algorithm):
+    """One all-reduce with overlap, which worker i begins i gradients late, behind one that it begins at once."""
+
+    async def train(self, worker: Worker) -> None:
+        first = worker.start(worker.all_reduce_mean(worker.x.clone()))
+        for _ in range(worker.rank):
+            await worker.gradient()
+        worker.step(await worker.mean_gradient())
+        await first
+
+
+@few
+@given(cluster=clusters(), factors=st.lists(st.floats(0.2, 8), min_size=2, max_size=6))
+def test_each_bucket_is_reduced_when_it_is_ready_everywhere_and_those_before_it_are_done(
+    close: Close, cluster: Cluster, factors: list[float]
+) -> None:
+    """Whoever begins when and however long a gradient takes: bucket by bucket."""
+    t, a, n = parameters(cluster)
+    p, c = len(factors), buckets_of(cluster)
+    cluster = dataclasses.replace(cluster, slow_nodes=dict(enumerate(factors)))
+    part, free = all_reduce("best", p, a, n / c), all_reduce("best", p, a, n)
+    for bucket in range(1, c + 1):
+        share = 1 / 3 + 2 / 3 * bucket / c
+        free = max(free, *(t * f * (i + share) for i, f in enumerate(factors))) + part
+    close(timed(Delayed(), cluster, p, budget=Budget(steps=1)).time_s, free)
 
 
 def test_an_all_reduce_runs_at_the_pace_of_the_slowest_port(close: Close) -> None:
     cluster = Cluster(0.01, 1e9, 1e-4, message_bytes=1e6, node_bandwidth={2: 1e8}, collective="ring")
     close(timed(Sync(overlap=False), cluster, 4, 5).time_s, 5 * (0.01 + all_reduce("ring", 4, 1e-4, 0.08)))
+
+
+def test_the_centre_of_a_star_has_a_port_of_its_own(close: Close) -> None:
+    """2 a + 2 p N / B at its rate, but no less than a worker needs for its own vector."""
+    plain = Cluster(0.01, 1e9, 1e-4, message_bytes=1e6, collective="star")
+    for server_bandwidth, way in ((1e8, 4 * 0.08), (1e11, 0.008)):
+        cluster = dataclasses.replace(plain, server_bandwidth=server_bandwidth)
+        close(timed(Sync(overlap=False), cluster, 4, 5).time_s, 5 * (0.01 + 2e-4 + 2 * way))
 
 
 DEGREES: list[tuple[TopologyConfig, int, int]] = [

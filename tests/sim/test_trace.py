@@ -87,6 +87,15 @@ def test_a_span_is_what_it_says(tmp_path: Path) -> None:
         assert [total[kind] for kind in ("compute", "communication", "waiting")] == pytest.approx(expected, abs=1e-9)
 
 
+def test_the_centre_of_a_star_has_a_row() -> None:
+    cluster = Cluster(0.01, 1e9, 0.0, message_bytes=1e6, collective="star")
+    _, simulation = run(("sync", "algo.overlap=false"), cluster=cluster)
+    rows = simulation.trace_rows()
+    assert [row.name for row in rows] == [*(f"worker {i}" for i in range(4)), "centre"]
+    assert sum(end - begin for begin, end in rows[-1].communicating) == pytest.approx(12 * 2 * 4 * 0.008, rel=1e-9)
+    assert rows[-1].computing == []
+
+
 @pytest.mark.parametrize("case", CASES, ids=described)
 def test_a_trace_changes_nothing_else(case: tuple[str, ...]) -> None:
     marks, with_trace = run(case)
