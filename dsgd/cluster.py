@@ -13,7 +13,8 @@ LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
 MOST_BYTES = 1e15  # of a vector
 LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
-DISTRIBUTIONS = ("gamma", "lognormal")
+DISTRIBUTIONS = ("gamma", "lognormal", "normal")
+MOST_NORMAL_JITTER = 1 / 3  # zero is three deviations from the mean: what is cut off there hardly shows
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Cluster:
     chunks_per_message: int = 1  # at a port; 1: first come, first served; 4: shared, about as TCP does
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
-    jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal
+    jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal | normal, without what is below 0
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
     collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
@@ -63,7 +64,10 @@ class Cluster:
                 "servers_colocated must be false with collective=star, whose centre has its own port, got true"
             )
         if self.jitter_distribution not in DISTRIBUTIONS:
-            raise ValueError(f"jitter_distribution must be gamma or lognormal, got {self.jitter_distribution!r}")
+            known = ", ".join(DISTRIBUTIONS)
+            raise ValueError(f"jitter_distribution must be one of {known}, got {self.jitter_distribution!r}")
+        if self.jitter_distribution == "normal" and self.jitter > MOST_NORMAL_JITTER:
+            raise ValueError(f"jitter must be <= 1/3 with jitter_distribution=normal, got {self.jitter}")
         for stall in map(Stall.of, self.stalls):
             least_s = self.longest_s / MOST_STALLS
             if stall.every_s is not None and stall.every_s < least_s:

@@ -19,7 +19,7 @@ class Processor:
         self.mean_s = cluster.gradient_s * (cluster.slow_nodes or {}).get(node, 1.0)
         self._receive_overhead_s = cluster.receive_overhead_s
         self._cv = cluster.jitter
-        self._lognormal = cluster.jitter_distribution == "lognormal"
+        self._distribution = cluster.jitter_distribution
         self._rng = stream("jitter", seed, node)
         stalls = [Stall.of(entry) for entry in cluster.stalls]
         self._pauses = [
@@ -45,12 +45,17 @@ class Processor:
         return now_s + left_s
 
     def _factor(self) -> float:
-        """Draw a factor with mean 1 and standard deviation `jitter`."""
+        """Draw a factor with mean 1 and standard deviation `jitter`. A normal one that is not above 0 is drawn again:
+        one in 741 with the largest jitter, by which the mean is 0.15 % more than 1 and the deviation 0.7 % less."""
         if self._cv == 0:
             return 1.0
-        if self._lognormal:
+        if self._distribution == "lognormal":
             variance = math.log1p(self._cv**2)
             return self._rng.lognormal(-variance / 2, math.sqrt(variance))
+        if self._distribution == "normal":
+            while (factor := self._rng.normal(1.0, self._cv)) <= 0:
+                pass
+            return factor
         shape = self._cv**-2
         return self._rng.gamma(shape, 1 / shape)
 

@@ -99,6 +99,11 @@ CASES = [
     ("optimizer=adamw algo=downpour", "optimizer must be sgd with algo=downpour", "got adamw"),
     ("optimizer.nesterov=true", "optimizer.nesterov must be false", "got true"),
     ("cluster.bandwidth=0", "cluster.bandwidth must be >= 1 bit/s, got 0"),
+    ("cluster.jitter_distribution=pareto", "cluster.jitter_distribution must be one of gamma, lognormal, normal, got"),
+    (
+        "cluster.jitter_distribution=normal cluster.jitter=0.5",
+        "cluster.jitter must be <= 1/3 with jitter_distribution=normal, got 0.5",
+    ),
     ("cluster.collective=hub", "cluster.collective must be one of best, ring", "recursive_doubling, star, got 'hub'"),
     ("cluster.collective=star cluster.servers_colocated=true", "cluster.servers_colocated must be false", "got true"),
     ("cluster.latency_s=nan", "cluster.latency_s must be in [0, 1e+09], got nan"),
