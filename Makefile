@@ -5,7 +5,7 @@ READY := .venv/ready
 ALGORITHMS := sync,easgd,downpour,gossip,dpsgd,delayfree
 DEMO ?=
 
-.PHONY: demo test test-long lint bench figures clean
+.PHONY: demo test test-long lint bench figures papers reproduce clean
 
 demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
@@ -33,6 +33,13 @@ figures: $(READY)  ## the committed comparisons, made again: results/compare, an
 	rm -rf outputs/figures
 	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) seed=0,1,2 hydra.sweep.dir=outputs/figures
 	$(BIN)/dsgd-plot outputs/figures --out results/slow_network
+
+papers: $(READY)  ## the papers' pages and figures, drawn again from the logged runs: results/papers
+	$(BIN)/dsgd-reproduce --redraw
+
+reproduce: $(READY)  ## every run of the papers' claims, anew, then their pages
+	rm -rf outputs/papers/small
+	$(BIN)/dsgd-reproduce --anew
 
 clean:  ## what this Makefile made; never results/
 	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures

@@ -1,0 +1,66 @@
+"""A sample of the logged runs, made again: times, bytes and counts are equal, losses as near as float allows."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dsgd.record.reader import Run, find_runs
+from dsgd.reproduction import archive
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "papers"
+OF_EACH = 3  # runs of each paper
+MOST_WORK = 3e5  # samples of a run with gradients: seconds
+EQUAL = ("status", "clock", "time_s", "samples", "steps", "bytes_sent_total", "bytes_sent_max_node", "staleness_max")
+NEAR = {"fp64": 1e-9, "fp32": 0.05}  # relative: 32 bits differ between processors, and training makes more of it
+PROGRAM = """
+import sys
+import yaml
+from pathlib import Path
+from dsgd.run.execute import execute
+from dsgd.run.plan import plan_run
+values = yaml.safe_load(sys.stdin)
+print(execute(plan_run(values, []), Path(sys.argv[1])))
+"""
+
+
+def sample() -> list[tuple[str, Run]]:
+    """Return runs of each archive, the same ones as long as the archive is the same."""
+    found = []
+    for path in sorted(RESULTS.glob(f"*{archive.SUFFIX}")):
+        runs = [run for rows in archive.read(path).values() for run in archive.logged_of(rows).runs]
+        cheap = [run for run in runs if _is_cheap(run)]
+        chosen = random.Random(path.name).sample(cheap, min(OF_EACH, len(cheap)))
+        found += [(path.name.removesuffix(archive.SUFFIX), run) for run in chosen]
+    return found
+
+
+def _is_cheap(run: Run) -> bool:
+    simulated = run.setting("cluster.gradient_s") is not None and run.clock == "virtual"
+    timing_only = run.setting("engine.gradients") == "none"
+    return simulated and (timing_only or run.final("samples") <= MOST_WORK)
+
+
+SAMPLE = sample()
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("paper", "before"), SAMPLE, ids=[f"{name}-{run.folder}-{run.algorithm}" for name, run in SAMPLE]
+)
+def test_a_logged_run_made_again_is_the_same(tmp_path: Path, paper: str, before: Run) -> None:
+    line = [sys.executable, "-c", PROGRAM, str(tmp_path / "run")]
+    ended = subprocess.run(line, input=yaml.safe_dump(before.config), capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    (after,) = find_runs([tmp_path / "run"])
+    assert {field: after.final(field) for field in EQUAL} == {field: before.final(field) for field in EQUAL}
+    assert [mark["time_s"] for mark in after.metrics] == [mark["time_s"] for mark in before.metrics]
+    near = NEAR.get(before.setting("precision"), NEAR["fp32"])
+    for field in ("train_loss", "test_loss"):
+        if before.final(field) is not None:
+            assert after.final(field) == pytest.approx(before.final(field), rel=near, abs=1e-12)
