@@ -9,8 +9,9 @@ On this machine (Linux, root) it makes four hosts with links of a known rate, as
 cluster. The hosts share this machine's processors, so with the mlp a gradient is mostly a pause, as if an accelerator
 computed it (`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a gradient's
 backward pass, so `sync` runs with algo.overlap=false. With resnet18, 46.8 MB a vector, the processors compute all of
-it. Medians of `--repeats` runs; the figure and the table are `dsgd-plot`'s. Give the machine nothing else to do
-meanwhile.
+it. Medians of `--repeats` runs, each with a seed of its own; the figure and the table are `dsgd-plot`'s. With the mlp
+each run is also simulated with gradients, and `--log results/papers/sanity.jsonl.gz` puts all runs where claim G5 finds
+them. Give the machine nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 
+from dsgd.record.reader import find_runs
+from dsgd.reproduction import archive
+from dsgd.reproduction.logged import Logged
 from tests.support.network import Network
 
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 HOSTS = 4
 PORTS = iter(range(29500, 29999))
-TRAINING = ("nodes=4", "optimizer.lr=0.01", "seed=0")
+TRAINING = ("nodes=4", "optimizer.lr=0.01")
 TRAINING += ("eval.every_epochs=null", "eval.every_time_s=1e6", "eval.train_samples=16")  # at the start and at the end
 MODELS = {
     # 1.1 million parameters, 4.5 MB: a vector takes about 0.38 s at 100 Mbit/s and 0.04 s at 1 Gbit/s
@@ -51,6 +55,7 @@ MODELS = {
     ],
 }
 STEPS = {"sync": 16, "easgd": 120, "downpour": 24, "gossip": 30, "dpsgd": 16, "delayfree": 48}
+STUDY = "hosts"
 SCRIPTS = Path(sys.executable).parent
 ROOT = Path(__file__).parents[1]
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}  # where benchmarks.pausing is found
@@ -80,6 +85,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="mlp")
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--log", type=Path, help="archive that gets all runs, as the study `hosts`")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     runs: Path = options.runs.absolute()
@@ -95,17 +101,26 @@ def main() -> None:
                 arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *training]
                 arguments += [f"algo={algorithm}", f"budget.steps={faster * STEPS[algorithm]}", "budget.epochs=null"]
                 arguments += ["algo.overlap=false"] if (algorithm, options.model) == ("sync", "mlp") else []
-                for repeat in range(options.repeats):
-                    folder = runs / f"{algorithm}_{rate}_{repeat}"
-                    real = ["engine=dist", "engine.patience_s=20", "engine.checkpoint_every_s=null"]
+                for seed in range(options.repeats):
+                    folder = runs / f"{algorithm}_{rate}_{seed}"
+                    real = ["engine=dist", "engine.patience_s=20", "engine.checkpoint_every_s=null", f"seed={seed}"]
                     on_all_hosts(network, "dsgd-run", *arguments, *real, f"hydra.run.dir={folder}")
+                seeds = f"seed={','.join(map(str, range(options.repeats)))}"
                 # gradients do not change times
-                folder = runs / f"{algorithm}_{rate}_simulated"
-                simulated = ["engine=sim", "engine.gradients=none", f"hydra.run.dir={folder}"]
-                line = [SCRIPTS / "dsgd-run", *arguments, *simulated]
-                subprocess.run(line, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=HERE)
+                simulate(runs / f"{algorithm}_{rate}_times", *arguments, seeds, "engine.gradients=none")
+                if options.model == "mlp":
+                    simulate(runs / f"{algorithm}_{rate}_losses", *arguments, seeds, "data.pause_s=0")
                 print(f"{rate} {algorithm}: done", flush=True)
     subprocess.run([SCRIPTS / "dsgd-plot", runs, "--only", "predicted", "--out", options.out], check=True)
+    if options.log is not None:
+        logged = Logged(tuple(find_runs([runs])))
+        archive.write(options.log, archive.read(options.log) | {STUDY: archive.rows_of(STUDY, (), logged)})
+
+
+def simulate(folder: Path, *overrides: str) -> None:
+    """Simulate a sweep. Raises on failure."""
+    line = [SCRIPTS / "dsgd-run", "-m", *overrides, "engine=sim", f"hydra.sweep.dir={folder}"]
+    subprocess.run(line, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=HERE)
 
 
 if __name__ == "__main__":

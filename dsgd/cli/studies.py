@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dsgd.cli.compare import compare
 from dsgd.cli.compose import ConfigTree
@@ -15,8 +14,6 @@ from dsgd.cli.entries import FOLDERS
 from dsgd.cli.local_sweep import labels
 from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
 from dsgd.host.signals import Interruption
-from dsgd.record.reader import Run
-from dsgd.record.writer import ENV
 from dsgd.reproduction.archive import Row, rows_of
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Study
@@ -42,8 +39,7 @@ def run_study(study: Study, words: Sequence[str], place: Place, interruption: In
     # of other overrides it is another study
     folder = place.folder / f"{study.name}-{hashlib.sha256(json.dumps([*words]).encode()).hexdigest()[:8]}"
     logged = (_compared if study.tuned else _swept)(words, folder, place, interruption)
-    made_with = {str(run.folder): _env(run) for run in (*logged.runs, *logged.tuning)}
-    return rows_of(study.name, words, logged, made_with)
+    return rows_of(study.name, words, logged)
 
 
 def _compared(words: Sequence[str], folder: Path, place: Place, interruption: Interruption) -> Logged:
@@ -65,7 +61,3 @@ def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Inter
     if place.on == "slurm":
         return Logged(tuple(SlurmRunner(folder, None, place.slurm).run(jobs)))
     return Logged(tuple(LocalRunner(folder, None, interruption, place.at_once).run(jobs)))
-
-
-def _env(run: Run) -> dict[str, Any]:
-    return json.loads((run.folder / ENV).read_text(encoding="utf-8"))

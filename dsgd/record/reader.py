@@ -169,6 +169,15 @@ def read_marks(folder: Path) -> list[dict[str, Any]]:
     return marks if torn is None else [*marks, torn]
 
 
+def read_env(folder: Path) -> dict[str, Any]:
+    """Read what a run was made with; nothing without the file. Raises ValueError if it is not a JSON object."""
+    path = folder / ENV
+    env = json_object(_content(path, SUMMARY_BYTES)) if path.is_file() else {}
+    if env is None:
+        raise ValueError(f"{path} is not a JSON object")
+    return env
+
+
 def read_last_mark(folder: Path) -> dict[str, Any] | None:
     """Read the last mark whose line is whole, without parsing those before it; None before the first."""
     whole, _, _ = _metrics(folder).rpartition(b"\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.bounded import json_object
-from dsgd.record.reader import Run, number
+from dsgd.record.reader import Run, number, read_env
 from dsgd.record.writer import write_atomically
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
@@ -38,14 +38,14 @@ def path_of(paper: str, results: Path) -> Path:
     return results / f"{paper}{SUFFIX}"
 
 
-def rows_of(study: str, words: Sequence[str], logged: Logged, made_with: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """Return the lines of a study. words: its command line. made_with: env.json of each run, by its folder."""
+def rows_of(study: str, words: Sequence[str], logged: Logged) -> list[Row]:
+    """Return the lines of a study, whose records are where its runs say. words: its command line."""
     owners = {id(run): one for one in logged.contenders for run in one.runs}
     rows = []
     for stage, runs in ((MEASURED, logged.runs), (TUNING, logged.tuning)):
         for run in runs:
             one = owners.get(id(run))
-            env = made_with.get(str(run.folder), {})
+            env = read_env(run.folder)
             summary = {key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS}
             rows.append(
                 {

@@ -40,7 +40,7 @@ def contest() -> Logged:
 
 
 def written(path: Path, found: Logged) -> Logged:
-    archive.write(path, {"a": archive.rows_of("a", WORDS, found, {})})
+    archive.write(path, {"a": archive.rows_of("a", WORDS, found)})
     return archive.logged_of(archive.read(path)["a"])
 
 
