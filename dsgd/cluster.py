@@ -35,6 +35,7 @@ class Cluster:
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal | normal, without what is below 0
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
     collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF
+    collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
@@ -59,6 +60,9 @@ class Cluster:
             raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        if self.collective == "best" and self.collective_messages:
+            known = ", ".join(name for name in COLLECTIVES if name != "best")
+            raise ValueError(f"collective must be one of {known} with collective_messages=true, got 'best'")
         if self.collective == "star" and self.servers_colocated:
             raise ValueError(
                 "servers_colocated must be false with collective=star, whose centre has its own port, got true"

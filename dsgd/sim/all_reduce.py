@@ -1,8 +1,9 @@
-"""All-reduces of the simulated workers, one after the other, in the time that the cost model gives them."""
+"""All-reduces of the simulated workers, one after the other: by the cost model, or message by message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from dsgd.cluster import Cluster
 from dsgd.engine.task import Task
 from dsgd.gradients.pending import PendingGradient
+from dsgd.sim.collective_messages import Collective, CollectiveMessages
+from dsgd.sim.collective_steps import STEPS
 from dsgd.sim.collectives import Links, all_reduce_s, bytes_of_nodes
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
@@ -28,12 +31,14 @@ class AllReduces:
         cluster: Cluster,
         nodes: int,
         message_bytes: float,
+        item_bytes: int,
         loop: EventLoop,
         network: Network,
         centre: int,
         reduced: Callable[[PendingAllReduce], None],
     ) -> None:
-        """centre: the port of a star's centre. reduced: called when an all-reduce has ended."""
+        """item_bytes: of one number of a vector. centre: the port of a star's centre. reduced: called at the end of an
+        all-reduce."""
         self.taken = "none"
         self._collective = cluster.collective
         self._nodes = nodes
@@ -46,20 +51,36 @@ class AllReduces:
         self._reduced = reduced
         self._free_s = 0.0
         self._pending: dict[int, PendingAllReduce] = {}  # by number
+        self._parts: dict[int, list[Collective]] = {}  # likewise, where they are messages
+        self._messages: CollectiveMessages | None = None
+        if cluster.collective_messages and nodes > 1:
+            steps = STEPS[cluster.collective]
+            ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
+            self._messages = CollectiveMessages(
+                network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
+            )
 
     def enter(
         self, task: Task[Any], contribution: Tensor | PendingGradient, begin_s: float, end_s: float, parts: int = 1
     ) -> None:
         """Enter the worker's next all-reduce, with a vector that is computed between these times, and in equal parts:
         each is ready when its share of the backward pass is over, and is reduced as soon as everybody's is, after
-        those before it."""
-        node = task.owner
-        pending = self._pending.get(node.collectives)
-        if pending is None:
-            pending = self._pending[node.collectives] = PendingAllReduce(self._nodes)
+        those before it. All leave when the last one has the whole."""
+        node, number = task.owner, task.owner.collectives
         node.collectives += 1
-        first_s = begin_s + (FORWARD + (1 - FORWARD) / parts) * (end_s - begin_s)
-        if pending.enter(task, node.worker, contribution, first_s, end_s):
+        pending = self._pending.get(number)
+        if pending is None:
+            pending = self._pending[number] = PendingAllReduce(self._nodes)
+            if self._messages is not None:
+                self.taken = self._collective
+                ends = [None] * (parts - 1) + [partial(self._end, pending)]
+                self._parts[number] = [self._messages.add(self._message_bytes / parts, end) for end in ends]
+        last = pending.enter(task, node.worker, contribution, _ready_s(begin_s, end_s, 1 / parts), end_s)
+        if self._messages is not None:
+            for k, part in enumerate(self._parts[number], start=1):
+                ready_s = _ready_s(begin_s, end_s, k / parts)
+                self._loop.at(ready_s, self._messages.ready, part, node.worker.rank)
+        elif last:
             self._loop.at(self._run(pending.begin_s, pending.end_s, parts), self._end, pending)
 
     def _run(self, first_s: float, last_s: float, parts: int) -> float:
@@ -77,5 +98,12 @@ class AllReduces:
         return self._free_s
 
     def _end(self, pending: PendingAllReduce) -> None:
-        del self._pending[min(self._pending)]  # they end in the order in which they began
+        number = min(self._pending)  # they end in the order in which they began
+        del self._pending[number]
+        self._parts.pop(number, None)
         self._reduced(pending)
+
+
+def _ready_s(begin_s: float, end_s: float, share: float) -> float:
+    """Return when this share of the backward pass of a gradient between two times is over."""
+    return begin_s + (FORWARD + (1 - FORWARD) * share) * (end_s - begin_s)

@@ -70,8 +70,9 @@ class Machine:
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
+        item_bytes = problem.start.element_size()
         self.all_reduces = AllReduces(
-            cluster, p, self.message_bytes, self.loop, self.network, centre=ports - 1, reduced=self._reduced
+            cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
         )
         self._perform = {
             Gradient: self._gradient,

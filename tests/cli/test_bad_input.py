@@ -105,6 +105,11 @@ CASES = [
         "cluster.jitter must be <= 1/3 with jitter_distribution=normal, got 0.5",
     ),
     ("cluster.collective=hub", "cluster.collective must be one of best, ring", "recursive_doubling, star, got 'hub'"),
+    (
+        "cluster.collective_messages=true",
+        "cluster.collective must be one of ring, ",
+        "star with collective_messages=true, got 'best'",
+    ),
     ("cluster.collective=star cluster.servers_colocated=true", "cluster.servers_colocated must be false", "got true"),
     ("cluster.latency_s=nan", "cluster.latency_s must be in [0, 1e+09], got nan"),
     ("cluster.slow_nodes={8: 2.0}", "cluster.slow_nodes must name nodes in 0..7 (nodes=8), got 8"),

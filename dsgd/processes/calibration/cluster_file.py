@@ -53,6 +53,7 @@ def as_cluster_yaml(
         ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
         ("stalls", "[]", "not measured"),
         ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
+        ("collective_messages", "false", "true: message by message, each port at its own speed"),
         ("gradient_of", gradient_of, "whose gradient_s this is; a run of others is warned"),
         ("time_model", "null", "whose time this is, when it is not the trained model's"),
     ]

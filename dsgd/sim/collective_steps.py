@@ -1,0 +1,95 @@
+"""The messages of an all-reduce: what each node sends, and waits for, step by step.
+
+What the values are does not matter here, only how many bytes go where, and which message cannot leave before another
+one has come. Nodes are the workers 0 to p - 1, and p for the centre of a star.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dsgd.sim.collectives import power_of_two
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node sends n_bytes to each of `targets` at once, then waits for one message of each of `sources`."""
+
+    targets: Sequence[int]
+    n_bytes: float
+    sources: Sequence[int]
+
+
+def ring(p: int, node: int, n_bytes: float, item_bytes: int) -> Iterator[Step]:
+    """Yield the steps of a ring, with the segments of the real one: whole numbers of items, whether p divides them or
+    not. What is left of n_bytes goes with the last segment."""
+    items = int(n_bytes // item_bytes)
+    for j in range(2 * (p - 1)):
+        segment = (node - j) % p
+        size = (items * (segment + 1) // p - items * segment // p) * item_bytes
+        rest = n_bytes - items * item_bytes if segment == p - 1 else 0
+        yield Step([(node + 1) % p], size + rest, [(node - 1) % p])
+
+
+def halving_doubling(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of recursive halving, then doubling."""
+    q = power_of_two(p)
+    halving = [q >> level for level in range(1, q.bit_length())]
+    core = (_swap(node ^ distance, n_bytes * distance / q) for distance in (*halving, *reversed(halving)))
+    return _with_surplus(p, node, n_bytes, core)
+
+
+def recursive_doubling(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of recursive doubling."""
+    levels = range(power_of_two(p).bit_length() - 1)
+    return _with_surplus(p, node, n_bytes, (_swap(node ^ 1 << level, n_bytes) for level in levels))
+
+
+def tree(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of a binomial tree: from the children, to the parent and back, to the children."""
+    subtree = node & -node or 1 << (p - 1).bit_length()  # nodes below this one, it included, if all are there
+    children = [node + (1 << level) for level in range(subtree.bit_length() - 1) if node + (1 << level) < p]
+    for child in children:
+        yield Step([], 0, [child])
+    if node:
+        yield _swap(node & node - 1, n_bytes)
+    for child in reversed(children):
+        yield Step([child], n_bytes, [])
+
+
+def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of a synchronous parameter server, node p."""
+    if node < p:
+        yield _swap(p, n_bytes)
+    else:
+        yield Step([], 0, range(p))
+        yield Step(range(p), n_bytes, [])
+
+
+STEPS: dict[str, Callable[[int, int, float, int], Iterator[Step]]] = {
+    "ring": ring,
+    "halving_doubling": halving_doubling,
+    "recursive_doubling": recursive_doubling,
+    "tree": tree,
+    "star": star,
+}
+
+
+def _swap(other: int, n_bytes: float) -> Step:
+    return Step([other], n_bytes, [other])
+
+
+def _with_surplus(p: int, node: int, n_bytes: float, core: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps of a collective among q = `power_of_two(p)` nodes. Each of the others hands its vector to a
+    partner before, and gets the sum from it after."""
+    q = power_of_two(p)
+    if node >= q:
+        yield _swap(node - q, n_bytes)
+        return
+    partner = [node + q] if node + q < p else []
+    if partner:
+        yield Step([], 0, partner)
+    yield from core
+    if partner:
+        yield Step(partner, n_bytes, [])
