@@ -76,8 +76,8 @@ def test_segments_of_a_ring_are_whole_numbers_of_items(p: int, n_bytes: float, i
     """Those that the real ring makes of a vector; bytes that are no whole number go with the last one."""
     items = int(n_bytes // item_bytes)
     cuts = list(pairwise(items * k // p for k in range(p + 1)))
-    expected = [(end - begin) * item_bytes for begin, end in cuts]
+    expected: list[float] = [(end - begin) * item_bytes for begin, end in cuts]
     expected[-1] += n_bytes - items * item_bytes
     for node, steps in enumerate(steps_of("ring", p, n_bytes, item_bytes)):
         assert [step.n_bytes for step in steps] == [expected[(node - j) % p] for j in range(2 * (p - 1))]
-        assert sum(step.n_bytes for step in steps[:p]) + 0 <= n_bytes
+        assert sum(step.n_bytes for step in steps[:p]) == n_bytes
