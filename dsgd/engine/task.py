@@ -22,7 +22,7 @@ class Join(Request):
 class Task(Generic[T]):
     """Run a coroutine: pass each of its requests to `perform`, which calls `resume` with the answer, now or later."""
 
-    __slots__ = ("_coroutine", "_perform", "_waiting", "finished", "owner", "result")
+    __slots__ = ("_coroutine", "_perform", "_taken", "_waiting", "finished", "owner", "result")
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, T], owner: Any, perform: Callable[[Task[Any], Request], None]
@@ -30,6 +30,7 @@ class Task(Generic[T]):
         self._coroutine = coroutine
         self._perform = perform
         self._waiting: tuple[Task[Any], ...] = ()
+        self._taken: tuple[Callable[[], None], ...] = ()
         self.owner = owner
         self.finished = False
         self.result: Any = None
@@ -49,6 +50,10 @@ class Task(Generic[T]):
         else:
             self._perform(self, request)
 
+    def when_taken(self, action: Callable[[], None]) -> None:
+        """Call action() once, when the coroutine that awaits this task goes on with its result."""
+        self._taken += (action,)
+
     def close(self) -> None:
         """Close the coroutine."""
         self._coroutine.close()
@@ -56,6 +61,9 @@ class Task(Generic[T]):
     def __await__(self) -> Generator[Request, Any, T]:
         if not self.finished:
             yield Join(self)
+        taken, self._taken = self._taken, ()
+        for action in taken:
+            action()
         return self.result
 
 

@@ -189,11 +189,19 @@ class Machine:
         if self.diverged:
             return
         result = mean(vectors)
-        for node, steps in zip(self.nodes, all_reduce.steps, strict=True):
-            self._count_staleness(node.worker.steps - steps)
-        for task in all_reduce.tasks:
+        for task, steps in zip(all_reduce.tasks, all_reduce.steps, strict=True):
             assert task is not None
+            self._count_mean(task, steps)
             task.resume(result)
+
+    def _count_mean(self, task: Task[Any], entered: int) -> None:
+        """Count the staleness of a mean where the algorithm takes it. entered: the worker's steps when it gave its
+        vector."""
+        worker = task.owner.worker
+        if task is self.tasks[worker.rank]:
+            self._count_staleness(worker.steps - entered)
+        else:
+            task.when_taken(lambda: self._count_staleness(worker.steps - entered))
 
     # Pairs
 

@@ -41,12 +41,16 @@ def test_of_synchronous_sgd_it_is_0(overlap: bool) -> None:
     assert summary["staleness_mean"] == summary["staleness_max"] == 0
 
 
-@pytest.mark.parametrize("bandwidth", [float("inf"), 1e6])
-def test_of_averaging_without_delay_it_is_at_most_a_cycle(bandwidth: float) -> None:
-    """What arrives was sent beta steps ago when the network takes a cycle, and no step ago when it takes no time."""
-    cluster = Cluster(0.1, bandwidth, 0.0, message_bytes=1e6)
-    summary = timed(DelayFree(tau=8), cluster, 4, 16).summary()
-    assert summary["staleness_mean"] == summary["staleness_max"] == (0 if bandwidth == float("inf") else 4)
+@pytest.mark.parametrize("bandwidth", [float("inf"), 1e6, 4e6])
+@pytest.mark.parametrize("slow", [{}, {1: 3.0}])
+def test_of_averaging_without_delay_it_is_a_cycle_where_the_mean_is_merged(
+    bandwidth: float, slow: dict[int, float]
+) -> None:
+    """However long it was there already, and whoever is ahead: 4 steps of its own, and 2 in a last cycle of 2."""
+    cluster = Cluster(0.1, bandwidth, 0.0, message_bytes=1e6, slow_nodes=slow)
+    summary = timed(DelayFree(tau=8), cluster, 4, 14).summary()
+    assert summary["staleness_max"] == 4
+    assert summary["staleness_mean"] == pytest.approx((3 * 4 + 2) / 4)
 
 
 def test_of_an_exchange_it_is_the_steps_that_the_sender_is_ahead() -> None:

@@ -232,11 +232,16 @@ class WorkerEngine:
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
         self._count_collective("mean_gradient")
-        self._compute(task, request.at, self.compute.mean_gradient)
+        self._compute(task, request.at, self.compute.mean_gradient, entered=self.worker.steps)
 
     def _compute(
-        self, task: Task[Any], at: Tensor, compute: Callable[[Tensor, Tensor, int, int], Future[Tensor]]
+        self,
+        task: Task[Any],
+        at: Tensor,
+        compute: Callable[[Tensor, Tensor, int, int], Future[Tensor]],
+        entered: int | None = None,
     ) -> None:
+        """Have a gradient computed. entered: for a mean over all workers, the steps made so far."""
         buffers = self.buffers.clone()  # a mark must not see those of an unfinished forward pass
         future = compute(at, buffers, self.worker.rank, self.batches)
         self.batches += 1
@@ -247,19 +252,36 @@ class WorkerEngine:
                 self.ended = True
                 self.client.send("diverged", time_s=self.time_s, steps=self.worker.steps)
             else:
-                task.resume(_result(done))
+                gradient = _result(done)
+                if entered is not None:
+                    self._count_mean(task, entered)
+                task.resume(gradient)
 
         self._then(future, answer, computes=True)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
         self._count_collective("all_reduce_mean")
-        future = self.averaging.all_reduce_mean(request.vector)
-        self._then(future, lambda done: task.resume(_result(done)))
+        entered = self.worker.steps
+
+        def answer(done: Future[Tensor]) -> None:
+            mean = _result(done)
+            self._count_mean(task, entered)
+            task.resume(mean)
+
+        self._then(self.averaging.all_reduce_mean(request.vector), answer)
 
     def _count_collective(self, what: str) -> None:
         if not self.experiment.algo.lockstep:
             raise TypeError(f"{what} needs all workers: an algorithm that awaits it must say lockstep = True")
         self._collective_calls += 1
+
+    def _count_mean(self, task: Task[Any], entered: int) -> None:
+        """Count the staleness of a mean where the algorithm takes it. entered: the steps made when it gave its
+        vector."""
+        if task is self._task:
+            self._count(self.worker.steps - entered)
+        else:
+            task.when_taken(lambda: self._count(self.worker.steps - entered))
 
     # Pairwise messages and server calls
 
