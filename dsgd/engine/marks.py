@@ -75,13 +75,14 @@ class Progress:
 class Counters:
     """The fields of a mark that need no evaluation.
 
-    bytes_sent: of each node. idle: each worker's idle share of the time. staleness: in steps of the sender, or updates
-    of a server."""
+    bytes_sent, bytes_received: of each node, servers included. idle: each worker's idle share of the time. staleness:
+    in steps, or updates of a server."""
 
     time_s: float
     clock: str  # virtual | wall
     samples: int
     bytes_sent: Sequence[float]
+    bytes_received: Sequence[float]
     idle: Sequence[float]
     staleness_mean: float
     staleness_max: int
@@ -96,6 +97,7 @@ class Counters:
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
             "bytes_sent": round(sum(self.bytes_sent)),
+            "bytes_received": round(sum(self.bytes_received)),
             "idle_fraction_mean": sum(self.idle) / len(self.idle),
             "idle_fraction_max": max(self.idle),
         }
@@ -106,7 +108,8 @@ def summary_of(
     progress: Progress,
     status: str,
     counters: Counters,
-    steps: int,
+    worker_steps: Sequence[int],
+    server_nodes: Sequence[int],
     classes: int | None,
     dimension: int,
     message_bytes: float,
@@ -114,7 +117,8 @@ def summary_of(
 ) -> Mark:
     """Return the summary of a run: the last measured values, and the counters at its end.
 
-    steps: of the worker with the most. classes: of the data, None without. collective: the name of the all-reduce."""
+    worker_steps: of each worker. server_nodes: those of the counters' nodes that have a server. classes: of the data,
+    None without. collective: the name of the all-reduce."""
     values = dict.fromkeys(FIELDS) | (progress.last_values or {}) | counters.fields(experiment)
     collapsed = status == "completed" and has_collapsed(
         progress.first_loss, values["train_loss"], values["test_accuracy"], classes
@@ -126,15 +130,24 @@ def summary_of(
         "time_s": counters.time_s,
         "samples": counters.samples,
         "epochs": values["epoch"],
-        "steps": steps,
+        "steps": max(worker_steps, default=0),
+        "worker_steps": list(worker_steps),
         **{field: values[field] for field in FIELDS},
         "time_to_target_s": progress.time_to_target_s,
         **progress.crossing_fields(experiment.target.aim, stays=status != "diverged" and not collapsed),
-        "bytes_sent_total": round(sum(counters.bytes_sent)),
-        "bytes_sent_max_node": round(max(counters.bytes_sent)),
+        **_byte_fields("bytes_sent", counters.bytes_sent, server_nodes),
+        **_byte_fields("bytes_received", counters.bytes_received, server_nodes),
         **{key: values[key] for key in values if key.startswith(("idle_fraction", "staleness"))},
         "dimension": dimension,
         "message_bytes": message_bytes,
         "spectral_gap": experiment.topology.spectral_gap,
         "collective": collective,
+    }
+
+
+def _byte_fields(name: str, of_node: Sequence[float], server_nodes: Sequence[int]) -> Mark:
+    return {
+        f"{name}_total": round(sum(of_node)),
+        f"{name}_max_node": round(max(of_node)),
+        f"{name}_max_server": round(max(of_node[node] for node in server_nodes)) if server_nodes else None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
@@ -26,6 +27,7 @@ FIELDS = (
     "worker_accuracy_mean",
     "worker_accuracy_max",
     "consensus_distance",
+    "pairwise_distance_median",
     "discrepancy",
 )
 
@@ -37,7 +39,7 @@ def measure(
 
     centre: [d], the output model of methods that have one; None: the mean of the workers' vectors.
     consensus_distance: sqrt(mean_i |x_i - mean|^2).
-    discrepancy: max_ij |x_i - x_j|.
+    pairwise_distance_median, discrepancy: median and maximum over i < j of |x_i - x_j|; 0 of one worker.
     """
     output, statistics = output_model(problem, rule, xs, buffers, centre)
     train = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
@@ -88,13 +90,14 @@ def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int]
 def fields(train: Measured, test: Measured, xs: Sequence[Tensor]) -> dict[str, float | None]:
     """Combine evaluations of the output model and the spread of every worker's vector [d] into the `FIELDS` of a mark
     that evaluates no workers."""
-    consensus_distance, discrepancy = spread(xs)
+    consensus_distance, median, discrepancy = spread(xs)
     return dict.fromkeys(FIELDS) | {
         "train_loss": train.loss,
         "test_loss": test.loss,
         "test_accuracy": test.accuracy,
         "test_top5": test.top5,
         "consensus_distance": consensus_distance,
+        "pairwise_distance_median": median,
         "discrepancy": discrepancy,
     }
 
@@ -116,29 +119,53 @@ def mean(vectors: Sequence[Tensor]) -> Tensor:
     return total.div_(len(vectors))
 
 
-def spread(xs: Sequence[Tensor]) -> tuple[float, float]:
-    """Return consensus distance and discrepancy of vectors [d], in double precision; exactly 0 if all are equal."""
+def spread(xs: Sequence[Tensor]) -> tuple[float, float, float]:
+    """Return consensus distance, median pairwise distance and discrepancy of vectors [d], in double precision: exactly
+    0 if all are equal, NaN if an entry is no number or infinite.
+
+    Takes the memory of the vectors in double precision, twice that where all pairs are equally far apart."""
     if all(torch.equal(x, xs[0]) for x in xs[1:]):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     deviations = torch.stack(list(xs)).double()
     deviations -= deviations.mean(dim=0)
-    largest = _largest_distance(deviations)
-    return float(deviations.square_().sum(dim=1).mean().sqrt()), largest
+    if not deviations.isfinite().all():
+        return math.nan, math.nan, math.nan
+    pairs = len(xs) * (len(xs) - 1) // 2
+    lower, upper, largest = _ranked_distances(xs, deviations, [(pairs - 1) // 2, pairs // 2, pairs - 1])
+    return float(deviations.square_().sum(dim=1).mean().sqrt()), (lower + upper) / 2, largest
 
 
-def _largest_distance(deviations: Tensor) -> float:
-    """Return the largest distance of two rows of a matrix [p, d] whose rows have the mean zero."""
+def _ranked_distances(xs: Sequence[Tensor], deviations: Tensor, ranks: Sequence[int]) -> list[float]:
+    """Return those of the distances of all pairs of vectors [d] that have these ranks, 0 for the smallest.
+
+    deviations: [p, d], of the vectors from their mean. Each distance that is returned is the norm of a difference in
+    double precision: exact to the last bits, and 0 of equal vectors, however far the others are."""
     # a matrix product is ten times as fast, and loses small differences: it leaves few pairs to compare
     products = deviations @ deviations.T
     squares = products.diagonal() + products.diagonal().unsqueeze(1) - 2 * products
-    least = squares.max() - ROUNDING * products.diagonal().max()
-    candidates = (squares < least).logical_not_().triu_(1)  # all pairs, where these are not numbers
-    found = [
-        torch.cdist(row.unsqueeze(0), deviations[others], compute_mode="donot_use_mm_for_euclid_dist").max()
-        for row, others in zip(deviations, candidates, strict=True)
-        if others.any()
-    ]
-    return float(torch.stack(found).max())
+    above = torch.ones_like(squares, dtype=torch.bool).triu_(1)
+    ordered = squares[above].sort().values
+    slack = 2 * ROUNDING * products.diagonal().max()  # within half of it lies the square of the distance with a rank
+    found: dict[int, float] = {}
+    for rank in ranks:
+        if rank in found:
+            continue
+        sure = int((ordered < ordered[rank] - slack).sum())
+        # all pairs, where squares are too large to be numbers
+        candidates = ((squares - ordered[rank]).abs() > slack).logical_not_().logical_and_(above)
+        exact = [
+            _distances(x, [xs[j] for j in others.nonzero().flatten().tolist()])
+            for x, others in zip(xs, candidates, strict=True)
+            if others.any()
+        ]
+        found[rank] = float(torch.cat(exact).sort().values[rank - sure])
+    return [found[rank] for rank in ranks]
+
+
+def _distances(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Return the distances [n] of n vectors [d] from x [d], by differences."""
+    rows = torch.stack(list(others)).double()
+    return torch.cdist(x.double().unsqueeze(0), rows, compute_mode="donot_use_mm_for_euclid_dist").flatten()
 
 
 def _accuracies(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:

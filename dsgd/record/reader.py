@@ -25,7 +25,8 @@ MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 # bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
 CONFIG_BYTES, SUMMARY_BYTES, METRICS_BYTES = 2**20, 2**24, 2**29
 
-_MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent"}  # summary field: field of a mark
+# summary field: field of a mark
+_MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_received_total": "bytes_received"}
 
 
 def number(value: object) -> float:

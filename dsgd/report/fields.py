@@ -64,6 +64,11 @@ LABELS = {
     "bytes_sent_per_step": "bytes sent per step and worker",
     "bytes_sent_total": "bytes sent by all nodes",
     "bytes_sent_max_node": "bytes sent by the busiest node",
+    "bytes_sent_max_server": "bytes sent by the busiest server",
+    "bytes_received_total": "bytes received by all nodes",
+    "bytes_received_max_node": "bytes received by the busiest node",
+    "bytes_received_max_server": "bytes received by the busiest server",
+    "pairwise_distance_median": "pairwise distance\n" r"median $\|x_i - x_j\|$",
     "discrepancy": "discrepancy\n" r"largest $\|x_i - x_j\|$",
     "consensus_distance": "consensus distance\n" r"rms $\|x_i - \bar{x}\|$",
 }

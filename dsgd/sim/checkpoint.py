@@ -103,6 +103,6 @@ def _fingerprint(simulation: Simulation) -> dict[str, Any]:
         "time_s": machine.loop.now,
         "samples": machine.samples,
         "marks": simulation.progress.marks,
-        "bytes_sent": sum(machine.network.bytes_sent),
+        "bytes_sent": sum(machine.network.bytes_sent(machine.loop.now)),
         "streams": hashlib.sha256(streams.encode()).hexdigest(),
     }

@@ -78,12 +78,13 @@ def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple
 
 @lru_cache(maxsize=8)
 def bytes_of_nodes(name: str, p: int, n_bytes: float) -> tuple[float, ...]:
-    """Return the bytes that each node sends in one all-reduce; the last one is a star's centre, if it is a star."""
+    """Return the bytes that each node sends in one all-reduce, and receives: whoever sends somebody a part gets one of
+    the same size from it, or from another one. The last one is a star's centre, if it is a star."""
     return tuple(bytes_of_node(name, p, node, n_bytes) for node in range(p + (name == "star")))
 
 
 def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
-    """Return the bytes that a node sends in one all-reduce; node p is the centre of a star."""
+    """Return the bytes that a node sends, and receives, in one all-reduce; node p is the centre of a star."""
     if name == "none":
         return 0.0
     if name == "ring":

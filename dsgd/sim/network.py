@@ -7,15 +7,46 @@ server saturates, and a ring does not:
 - later ones wait for earlier ones, at the sender's port and again at the receiver's, first come, first served;
 - the first bit travels for the latency a; one undisturbed message takes a + N / B.
 
+Bytes count as they go through a port, evenly from a transfer's first bit to its last one. So no node has ever sent, or
+received, more than its port can carry.
+
 With `chunks_per_message` above 1 every chunk of a message queues at the ports by itself: messages that are under way at
 the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from dsgd.sim.loop import EventLoop
+
+
+class Flow:
+    """Count the bytes through one direction of a port."""
+
+    __slots__ = ("_passed", "_passing")
+
+    def __init__(self) -> None:
+        self._passed = 0.0  # bytes of transfers that are known to have ended
+        self._passing: deque[tuple[float, float, float]] = deque()  # begin and end in seconds, bytes
+
+    def add(self, now_s: float, begin_s: float, end_s: float, size: float) -> None:
+        """Add a transfer that begins now or later, and forget what has ended by now."""
+        passing = self._passing
+        while passing and passing[0][1] <= now_s:
+            self._passed += passing.popleft()[2]
+        passing.append((begin_s, end_s, size))
+
+    def until(self, time_s: float) -> float:
+        """Return the bytes until a time, which must not lie before the last transfer was added."""
+        total = self._passed
+        for begin_s, end_s, size in self._passing:
+            if end_s <= time_s:
+                total += size
+            elif begin_s < time_s:
+                total += size * ((time_s - begin_s) / (end_s - begin_s))
+        return total
 
 
 class Network:
@@ -30,10 +61,19 @@ class Network:
         self._chunks = chunks_per_message
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
-        self.bytes_sent = [0.0] * len(bytes_per_s)
+        self._sent = [Flow() for _ in bytes_per_s]
+        self._received = [Flow() for _ in bytes_per_s]
         self.messages = 0  # sent by `send`, requests and acknowledgements without content not counted
         # (node, from, to) in which a port was busy, for a trace
         self.spans: list[tuple[int, float, float]] | None = None
+
+    def bytes_sent(self, time_s: float) -> list[float]:
+        """Return what every node has sent until a time, which must not lie before the last event."""
+        return [flow.until(time_s) for flow in self._sent]
+
+    def bytes_received(self, time_s: float) -> list[float]:
+        """Return likewise what every node has received."""
+        return [flow.until(time_s) for flow in self._received]
 
     def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
         """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called on arrival."""
@@ -50,7 +90,7 @@ class Network:
         end = begin + total / self._rate[sender]
         self._egress_free[sender] = end
         self.messages += len(messages)
-        self.bytes_sent[sender] += total
+        self._sent[sender].add(loop.now, begin, end, total)
         if self.spans is not None:
             self._busy(sender, begin, end)
         for receiver, size, action, arguments in messages:
@@ -63,7 +103,8 @@ class Network:
         begin = max(self._loop.now, self._egress_free[sender])
         end = begin + size / self._rate[sender]
         self._egress_free[sender] = end
-        self.count(sender, size, begin, end)
+        self._sent[sender].add(self._loop.now, begin, end, size)
+        self._busy(sender, begin, end)
         if left > 1:
             self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
             action, arguments = _do_nothing, ()  # only the last chunk completes the message
@@ -77,6 +118,7 @@ class Network:
         # a port that stands idle between the bits of a slow sender is not busy with them
         self._ingress_free[receiver] = free = begin + size / self._rate[receiver]
         end = max(free, last_bit)
+        self._received[receiver].add(self._loop.now, begin, end, size)
         if self.spans is not None:
             self._busy(receiver, begin, end)
         self._loop.at(end, action, *arguments)
@@ -85,10 +127,12 @@ class Network:
         """Schedule action(*arguments) for the arrival of a message without content: a request or acknowledgement."""
         self._loop.at(self._loop.now + self._latency_s, action, *arguments)
 
-    def count(self, sender: int, size: float, begin: float, end: float) -> None:
-        """Count bytes that a node sends between two times without occupying its port, as collectives do."""
-        self.bytes_sent[sender] += size
-        self._busy(sender, begin, end)
+    def count(self, node: int, size: float, begin: float, end: float) -> None:
+        """Count bytes that a node sends, and as many that it receives, between two times without occupying its port,
+        as in collectives."""
+        self._sent[node].add(self._loop.now, begin, end, size)
+        self._received[node].add(self._loop.now, begin, end, size)
+        self._busy(node, begin, end)
 
     def _busy(self, node: int, begin: float, end: float) -> None:
         if self.spans is not None and end > begin:

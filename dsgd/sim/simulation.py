@@ -161,12 +161,13 @@ class Simulation:
         return measure_workers(self.problem, xs, buffers, accuracies_of)
 
     def counters(self, time_s: float) -> Counters:
-        machine = self.machine
+        machine, network = self.machine, self.machine.network
         return Counters(
             time_s=time_s,
             clock="virtual",
             samples=machine.samples,
-            bytes_sent=machine.network.bytes_sent,
+            bytes_sent=network.bytes_sent(time_s),
+            bytes_received=network.bytes_received(time_s),
             idle=[node.idle_fraction(time_s) for node in machine.nodes],
             staleness_mean=machine.staleness_sum / max(machine.staleness_count, 1),
             staleness_max=machine.staleness_max,
@@ -180,7 +181,8 @@ class Simulation:
             self.progress,
             self.status,
             self.counters(self.time_s),
-            steps=max(node.worker.steps for node in machine.nodes),
+            worker_steps=[node.worker.steps for node in machine.nodes],
+            server_nodes=machine.server_ports,
             classes=self.problem.data.classes,
             dimension=self.problem.dimension,
             message_bytes=machine.message_bytes,

@@ -17,6 +17,7 @@ from tests.support.command import PATIENCE_S, call, environment, lines, shell, s
 MARK = {
     *("time_s", "clock", "wall_s", "samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy"),
     *("test_top5", "worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max", "consensus_distance"),
+    *("pairwise_distance_median", "discrepancy", "bytes_received"),
     *("staleness_mean", "staleness_max", "bytes_sent", "idle_fraction_mean", "idle_fraction_max"),
 }
 SUMMARY = {
@@ -26,7 +27,9 @@ SUMMARY = {
     *("target_accuracy", "target_loss", "time_to_target_first_s", "time_to_target_first_resolution_s"),
     *("time_to_target_stays_s", "time_to_target_stays_resolution_s"),
     *("time_to_target_s", "bytes_sent_total", "bytes_sent_max_node", "idle_fraction_mean", "idle_fraction_max"),
-    *("staleness_mean", "staleness_max", "consensus_distance"),
+    *("staleness_mean", "staleness_max", "consensus_distance", "pairwise_distance_median", "discrepancy"),
+    *("worker_steps", "bytes_sent_max_server"),
+    *("bytes_received_total", "bytes_received_max_node", "bytes_received_max_server"),
 }
 LINE = "dsgd-run algo=gossip nodes=4 budget.steps=40 eval.every_steps=20 trace=true hydra.run.dir='my runs/first'"
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from math import ceil
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dsgd.cluster import COLLECTIVES, Cluster
+from dsgd.experiment import Budget, Evaluation
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm
 from tests.support.cases import ALGORITHMS, CASES, described, prepared
@@ -71,7 +76,7 @@ def test_a_worker_sends_what_its_paper_says(case: tuple[str, ...]) -> None:
     k = steps_of(algo, 20)
     simulation = sent(case, k)
     by_worker, by_servers = FORMULAS[case[0]](algo, k)
-    counted = simulation.machine.network.bytes_sent
+    counted = simulation.machine.network.bytes_sent(simulation.time_s)
     if (
         case[0] == "gossip" and "algo.mode=pull" in case
     ):  # who serves a pull is random: each takes part in one on average
@@ -79,7 +84,21 @@ def test_a_worker_sends_what_its_paper_says(case: tuple[str, ...]) -> None:
     else:
         assert counted[:P] == pytest.approx([by_worker * N] * P, rel=1e-12)
     assert counted[P:] == pytest.approx([P * by_servers * N / max(algo.servers, 1)] * algo.servers, rel=1e-12)
+    received = simulation.machine.network.bytes_received(simulation.time_s)
+    if case[0] == "gossip" and "algo.mode=push" in case:  # who receives a push is random
+        assert sum(received) == pytest.approx(sum(counted), rel=1e-12)
+    elif case[0] == "gossip":
+        assert received == pytest.approx([by_worker * N] * P, rel=1e-12)
+    else:  # what workers send the servers receive, and the other way round
+        down, up = (by_servers, by_worker) if algo.servers else (by_worker, 0)
+        assert received[:P] == pytest.approx([down * N] * P, rel=1e-12)
+        assert received[P:] == pytest.approx([P * up * N / max(algo.servers, 1)] * algo.servers, rel=1e-12)
     summary = simulation.summary()
+    assert summary["bytes_received_total"] == summary["bytes_sent_total"]
+    assert summary["bytes_received_max_node"] == pytest.approx(max(received), rel=1e-9)
+    for way, of_nodes in (("sent", counted), ("received", received)):
+        expected = pytest.approx(max(of_nodes[P:]), rel=1e-9) if algo.servers else None
+        assert summary[f"bytes_{way}_max_server"] == expected
     assert summary["bytes_sent_total"] == pytest.approx(P * (by_worker + by_servers) * N, rel=1e-9)
     assert summary["bytes_sent_max_node"] == pytest.approx(max(counted), rel=1e-9)
 
@@ -102,15 +121,101 @@ def test_a_node_sends_what_its_collective_says(collective: str, algo: str) -> No
     for nodes, expected in zip((8, 6), OF_COLLECTIVES[collective], strict=True):
         simulation = sent((algo,), 8, nodes, cluster)
         all_reduces = 8 if algo == "sync" else 1
-        counted = simulation.machine.network.bytes_sent
+        counted, received = (simulation.counters(math.inf).bytes_sent, simulation.counters(math.inf).bytes_received)
         assert counted == pytest.approx([all_reduces * N * each for each in expected], rel=1e-12)
+        assert received == counted  # each hands on as much as it gets
         assert simulation.summary()["bytes_sent_max_node"] == pytest.approx(max(counted), abs=1)
         assert simulation.summary()["collective"] == collective
 
 
 def test_the_hub_of_a_star_sends_for_all() -> None:
-    counted = sent(("dpsgd",), 5, P, IDEAL, "topology=star").machine.network.bytes_sent
+    counted = sent(("dpsgd",), 5, P, IDEAL, "topology=star").counters(math.inf).bytes_sent
     assert counted == [5 * (P - 1) * N] + [5 * N] * (P - 1)
+
+
+@pytest.mark.parametrize("p", [2, 4, 16])
+def test_the_busiest_node_is_a_neighbour_of_few_or_a_server_of_all(p: int) -> None:
+    """Lian et al. 2017: a node of a ring sends and receives 2 N a step however many there are, a single server p N each
+    way for every step of all, and its workers N."""
+    fields = ("sent_max_node", "received_max_node", "sent_max_server", "received_max_server")
+    slow = Cluster(0.01, 1e9, 1e-3, message_bytes=N)
+    ring, server = (sent(case, 101, p, slow).summary() for case in (("dpsgd",), ("downpour",)))
+    neighbours = min(2, p - 1)
+    assert [ring[f"bytes_{field}"] for field in fields] == [101 * neighbours * N] * 2 + [None] * 2
+    # the last fetches and pushes may be under way at the end
+    assert [server[f"bytes_{field}"] / 101 for field in fields] == pytest.approx([p * N] * 4, rel=0.02)
+
+
+def test_a_server_that_shares_a_port_is_counted_with_its_worker() -> None:
+    """Workers 0 and 1 have a shard each: of k = 2 shards they send one over the network, the others two."""
+    colocated = dataclasses.replace(IDEAL, servers_colocated=True)
+    summary = sent(("easgd",), 1, 4, colocated, "algo.servers=2").summary()
+    assert summary["bytes_sent_max_server"] == summary["bytes_sent_max_node"] == (1 + 3) / 2 * N
+    assert summary["bytes_sent_total"] == summary["bytes_received_total"] == 2 * (2 * 1 + 2 * 2) / 2 * N
+
+
+def test_what_waits_at_a_server_has_not_been_sent() -> None:
+    """8 workers ask one server at once, whose port takes 1 s for a vector: after 4.5 s it has sent the answers to 3.5
+    of them, whose requests came one after the other, and received 4.5 requests."""
+    experiment = prepared("experiment=quadratic", "engine.gradients=none", "nodes=8", "algo=easgd")
+    cluster = Cluster(100.0, 8 * N, 0.0, message_bytes=N)
+    simulation = Simulation(dataclasses.replace(experiment, cluster=cluster, budget=Budget(time_s=4.5)))
+    assert list(simulation.run())
+    assert simulation.machine.network.bytes_sent(4.5) == pytest.approx([N] * 8 + [3.5 * N])
+    assert simulation.machine.network.bytes_received(4.5) == pytest.approx([N] * 3 + [0.5 * N] + [0] * 4 + [4.5 * N])
+    summary = simulation.summary()
+    assert (summary["bytes_sent_max_server"], summary["bytes_sent_total"]) == (3.5 * N, 11.5 * N)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Ports on which a vector takes from 1 ms to 10 s, a gradient takes 10 ms."""
+    rates = st.floats(8e5, 8e9)
+    return Cluster(
+        0.01,
+        draw(rates),
+        draw(st.sampled_from([0.0, 1e-3, 0.1])),
+        message_bytes=N,
+        server_bandwidth=draw(st.none() | rates),
+        servers_colocated=draw(st.booleans()),
+        node_bandwidth=draw(st.none() | st.dictionaries(st.integers(0, 3), rates)),
+        chunks_per_message=draw(st.sampled_from([1, 1, 4])),
+        slow_nodes=draw(st.none() | st.just({1: 4.0})),
+        jitter=draw(st.sampled_from([0.0, 0.5])),
+        collective=draw(st.sampled_from(COLLECTIVES)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(CASES), clusters(), st.floats(0.02, 20), st.sampled_from([1, 4, 7]))
+def test_bytes_never_exceed_time_times_bandwidth(
+    case: tuple[str, ...], cluster: Cluster, seconds: float, nodes: int
+) -> None:
+    """At every mark of every algorithm, on every port and in both directions; and nothing is received unsent."""
+    if nodes == 1:
+        cluster = dataclasses.replace(cluster, node_bandwidth=None, slow_nodes=None)
+    if "topology=one_peer_exponential" not in case:
+        case = (*case, "topology=ring")
+    experiment = prepared(
+        "experiment=quadratic", "engine.gradients=none", f"nodes={nodes}", f"algo={case[0]}", *case[1:]
+    )
+    marks = Evaluation(every_time_s=seconds / 7)
+    changed: dict[str, Any] = {"cluster": cluster, "budget": Budget(steps=200, time_s=seconds), "eval": marks}
+    simulation = Simulation(dataclasses.replace(experiment, **changed))
+    k = experiment.algo.servers
+    ports = [cluster.bytes_per_s(node, nodes) for node in range(nodes if cluster.servers_colocated else nodes + k)]
+    before = [0.0] * len(ports)
+    for mark in simulation.run():
+        counters = simulation.counters(mark["time_s"])
+        limits = [rate * mark["time_s"] * (1 + 1e-9) for rate in ports]
+        for of_nodes in (counters.bytes_sent, counters.bytes_received):
+            assert all(count <= limit for count, limit in zip(of_nodes, limits, strict=True))
+        assert all(count >= last * (1 - 1e-9) for count, last in zip(counters.bytes_sent, before, strict=True))
+        assert sum(counters.bytes_received) <= sum(counters.bytes_sent) * (1 + 1e-9)
+        assert (mark["bytes_sent"], mark["bytes_received"]) == (
+            round(sum(counters.bytes_sent)), round(sum(counters.bytes_received))
+        )  # fmt: skip
+        before = list(counters.bytes_sent)
 
 
 @each_case

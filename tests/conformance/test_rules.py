@@ -76,8 +76,10 @@ def test_marks_begin_at_the_start_end_at_the_end_and_only_go_forward(case: tuple
     moments = [(mark["time_s"], mark["samples"]) for mark in marks]
     assert moments[0] == (0.0, 0)
     assert moments[-1] == (simulation.time_s, simulation.machine.samples)
+    assert (found := simulation.summary())["worker_steps"] == steps(simulation)
+    assert found["steps"] == max(found["worker_steps"])
     assert all(earlier < later for earlier, later in pairwise(moments))
-    for field in ("time_s", "samples", "bytes_sent", "staleness_max"):
+    for field in ("time_s", "samples", "bytes_sent", "bytes_received", "staleness_max"):
         values = [mark[field] for mark in marks]
         assert values == sorted(values), field
     for mark in marks:
@@ -117,6 +119,8 @@ def test_a_mark_sees_every_vector_as_it_is_at_its_time(case: tuple[str, ...]) ->
         assert mark["consensus_distance"] == pytest.approx(consensus, rel=1e-9, abs=1e-14)
         discrepancy = max(np.linalg.norm(a - b) for a in xs for b in xs)
         assert mark["discrepancy"] == pytest.approx(discrepancy, rel=1e-9, abs=1e-14)
+        median = np.median([np.linalg.norm(a - b) for i, a in enumerate(xs) for b in xs[:i]])
+        assert mark["pairwise_distance_median"] == pytest.approx(median, rel=1e-9, abs=1e-14)
     assert marks > 20
 
 
@@ -303,7 +307,7 @@ def test_without_gradients_time_and_bytes_are_the_same(case: tuple[str, ...]) ->
     """engine.gradients=none leaves out the evaluation and nothing else."""
     marks, simulation = run(quadratic(case))
     timing, without = run(dataclasses.replace(quadratic(case), gradients="none"))
-    measured = {"train_loss", "test_loss", "consensus_distance", "discrepancy"}
+    measured = {"train_loss", "test_loss", "consensus_distance", "pairwise_distance_median", "discrepancy"}
     assert [{k: v for k, v in mark.items() if k not in measured} for mark in marks] == [
         {k: v for k, v in mark.items() if k not in measured} for mark in timing
     ]

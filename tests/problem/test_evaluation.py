@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,38 +35,72 @@ def test_any_other_choice_of_workers_is_refused(workers: int | str) -> None:
         Evaluation(workers=workers)
 
 
-def of_all_pairs(xs: list[torch.Tensor]) -> float:
-    """The definition, max_ij |x_i - x_j|, without a matrix product."""
+def of_all_pairs(xs: list[torch.Tensor]) -> torch.Tensor:
+    """The definition, |x_i - x_j| for all i < j in ascending order, without a matrix product."""
     rows = torch.stack(xs).double()
-    rows -= rows.mean(dim=0)
-    return float(torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").max())
+    distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances[torch.ones_like(distances).triu(1) > 0].sort().values
+
+
+def median(distances: torch.Tensor) -> float:
+    return float(np.median(distances.numpy()))
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("workers", [2, 3, 16, 33])
+@pytest.mark.parametrize("workers", [2, 3, 4, 16, 33])
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_the_discrepancy_is_that_of_all_pairs_to_the_last_bit(offset: float, workers: int, scale: float) -> None:
+def test_median_and_discrepancy_are_those_of_all_pairs_to_the_last_bit(
+    offset: float, workers: int, scale: float
+) -> None:
     """Also of vectors whose distances are small against their length, where a product of matrices finds nothing."""
     noise = torch.Generator().manual_seed(workers)
     xs = [scale * (offset + torch.randn(1001, generator=noise, dtype=torch.float64)) for _ in range(workers)]
-    assert spread(xs)[1] == of_all_pairs(xs)
+    expected = of_all_pairs(xs)
+    assert spread(xs)[1:] == (median(expected), float(expected[-1]))
+
+
+@pytest.mark.parametrize("far", [1e3, 1e9])
+def test_one_worker_far_away_costs_the_median_no_bit(far: float) -> None:
+    """The other distances are then lost in a product of matrices: with 1e9 all pairs look equal but for its own."""
+    noise = torch.Generator().manual_seed(0)
+    xs = [torch.randn(100, generator=noise, dtype=torch.float64) for _ in range(8)]
+    xs.append(far * xs[0])
+    expected = of_all_pairs(xs)
+    assert spread(xs)[1] == median(expected)
+    assert 10 < spread(xs)[1] < 20  # sqrt(2 d) = 14
+
+
+def test_the_median_is_of_pairs_of_workers() -> None:
+    """On a line at 0, 1, 3, 7: distances 1, 2, 3, 4, 6, 7; of three workers 1, 2, 3; of one there is none."""
+    xs = [torch.tensor([float(at), 5.0]) for at in (0, 1, 3, 7)]
+    assert spread(xs)[1:] == (3.5, 7.0)
+    assert spread(xs[:3])[1:] == (2.0, 3.0)
+    assert spread(xs[:1]) == (0.0, 0.0, 0.0)
+
+
+def test_workers_that_are_equal_are_exactly_at_no_distance() -> None:
+    """Four of five: 6 of 10 pairs are equal. Also two pairs of equals, whose median is between the groups."""
+    noise = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(1000, generator=noise) for _ in range(2))
+    assert spread([x, x.clone(), y, x.clone(), x.clone()])[1] == 0.0
+    assert spread([x, y, x.clone(), y.clone()])[1] == spread([x, y])[2] > 0
+    assert spread([x, x.clone()]) == (0.0, 0.0, 0.0)
 
 
 def test_the_discrepancy_of_pairs_equally_far_apart_is_their_distance() -> None:
     """Two groups of equal workers: every pair across them is a candidate."""
     xs = [torch.full((8,), float(rank % 2)) for rank in range(10)]
-    assert spread(xs) == pytest.approx((math.sqrt(8) / 2, math.sqrt(8)), rel=1e-15)
-    assert spread(list(torch.eye(5))) == (pytest.approx(math.sqrt(0.8)), of_all_pairs(list(torch.eye(5))))
+    assert spread(xs) == pytest.approx((math.sqrt(8) / 2, math.sqrt(8), math.sqrt(8)), rel=1e-15)
+    assert spread(list(torch.eye(5))) == pytest.approx((math.sqrt(0.8), math.sqrt(2), math.sqrt(2)), rel=1e-15)
 
 
 def test_the_discrepancy_of_vectors_too_small_to_square_is_still_theirs() -> None:
     xs = [torch.tensor([rank * 1e-200], dtype=torch.float64) for rank in range(3)]
-    assert spread(xs)[1] == of_all_pairs(xs)
+    assert spread(xs)[1:] == (median(of_all_pairs(xs)), float(of_all_pairs(xs)[-1]))
 
 
 def test_a_worker_that_is_not_finite_has_no_distance() -> None:
     xs = [torch.zeros(4), torch.ones(4), torch.full((4,), math.nan)]
-    assert math.isnan(spread(xs)[0])
-    assert math.isnan(spread(xs)[1])
+    assert all(map(math.isnan, spread(xs)))
     xs[2] = torch.full((4,), math.inf)
-    assert math.isnan(spread(xs)[1])
+    assert all(map(math.isnan, spread(xs)))

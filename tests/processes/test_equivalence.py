@@ -21,6 +21,8 @@ from tests.support.watched_algorithms import observed, seen
 
 RELATIVE = 1e-10
 MEASURED = ("samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy", "consensus_distance", "discrepancy")
+MEASURED += ("pairwise_distance_median",)
+STALENESS = ("staleness_mean", "staleness_max")
 QUADRATIC = ("experiment=quadratic", "optimizer.lr=0.05")
 PATIENT = ("engine=dist", "engine.patience_s=60")  # nobody is left out, however busy the machine is
 DIGITS = (
@@ -85,6 +87,15 @@ def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> O
     simulated, run = run_both(prefork, folder, algo, *overrides)
     assert_close(seen(folder / "files", "worker", len(simulated.x))[:, 0], simulated.x.numpy())
     assert_same_marks(run.marks, simulated.marks)
+    for mine, theirs in zip(run.marks, simulated.marks, strict=True):  # of vectors in lock-step
+        assert [mine[field] for field in STALENESS] == [theirs[field] for field in STALENESS]
+    assert run.summary["worker_steps"] == simulated.summary["worker_steps"]
+    received = ("bytes_received_total", "bytes_received_max_node", "bytes_received_max_server")
+    assert [run.summary[field] for field in received] == [
+        # real processes round a collective's bytes to whole ones
+        simulated.summary[field] and pytest.approx(simulated.summary[field], abs=len(simulated.x))
+        for field in received
+    ]
     return simulated
 
 
@@ -202,6 +213,7 @@ def race(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> np.ndarr
     run = prefork.run(folder / "run", *observed(algo, folder), *RACING, "+algo.own=25", *overrides)
     assert run.summary["status"] == "completed", run.err
     assert run.summary["samples"] == 100
+    assert run.summary["worker_steps"] == [25] * 4
     return seen(folder, "worker", 4)
 
 

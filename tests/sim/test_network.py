@@ -10,6 +10,7 @@ from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
 
 many = settings(max_examples=60)
+END_S = 1e9  # when everything has long arrived
 SLACK = 1e-9  # relative, for sums of floating-point times
 
 
@@ -73,8 +74,69 @@ def test_every_message_arrives_once_and_its_bytes_are_counted(case: Traffic) -> 
     network, messages, arrivals = carried(*case)
     assert sorted(message.number for message in arrivals) == list(range(len(messages)))
     for node in range(len(case[0])):
-        expected = sum(message.size for message in messages if message.sender == node)
-        assert network.bytes_sent[node] == pytest.approx(expected, rel=SLACK)
+        sent = sum(message.size for message in messages if message.sender == node)
+        received = sum(message.size for message in messages if message.receiver == node)
+        assert network.bytes_sent(END_S)[node] == pytest.approx(sent, rel=SLACK)
+        assert network.bytes_received(END_S)[node] == pytest.approx(received, rel=SLACK)
+
+
+@many
+@given(traffic(), st.integers(1, 3))
+def test_bytes_count_as_they_go_through_the_ports(case: Traffic, chunks: int) -> None:
+    """At any time: no more than a port can carry since the first event, none is received before it was sent, and what
+    has arrived is counted."""
+    rates, latency, bursts = case
+    loop = EventLoop()
+    network = Network(loop, rates, latency, chunks)
+    handed_over, arrived = [0.0] * len(rates), [0.0] * len(rates)
+
+    def send(sender: int, burst: list[tuple[int, float]]) -> None:
+        handed_over[sender] += sum(size for _, size in burst)
+        network.send(sender, [(to, size, arrive, (to, size)) for to, size in burst])
+
+    def arrive(receiver: int, size: float) -> None:
+        arrived[receiver] += size
+
+    def look(time_s: float) -> None:
+        sent, received = network.bytes_sent(time_s), network.bytes_received(time_s)
+        for node, rate in enumerate(rates):
+            assert 0 <= before[0][node] <= sent[node] * (1 + SLACK)  # they never go back
+            assert 0 <= before[1][node] <= received[node] * (1 + SLACK)
+            assert sent[node] <= min(rate * time_s, handed_over[node]) * (1 + SLACK)
+            assert arrived[node] * (1 - SLACK) <= received[node] <= rate * time_s * (1 + SLACK)
+        assert sum(received) <= sum(sent) * (1 + SLACK)
+        before[:] = sent, received
+
+    before = [[0.0] * len(rates)] * 2
+    for time_s, sender, burst in bursts:
+        loop.at(time_s, send, sender, burst)
+    while (following := loop.next_time) is not None:
+        look(loop.now)
+        look((loop.now + following) / 2)
+        loop.process_one()
+    look(loop.now)
+    assert network.bytes_sent(loop.now) == pytest.approx(handed_over, rel=SLACK)
+
+
+def test_half_a_message_has_gone_through_the_port_after_half_its_time() -> None:
+    """40 bytes at 10 bytes/s from 1 s on, 0.5 s under way; the receiver's port takes 20 bytes/s, 10 come. What waits
+    behind them has not been sent."""
+    loop = EventLoop()
+    network = Network(loop, [10.0, 20.0], 0.5)
+    for _ in range(2):
+        loop.at(1.0, network.send, 0, [(1, 40.0, lambda: None, ())])
+    while loop.next_time is not None and loop.next_time < 2:
+        loop.process_one()
+    found = [(network.bytes_sent(t)[0], network.bytes_received(t)[1]) for t in (2.0, 3.0)]
+    assert found == [(10.0, 5.0), (20.0, 15.0)]
+    assert network.bytes_sent(3.0)[1] == network.bytes_received(3.0)[0] == 0
+
+
+def test_bytes_of_a_collective_go_both_ways_while_it_lasts() -> None:
+    network = Network(EventLoop(), [10.0, 10.0], 0.0)
+    network.count(1, 8.0, 1.0, 5.0)
+    for time_s, bytes_so_far in ((0.0, 0.0), (1.0, 0.0), (2.0, 2.0), (5.0, 8.0), (9.0, 8.0)):
+        assert network.bytes_sent(time_s) == network.bytes_received(time_s) == [0.0, bytes_so_far]
 
 
 @many
@@ -200,6 +262,6 @@ def test_messages_in_chunks_share_a_port() -> None:
         loop.at(10.0, network.send, 2, [(0, 1.0, arrived, ("alone",))])
         while loop.next_time is not None:
             loop.process_one()
-        assert sum(network.bytes_sent) == pytest.approx(3.0, rel=1e-9)
+        assert sum(network.bytes_sent(loop.now)) == pytest.approx(3.0, rel=1e-9)
     assert ends[1] == {"first": 1.0, "second": 2.0, "alone": 11.0}
     assert ends[1000] == pytest.approx({"first": 1.5, "second": 2.0, "alone": 11.0}, abs=3e-3)

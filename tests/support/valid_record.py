@@ -16,9 +16,10 @@ from dsgd.problem.evaluation import FIELDS
 from dsgd.record.checkpoint import NAME, CheckpointError, read_header, read_state
 
 STATUSES = ("completed", "diverged", "interrupted", "failed")
-GROWING = ("time_s", "wall_s", "samples", "epoch", "bytes_sent", "staleness_max")  # of marks: they never go back
+GROWING = ("time_s", "wall_s", "samples", "epoch", "bytes_sent", "bytes_received", "staleness_max")  # of marks
 AT_THE_END = {"time_s": "time_s", "wall_s": "wall_s", "samples": "samples", "epochs": "epoch"} | {
-    "bytes_sent_total": "bytes_sent"
+    "bytes_sent_total": "bytes_sent",
+    "bytes_received_total": "bytes_received",
 }  # fields of the summary, and of the marks that they may not be below
 SLACK = 1e-9  # relative; times and epochs are sums of floating-point numbers
 ROUNDED_S = 1e-3  # `wall_s` of marks

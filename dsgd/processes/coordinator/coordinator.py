@@ -74,13 +74,15 @@ class Coordinator:
     def summary(self) -> Mark:
         """Return the summary of the run so far."""
         problem, totals = self.job.problem, self.monitor.totals()
-        lockstep = self.experiment.algo.lockstep and self.experiment.nodes > 1
+        p, k = self.experiment.nodes, self.experiment.algo.servers
+        lockstep = self.experiment.algo.lockstep and p > 1
         return summary_of(
             self.experiment,
             self.progress,
             self.monitor.status,
             totals.counters,
-            steps=totals.steps,
+            worker_steps=totals.worker_steps,
+            server_nodes=range(p, p + k),
             classes=problem.data.classes,
             dimension=problem.dimension,
             message_bytes=problem.dimension * problem.start.element_size(),

@@ -168,7 +168,8 @@ class MessageRules:
 
     def _check_counters(self, node: int, counters: Mapping[str, Any]) -> None:
         staleness = counters.get("staleness", [0, 0, 0])
-        plain = all(_is_number(counters.get(name, 0)) for name in ("bytes_sent", "busy_s", "missed"))
+        names = ("bytes_sent", "bytes_received", "busy_s", "missed")
+        plain = all(_is_number(counters.get(name, 0)) for name in names)
         own = node >= self._workers or not counters or "busy_s" in counters
         if not plain or not own or not isinstance(staleness, list) or len(staleness) != 3:
             raise BadFrame("a message had no possible counters")

@@ -36,10 +36,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class RunTotals:
-    """Hold what a run has come to. steps: of the worker with the most. missed: pulls and pushes that failed."""
+    """Hold what a run has come to. worker_steps: of each worker. missed: pulls and pushes that failed."""
 
     counters: Counters
-    steps: int
+    worker_steps: list[int]
     missed: int
 
 
@@ -99,10 +99,10 @@ class PendingSnapshots:
         floor_s, floor_samples = self.floor
         totals = combine_totals(experiment, max(time_s, floor_s), self.samples, known, self.snapshots)
         samples = max(totals.counters.samples, floor_samples)
-        steps = totals.steps
+        worker_steps = totals.worker_steps
         if experiment.algo.lockstep and self.samples is not None:  # some may be ahead of the step that is meant
-            steps = math.ceil(samples / experiment.unit)
-        return replace(totals, counters=replace(totals.counters, samples=samples), steps=steps)
+            worker_steps = [math.ceil(samples / experiment.unit)] * experiment.nodes
+        return replace(totals, counters=replace(totals.counters, samples=samples), worker_steps=worker_steps)
 
     def counters(self, experiment: Experiment) -> Counters:
         return self.totals(experiment).counters
@@ -162,6 +162,7 @@ def combine_totals(
 
     samples: None: by the workers' steps. known: the steps and counters of workers and servers, by node. alive: nodes
     whose waiting counts; bytes, staleness and lost messages count of all."""
+    nodes = range(experiment.nodes + experiment.algo.servers)
     workers = {node: known[node] for node in range(experiment.nodes) if node in known}
     told = {node: counters for node, (_, counters) in workers.items() if counters}
     staleness = [own.get("staleness", (0, 0, 0)) for own in told.values()]
@@ -173,10 +174,11 @@ def combine_totals(
         time_s=time_s,
         clock="wall",
         samples=samples,
-        bytes_sent=[own.get("bytes_sent", 0) for _, own in known.values()] or [0],
+        bytes_sent=[known[node][1].get("bytes_sent", 0) if node in known else 0 for node in nodes],
+        bytes_received=[known[node][1].get("bytes_received", 0) if node in known else 0 for node in nodes],
         idle=[max(0.0, 1 - busy_s / time_s) for busy_s in busy] or [0.0],
         staleness_mean=total / max(count, 1),
         staleness_max=max((own[2] for own in staleness), default=0),
     )
-    steps = max((steps for steps, _ in workers.values()), default=0)
-    return RunTotals(counters, steps, missed=sum(own.get("missed", 0) for own in told.values()))
+    worker_steps = [workers[node][0] if node in workers else 0 for node in range(experiment.nodes)]
+    return RunTotals(counters, worker_steps, missed=sum(own.get("missed", 0) for own in told.values()))

@@ -155,7 +155,7 @@ class Channel:
             )
         if frame.status == Status.FAILED:
             return frame, link.read(frame.payload, request.patience_s).decode(errors="replace")
-        return frame, None if frame.payload < 0 else link.receive_vector(frame, self._node.pool, request.patience_s)
+        return frame, None if frame.payload < 0 else link.receive_vector(frame, self._node, request.patience_s)
 
     def _give_up(self, error: Exception) -> str:
         """Close the connection, since nothing more can come over it, and return the reason in words."""

@@ -84,8 +84,8 @@ class PeerSilent(Exception):
 class LocalNode:
     """The settings and counters that all connections of one node share.
 
-    timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull or a push. sent: called with
-    the bytes of every vector that was written."""
+    timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull or a push. sent, received:
+    called with the bytes of every vector that was written or read."""
 
     rank: int
     settings: PlaneSettings
@@ -93,6 +93,7 @@ class LocalNode:
     timeout_s: float
     patience_s: float
     sent: Callable[[int], None]
+    received: Callable[[int], None]
     log: Callable[[str], None]
 
     @property
@@ -180,10 +181,11 @@ class FrameSocket:
             raise ProtocolViolation("an operation whose name is not ASCII")
         return Frame(Kind(kind), Status(status), steps, sequence, name.decode("ascii"), tuple(numbers), payload)
 
-    def receive_vector(self, frame: Frame, pool: VectorPool, patience_s: float) -> Tensor:
-        """Receive the vector behind a frame, into memory of the pool."""
-        vector = pool.take(frame.payload // pool.dtype.itemsize)
+    def receive_vector(self, frame: Frame, node: LocalNode, patience_s: float) -> Tensor:
+        """Receive the vector behind a frame, into memory of the node's pool."""
+        vector = node.pool.take(frame.payload // node.pool.dtype.itemsize)
         self.read_into(as_bytes(vector), patience_s)
+        node.received(frame.payload)
         return vector
 
     def read(self, count: int, patience_s: float) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -59,13 +59,13 @@ class Plane:
         if timeout_s <= 0 or patience_s <= 0:
             raise ValueError(f"timeout_s and patience_s must be > 0, got {timeout_s:g} and {patience_s:g}")
         self._counting = threading.Lock()
-        self.bytes_sent = 0
+        self.bytes_sent = self.bytes_received = 0
         self._numbering = threading.Lock()  # guards _sequences, and keeps exchanges in their order
         self._sequences: Counter[int] = Counter()  # exchanges with each target
         self._closing = threading.Lock()
         self._closed = False
         pool = VectorPool(dtype, POOL_SIZE)
-        self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, self._count, log)
+        self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, self._sent, self._received, log)
         self._exchanges = Exchanges(timeout_s, lambda source: self._listener.received(source), self._ping, log)
         self._responder = Responder(node, self._exchanges)
         self._entrance = RingEntrance()
@@ -78,6 +78,14 @@ class Plane:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def counters(self) -> dict[str, int]:
+        """Return the bytes of all vectors sent and received so far."""
+        return {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
+
+    def count_from(self, counters: Mapping[str, Any]) -> None:
+        """Go on counting from what a process before this one had counted."""
+        self.bytes_sent, self.bytes_received = counters.get("bytes_sent", 0), counters.get("bytes_received", 0)
 
     # State that peers see
 
@@ -203,9 +211,13 @@ class Plane:
             )
         return self._channels[peer]
 
-    def _count(self, payload_bytes: int) -> None:
+    def _sent(self, payload_bytes: int) -> None:
         with self._counting:
             self.bytes_sent += payload_bytes
+
+    def _received(self, payload_bytes: int) -> None:
+        with self._counting:
+            self.bytes_received += payload_bytes
 
     def close(self) -> None:
         """End every thread and socket within about patience_s. Until then the vectors of exchanges are still sent,

@@ -94,7 +94,7 @@ class Responder:
                     self._call(rank, link, frame)
 
     def _vector(self, link: FrameSocket, frame: Frame) -> Tensor:
-        return link.receive_vector(frame, self._node.pool, self._node.timeout_s)
+        return link.receive_vector(frame, self._node, self._node.timeout_s)
 
     def _reply(self, link: FrameSocket, frame: Frame, content: Tensor | bytes | None = None) -> None:
         self._node.sent(link.send(frame, content, self._node.timeout_s))

@@ -155,10 +155,10 @@ class WorkerEngine:
     def counters(self) -> dict[str, Any]:
         """Return this worker's contribution to the fields of a mark."""
         p = self.experiment.nodes
-        # of a ring: ours, and NCCL's for large vectors
+        # of a ring, ours, and NCCL's for large vectors: sent, and as many received
         collective_bytes = round(self._collective_calls * 2 * (p - 1) / p * self.worker.x.nbytes)
         return {
-            "bytes_sent": self.plane.bytes_sent + collective_bytes,
+            **{name: count + collective_bytes for name, count in self.plane.counters().items()},
             "busy_s": self.compute.busy_s + self._busy_s,
             "staleness": list(self.staleness),
             "missed": self.missed,
@@ -205,7 +205,8 @@ class WorkerEngine:
 
     def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
         """Go on with the steps and the counters of a process before this one; at the start of a run there are none."""
-        self.plane.bytes_sent, self._busy_s = counters.get("bytes_sent", 0), counters.get("busy_s", 0.0)
+        self.plane.count_from(counters)
+        self._busy_s = counters.get("busy_s", 0.0)
         self.staleness, self.missed = list(counters.get("staleness", (0, 0, 0))), counters.get("missed", 0)
         self.worker.steps = self.batches = steps
 

@@ -143,9 +143,9 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
             return result
 
     plane = open_plane(job, node, client)
-    plane.bytes_sent = stored["counters"].get("bytes_sent", 0)
+    plane.count_from(stored["counters"])
     plane.serve(answer)
-    client.steps, client.counters = lambda: shard.version, lambda: {"bytes_sent": plane.bytes_sent}
+    client.steps, client.counters = lambda: shard.version, plane.counters
     connect_peers(plane, client)
     client.send("ready")
     start_s = time.monotonic() - client.wait_for("go")["time_s"]

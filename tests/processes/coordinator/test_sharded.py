@@ -30,7 +30,7 @@ from tests.support.watched_run import WatchedRun
 
 TOKEN = bytes(32)
 DEADLINE_S = 60.0
-EXACT = ("samples", "test_accuracy", "test_top5", "consensus_distance", "discrepancy")
+EXACT = ("samples", "test_accuracy", "test_top5", "consensus_distance", "pairwise_distance_median", "discrepancy")
 EXACT += ("worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max")
 DIGITS = (
     "engine=dist",

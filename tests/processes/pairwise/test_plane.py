@@ -57,7 +57,7 @@ def test_a_peer_that_does_not_exist_is_refused() -> None:
                 a.pull(peer)
 
 
-def test_bytes_sent_counts_the_vectors_that_left_and_nothing_else() -> None:
+def test_bytes_are_those_of_the_vectors_that_left_and_came_and_nothing_else() -> None:
     with planes(2) as (a, b):
         b.serve(lambda rank, name, part, scalars: (constant(0, 3), 0))
         b.pull(0).result(LIMIT_S)  # 64 bytes of a
@@ -66,6 +66,7 @@ def test_bytes_sent_counts_the_vectors_that_left_and_nothing_else() -> None:
         a.call(1, "fetch", constant(1, 1), (1.0, 2.0)).result(LIMIT_S)  # 8 of a, 24 of b
         a.call(1, "fetch", None, ()).result(LIMIT_S)  # 24 of b
         until(lambda: (a.bytes_sent, b.bytes_sent) == (128, 48))
+        until(lambda: (a.bytes_received, b.bytes_received) == (48, 128))
 
 
 def test_close_leaves_no_thread_and_no_socket_and_fails_what_is_pending() -> None:
