@@ -23,7 +23,7 @@ from dsgd.sim.loop import EventLoop
 
 
 class Flow:
-    """Count the bytes through one direction of a port."""
+    """Count the bytes of transfers that may overlap."""
 
     __slots__ = ("_passed", "_passing")
 
@@ -61,19 +61,27 @@ class Network:
         self._chunks = chunks_per_message
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
-        self._sent = [Flow() for _ in bytes_per_s]
+        self._queued = [0.0] * len(bytes_per_s)  # bytes that a node has given to its port, so far
         self._received = [Flow() for _ in bytes_per_s]
+        self._collective = [Flow() for _ in bytes_per_s]  # bytes sent, and as many received
         self.messages = 0  # sent by `send`, requests and acknowledgements without content not counted
         # (node, from, to) in which a port was busy, for a trace
         self.spans: list[tuple[int, float, float]] | None = None
 
     def bytes_sent(self, time_s: float) -> list[float]:
         """Return what every node has sent until a time, which must not lie before the last event."""
-        return [flow.until(time_s) for flow in self._sent]
+        # a port that has something to send sends at its rate
+        waiting = [
+            (free - time_s) * rate if free > time_s else 0.0
+            for free, rate in zip(self._egress_free, self._rate, strict=True)
+        ]
+        sent = [max(0.0, queued - left) for queued, left in zip(self._queued, waiting, strict=True)]
+        return [count + flow.until(time_s) for count, flow in zip(sent, self._collective, strict=True)]
 
     def bytes_received(self, time_s: float) -> list[float]:
         """Return likewise what every node has received."""
-        return [flow.until(time_s) for flow in self._received]
+        flows = zip(self._received, self._collective, strict=True)
+        return [messages.until(time_s) + collectives.until(time_s) for messages, collectives in flows]
 
     def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
         """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called on arrival."""
@@ -90,7 +98,7 @@ class Network:
         end = begin + total / self._rate[sender]
         self._egress_free[sender] = end
         self.messages += len(messages)
-        self._sent[sender].add(loop.now, begin, end, total)
+        self._queued[sender] += total
         if self.spans is not None:
             self._busy(sender, begin, end)
         for receiver, size, action, arguments in messages:
@@ -103,7 +111,7 @@ class Network:
         begin = max(self._loop.now, self._egress_free[sender])
         end = begin + size / self._rate[sender]
         self._egress_free[sender] = end
-        self._sent[sender].add(self._loop.now, begin, end, size)
+        self._queued[sender] += size
         self._busy(sender, begin, end)
         if left > 1:
             self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
@@ -130,8 +138,7 @@ class Network:
     def count(self, node: int, size: float, begin: float, end: float) -> None:
         """Count bytes that a node sends, and as many that it receives, between two times without occupying its port,
         as in collectives."""
-        self._sent[node].add(self._loop.now, begin, end, size)
-        self._received[node].add(self._loop.now, begin, end, size)
+        self._collective[node].add(self._loop.now, begin, end, size)
         self._busy(node, begin, end)
 
     def _busy(self, node: int, begin: float, end: float) -> None:
