@@ -50,6 +50,7 @@ class Evaluation:
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
     workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
     sharded: bool | None = None  # over several processes, with engine=dist; None: where samples are image files
+    conservation: bool = False  # record how far the sums have drifted that the algorithm conserves; a simulation only
     diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: engine/divergence.py
 
     def __post_init__(self) -> None:
@@ -122,6 +123,8 @@ class Experiment:
                 "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
             )
         self._check_limits()
+        if self.eval.conservation and self.gradients == "none":
+            raise ValueError("eval.conservation must be false with engine.gradients=none, got true")
         if self.target.accuracy is not None and self.data.classes is None:
             raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
 

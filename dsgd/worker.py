@@ -197,11 +197,19 @@ class Algorithm:
     lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget.
     barrier: every step waits for all workers, so that what is computed, marks included, does not depend on the cluster.
     servers: over how many nodes the centre is sharded; 0 for methods without one, whose output is the workers' mean.
+    conserves: what communication leaves unchanged, which `eval.conservation` checks; None: nothing in one realisation.
+        workers: the sum of the x_i, between their k-th and their next steps. workers and centre: the sum of the x_i and
+        c, in every call, whose answer the worker applies at once. centre: c and, in every call with a vector, the
+        first scalar times that vector.
     """
 
     lockstep: ClassVar[bool] = False
     barrier: ClassVar[bool] = False
     servers: int = 0
+
+    @property
+    def conserves(self) -> str | None:
+        return None
 
     @property
     def cycle(self) -> int:

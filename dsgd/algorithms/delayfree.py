@@ -40,6 +40,10 @@ class DelayFree(Algorithm):
     def cycle(self) -> int:
         return self.tau // 2
 
+    @property
+    def conserves(self) -> str:
+        return "workers"
+
     async def train(self, worker: Worker) -> None:
         x = worker.x
         while not worker.done:

@@ -61,6 +61,10 @@ class Downpour(Algorithm):
     def needs_sgd(self) -> str:
         return "algo=downpour (its server makes the updates, algo.server_optimizer, and no decoupled decay reaches it)"
 
+    @property
+    def conserves(self) -> str | None:
+        return "centre" if self.server_optimizer == "sgd" else None
+
     async def train(self, worker: Worker) -> None:
         x = worker.x
         accumulated = worker.keep("accumulated")

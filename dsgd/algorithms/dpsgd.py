@@ -39,6 +39,10 @@ class DPSGD(Algorithm):
         if self.gradient not in ("before", "after"):
             raise ValueError(f"gradient must be before or after (the mixing), got {self.gradient!r}")
 
+    @property
+    def conserves(self) -> str:
+        return "workers"
+
     async def train(self, worker: Worker) -> None:
         while not worker.done:
             await self.step(worker)

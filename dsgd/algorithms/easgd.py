@@ -60,6 +60,10 @@ class EASGD(Algorithm):
     def needs_sgd(self) -> str | None:
         return None if self.momentum is None else "algo.momentum (EAMSGD's velocity is made of SGD's steps)"
 
+    @property
+    def conserves(self) -> str:
+        return "workers and centre"
+
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if self.beta is not None and not 0 <= self.beta <= nodes:
             raise ValueError(f"beta must be in [0, nodes={nodes}], so that alpha = beta / nodes <= 1, got {self.beta}")

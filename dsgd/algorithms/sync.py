@@ -32,6 +32,10 @@ class Sync(Algorithm):
     lockstep: ClassVar[bool] = True
     barrier: ClassVar[bool] = True
 
+    @property
+    def conserves(self) -> str:
+        return "workers"
+
     async def train(self, worker: Worker) -> None:
         while not worker.done:
             if self.overlap:

@@ -54,9 +54,11 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:
-    """Raise ConfigError for real processes without gradients."""
+    """Raise ConfigError for what only a simulation does: leaving gradients out, checking sums over all workers."""
     if engine == "dist" and config.engine.gradients == "none":
         raise ConfigError("engine.gradients must not be none with engine=dist, got none")
+    if engine == "dist" and config.experiment.eval.conservation:
+        raise ConfigError("eval.conservation must be false with engine=dist, got true")
 
 
 def with_wandb_group(plan: Plan, group: str) -> Plan:

@@ -12,6 +12,7 @@ from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers
 from dsgd.problem.problem import Problem, build_problem
+from dsgd.sim.conservation import ConservingMachine
 from dsgd.sim.machine import Machine
 
 
@@ -24,7 +25,8 @@ class Simulation:
         self.experiment = experiment
         self.problem = problem or build_problem(experiment)
         self.chosen = choose_evaluator(experiment, self.problem)
-        self.machine = Machine(experiment, self.problem, self.chosen.evaluator)
+        kind = ConservingMachine if experiment.eval.conservation else Machine
+        self.machine = kind(experiment, self.problem, self.chosen.evaluator)
         self.progress = Progress()
         self.status = "running"
         self.end_s: float | None = None
@@ -149,7 +151,10 @@ class Simulation:
             xs = [node.worker.x for node in machine.nodes]
             buffers = [node.buffers for node in machine.nodes]
             measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre())
-        return self.counters(time_s).fields(experiment) | measured
+        return self.counters(time_s).fields(experiment) | measured | self._drift()
+
+    def _drift(self) -> Mark:
+        return {"mean_drift": self.machine.drift} if isinstance(self.machine, ConservingMachine) else {}
 
     def _measure_workers(self, everybody: bool) -> Mark:
         if self.experiment.gradients == "none":
@@ -176,17 +181,20 @@ class Simulation:
     def summary(self) -> Mark:
         """Return the summary of the run so far."""
         machine = self.machine
-        return summary_of(
-            self.experiment,
-            self.progress,
-            self.status,
-            self.counters(self.time_s),
-            worker_steps=[node.worker.steps for node in machine.nodes],
-            server_nodes=machine.server_ports,
-            classes=self.problem.data.classes,
-            dimension=self.problem.dimension,
-            message_bytes=machine.message_bytes,
-            collective=machine.all_reduces.taken,
+        return (
+            summary_of(
+                self.experiment,
+                self.progress,
+                self.status,
+                self.counters(self.time_s),
+                worker_steps=[node.worker.steps for node in machine.nodes],
+                server_nodes=machine.server_ports,
+                classes=self.problem.data.classes,
+                dimension=self.problem.dimension,
+                message_bytes=machine.message_bytes,
+                collective=machine.all_reduces.taken,
+            )
+            | self._drift()
         )
 
     def trace_rows(self) -> list[TraceRow]:
