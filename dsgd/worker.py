@@ -125,11 +125,11 @@ class Worker:
         samples of all workers together reach it."""
         return self._engine.done(self)
 
-    def keep(self, name: str) -> Tensor:
-        """A vector [d] of the algorithm's own that outlives a step, zeros at first: change it in place. It is part of a
-        checkpoint, local variables are not."""
+    def keep(self, name: str, first: Tensor | None = None) -> Tensor:
+        """A vector [d] of the algorithm's own that outlives a step, at first a copy of `first`, or zeros: change it in
+        place. It is part of a checkpoint, local variables are not."""
         if name not in self.kept:
-            self.kept[name] = self.x.new_zeros(self.x.shape)
+            self.kept[name] = self.x.new_zeros(self.x.shape) if first is None else first.clone()
         return self.kept[name]
 
     @property
@@ -196,7 +196,7 @@ class Algorithm:
 
     lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget.
     barrier: every step waits for all workers, so that what is computed, marks included, does not depend on the cluster.
-    servers: over how many nodes the centre is sharded; 0 for methods without one, whose output is the workers' mean.
+    servers: over how many nodes the centre is sharded; 0 for methods without one.
     conserves: what communication leaves unchanged, which `eval.conservation` checks; None: nothing in one realisation.
         workers: the sum of the x_i, between their k-th and their next steps. workers and centre: the sum of the x_i and
         c, in every call, whose answer the worker applies at once. centre: c and, in every call with a vector, the
@@ -218,6 +218,12 @@ class Algorithm:
         return 1
 
     @property
+    def output(self) -> str | None:
+        """The vector that is the output model: an attribute of the server object, or without servers one that the
+        workers keep, of which the last worker's counts. None: the servers' x, without servers the workers' mean."""
+        return None
+
+    @property
     def needs_sgd(self) -> str | None:
         """What in these options gives a meaning to the steps of SGD alone, with the reason; None: any optimiser will
         do."""
@@ -228,11 +234,18 @@ class Algorithm:
 
         lr: the highest rate of the schedule."""
 
+    def warning(self, momentum: float) -> str | None:
+        """One line on options that are allowed and hardly meant; None: there are none.
+
+        momentum: of the local optimiser."""
+        return None
+
     async def train(self, worker: Worker) -> None:
         """The algorithm, as run by one worker until `worker.done`."""
         raise NotImplementedError
 
     def server(self, x: Tensor) -> Any:
-        """A shard of the parameter server that starts at x, its range of the vector. Its attribute `x` is the output
-        model's range; its other public methods are the operations of `Worker.call`."""
+        """A shard of the parameter server that starts at x, its range of the vector. Its attribute `x` is its range of
+        what a late worker starts from, and of the output model unless `output` names another; its vectors are part of
+        a checkpoint; its public methods are the operations of `Worker.call`."""
         raise NotImplementedError

@@ -1,22 +1,30 @@
 """Elastic averaging SGD (EASGD) and its momentum variant (EAMSGD): workers and a centre pull each other by a spring.
 
-Reference: Zhang, Choromanska, LeCun 2015, arXiv 1412.6651, Algorithms 1 and 2 (asynchronous). Minimises over all x_i
-and c the sum over i of f(x_i) + (rho / 2) |x_i - c|^2: a weak spring and a long period let the workers explore.
+Reference: Zhang, Choromanska, LeCun 2015, arXiv 1412.6651: section 3 (synchronous), Algorithms 1 and 2 (asynchronous),
+section 4 (round robin). Minimises over all x_i and c the sum over i of f(x_i) + (rho / 2) |x_i - c|^2: a weak spring
+and a long period let the workers explore.
 
     each step t of worker i:                               x_i    parameters of worker i, [d]
-        s = x_i                                            c      the centre, on the server, [d]
-        every tau steps, atomically at the server:         alpha  moving rate, lr rho; beta = p alpha
-            e = alpha (s - c);  c = c + e                  tau    steps between two exchanges
-            x_i = x_i - e                                  delta  momentum of EAMSGD, here `momentum`
-        EASGD:   x_i = x_i - lr grad(s)
+        s = x_i                                            c      the centre, [d]
+        every tau steps:                                   alpha  moving rate, lr rho; beta = p alpha
+            e = alpha (s - c);  c = c + e;  x_i = x_i - e  tau    steps between two exchanges
+        EASGD:   x_i = x_i - lr grad(s)                    delta  momentum of EAMSGD, here `momentum`
         EAMSGD:  v = delta v - lr grad(s + delta v);  x_i = x_i + v
 
-Differences from the paper: fetch and push are one atomic call, so e is always made from the centre it is added to. With
-momentum=null, step() may add the local optimiser's momentum (Jin et al. 2016 run it so); v is never exchanged. The
-paper's synchronous variant, and the averaged variants of the centre, are not here.
-Cost per worker: every tau steps one message of N bytes each way; the server sends and receives p times that. Waits for
-the round trip to the server, and so for the server's port when p exceeds about tau t B / N.
-Output model: the centre c. One worker is exactly SGD only with alpha = 0.
+    async:        by every worker's own clock, atomically at a server that has c
+    sync:         all workers at once:  c = c + sum_i e_i = (1 - beta) c + beta mean_i x_i
+    round_robin:  one after the other, in the order of their ranks
+
+average=true: the output is z, the mean of all values that c has had: z = z + (c - z) / (t + 1) after exchange t.
+
+Differences from the paper: fetch and push are one atomic call, so e is always made from the centre it is added to. sync
+and round_robin have no server: every worker has a copy of c and changes it by the mean of an all-reduce, or c itself
+goes round from worker to worker, and z is its mean over rounds. With momentum=null, step() may add the local
+optimiser's momentum (Jin et al. 2016 run it so); v is never exchanged.
+Cost per worker, every tau steps: async: one message of N bytes each way, the server p times that; waits for the round
+trip, and so for the server's port when p exceeds about tau t B / N. sync: an all-reduce; waits for everybody.
+round_robin: one message of N bytes; waits for its turn, which comes every max(tau t + a + N / B, p (a + N / B)).
+Output model: the centre c, or z. One worker is exactly SGD only with alpha = 0.
 """
 
 from __future__ import annotations
@@ -24,28 +32,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsgd.algorithms.centre import AveragedCentre, Centre, exchange_at_once, exchange_in_turn, pass_on
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+VARIANTS = ("async", "sync", "round_robin")
 BETA = 0.9  # Zhang et al. 2015, section 5: alpha = 0.9 / p
 
 
 @dataclass(frozen=True)
 class EASGD(Algorithm):
+    variant: str = "async"  # async | sync | round_robin
     tau: int = 10  # longer: less traffic and more exploration
     alpha: float | None = None  # moving rate of one exchange; 0 cuts the spring. At most one of alpha, rho, beta
     rho: float | None = None  # spring constant, alpha = lr rho: follows the schedule
     beta: float | None = None  # alpha = beta / p; the default, 0.9
     momentum: float | None = None  # delta of EAMSGD; null: EASGD
-    servers: int = 1  # shards of the centre, each on a node of its own
+    average: bool = False  # output model: the mean over time of the centre, rather than the centre
+    servers: int = 1  # async: shards of the centre, each on a node of its own; the others have none: 0
 
     def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {self.variant!r}")
         if self.tau < 1:
             raise ValueError(f"tau must be >= 1, got {self.tau}")
-        if self.servers < 1:
+        if self.servers < (0 if self.lockstep else 1):
             raise ValueError(f"servers must be >= 1, got {self.servers}")
+        if self.lockstep:
+            if self.servers > 1:
+                raise ValueError(f"servers must be 1 (unused) with algo.variant={self.variant}, got {self.servers}")
+            object.__setattr__(self, "servers", 0)  # the workers hold the centre
         given = [name for name in ("alpha", "rho", "beta") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} excludes {given[1]}: give at most one of alpha, rho, beta")
@@ -55,6 +73,16 @@ class EASGD(Algorithm):
             raise ValueError(f"rho must be >= 0, got {self.rho}")
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+
+    @property
+    def lockstep(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.variant != "async"
+
+    @property
+    def output(self) -> str | None:
+        if self.average:
+            return "average"
+        return "centre" if self.lockstep else None
 
     @property
     def needs_sgd(self) -> str | None:
@@ -82,10 +110,12 @@ class EASGD(Algorithm):
     async def train(self, worker: Worker) -> None:
         x, delta = worker.x, self.momentum
         v = None if delta is None else worker.keep("v")
+        if self.variant == "round_robin" and worker.steps > 0 and worker.rank == worker.nodes - 1:
+            await pass_on(worker, worker.keep("centre"))  # entered anew: it was on its way to rank 0
         while not worker.done:
             snapshot = x.clone()
             if worker.steps % self.tau == 0:
-                x.sub_(await worker.call("exchange", snapshot, self.moving_rate(worker)))
+                x.sub_(await self.exchange(worker, snapshot))
             if delta is None or v is None:
                 worker.step(await worker.gradient(at=snapshot))
             else:
@@ -95,18 +125,17 @@ class EASGD(Algorithm):
                 worker.step(g)
                 v.copy_(x).sub_(before)
 
-    def server(self, x: Tensor) -> Centre:
-        return Centre(x)
-
-
-class Centre:
-    """The centre variable, or one shard of it."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-
-    def exchange(self, x_i: Tensor, alpha: float) -> Tensor:
-        """Move the centre towards x_i and return the same displacement, for the worker to subtract."""
-        e = (x_i - self.x).mul_(alpha)
-        self.x.add_(e)
+    async def exchange(self, worker: Worker, s: Tensor) -> Tensor:
+        """Move the centre by e = alpha (s - c) and return e [d], for the worker to subtract."""
+        alpha = self.moving_rate(worker)
+        if self.variant == "async":
+            return await worker.call("exchange", s, alpha)
+        c = worker.keep("centre", worker.x)  # all workers start at the same x
+        z = worker.keep("average", worker.x) if self.average else None
+        e = await (exchange_at_once if self.variant == "sync" else exchange_in_turn)(worker, c, s, alpha)
+        if z is not None:
+            z.lerp_(c, 1 / (worker.steps // self.tau + 2))
         return e
+
+    def server(self, x: Tensor) -> Centre:
+        return AveragedCentre(x) if self.average else Centre(x)

@@ -103,8 +103,11 @@ class Machine:
         self._perform[type(request)](task, request)
 
     def centre(self) -> Tensor | None:
-        """Return the servers' vector [d], None without servers."""
-        return torch.cat([shard.server.x for shard in self.shards]) if self.shards else None
+        """Return the vector [d] that is the output model, None where that is the workers' mean."""
+        name, last = self.experiment.algo.output, self.nodes[-1].worker
+        if self.shards:
+            return torch.cat([getattr(shard.server, name or "x") for shard in self.shards])
+        return None if name is None else last.kept.get(name, last.x)  # before the first step there is only x
 
     # Methods of `dsgd.worker.Engine`, which take no time
 

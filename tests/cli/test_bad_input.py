@@ -72,6 +72,11 @@ CASES = [
     ("algo=easgd algo.tau=-1", "algo.tau must be >= 1, got -1"),
     ("algo=easgd algo.alpha=1.5", "algo.alpha must be in [0, 1], got 1.5"),
     ("algo=easgd algo.alpha=-0.1", "algo.alpha must be in [0, 1], got -0.1"),
+    ("algo=easgd algo.variant=both", "algo.variant must be one of async, sync, round_robin, got 'both'"),
+    (
+        "algo=easgd algo.variant=sync algo.servers=2",
+        "algo.servers must be 1 (unused) with algo.variant=sync, got 2",
+    ),
     ("algo=easgd algo.servers=0", "algo.servers must be >= 1, got 0"),
     ("algo=downpour algo.n_push=0", "algo.n_push must be >= 1, got 0"),
     ("algo=delayfree algo.tau=3", "algo.tau must be even", "got 3"),

@@ -48,7 +48,10 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     "dpsgd": lambda algo, k: (k * len(algo.topology.targets(0)), 0),
     "delayfree": lambda algo, k: (ceil(k / (algo.tau // 2)) * 2 * (P - 1) / P, 0),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
-    "easgd": lambda algo, k: (ceil(k / algo.tau), ceil(k / algo.tau)),
+    "easgd": lambda algo, k: (
+        ceil(k / algo.tau) * (2 * (P - 1) / P if algo.variant == "sync" else 1),
+        ceil(k / algo.tau) if algo.variant == "async" else 0,
+    ),
     "downpour": lambda algo, k: (k // algo.n_push, ceil(k / algo.n_fetch)),
 }
 OPTIONS = [
@@ -64,6 +67,8 @@ OPTIONS = [
     ("gossip", "algo.tau=10", "algo.mode=pull"),
     ("easgd",),
     ("easgd", "algo.tau=4", "algo.servers=3"),
+    ("easgd", "algo.variant=sync", "algo.tau=3"),
+    ("easgd", "algo.variant=round_robin", "algo.tau=3"),
     ("downpour", "algo.n_push=2", "algo.n_fetch=2"),
     ("downpour", "algo.n_push=3", "algo.n_fetch=2", "algo.servers=2"),
 ]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from dsgd.algorithms.easgd import EASGD, Centre
+from dsgd.algorithms.centre import Centre
+from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
@@ -71,6 +72,86 @@ def test_momentum_variant_agrees_with_a_numpy_loop(setting: Setting, tau: int):
     xs, c = reference.easgd(setting, tau, lambda lr: 0.2, delta=0.9)
     assert_close(path.xs[-1], xs)
     assert_close(path.c[-1], c)
+
+
+LOCKSTEP = pytest.mark.parametrize("variant", ["sync", "round_robin"])
+
+
+@LOCKSTEP
+@pytest.mark.parametrize(
+    ("setting", "options", "alpha"),
+    [
+        (Setting(gradient_s=UNEVEN), {"tau": 1}, lambda lr: 0.9 / 4),
+        (Setting(gradient_s=UNEVEN, latency_s=0.4321), {"tau": 3, "beta": 1.3}, lambda lr: 1.3 / 4),
+        (Setting(gradient_s=UNEVEN, halve_at=4, steps=25), {"tau": 2, "rho": 2.5}, lambda lr: 2.5 * lr),
+        (Setting(momentum=0.8, nesterov=True, weight_decay=0.05), {"tau": 2, "alpha": 0.2}, lambda lr: 0.2),
+        (Setting(nodes=1, steps=30), {"tau": 4, "alpha": 0.6}, lambda lr: 0.6),
+        (Setting(nodes=2, start=SPREAD[:2], centre=ELSEWHERE), {"tau": 1, "alpha": 0.4}, lambda lr: 0.4),
+        (Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE), {"tau": 1, "alpha": 0.2}, lambda lr: 0.2),
+        (Setting(latency_s=2.0, steps=13), {"tau": 3, "alpha": 0.3, "momentum": 0.9}, lambda lr: 0.3),
+    ],
+)
+def test_lock_step_variants_agree_with_a_numpy_loop(
+    variant: str, setting: Setting, options: dict[str, Any], alpha: Callable[[float], float]
+):
+    """All at once or one after the other, by the steps and not by the clock, on whatever cluster."""
+    algo = EASGD(variant, **options)
+    path = run(setting, algo)
+    xs, centres = reference.easgd_in_lockstep(setting, algo.tau, alpha, variant == "round_robin", algo.momentum)
+    assert_close(path.xs[-1], xs[-1])
+    assert_close(path.c[-1], centres[-1])
+
+
+@LOCKSTEP
+def test_lock_step_exchanges_conserve_the_sum_of_workers_and_centre(variant: str):
+    """Without steps the sum of all x_i and c stays what it was, in every round."""
+    s = Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE)
+    path = run(s, EASGD(variant, tau=2, alpha=0.35))
+    total = path.xs.sum(axis=1) + path.c
+    assert_close(total, np.tile(total[0], (len(total), 1)))
+    assert np.abs(path.c[-1] - s.c()).max() > 0.1
+
+
+def test_all_at_once_without_gradients_shrinks_by_closed_forms():
+    """Deviations from the mean by 1 - alpha, the gap of centre and mean by 1 - alpha (p + 1), in every exchange."""
+    s = Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE, latency_s=0.1)  # a mark is before the next exchange
+    path = run(s, EASGD("sync", tau=1, alpha=0.15))
+    n = np.arange(s.steps + 1)[:, np.newaxis]
+    deviations = path.xs - path.mean[:, np.newaxis]
+    assert_close(deviations, (1 - 0.15) ** n[..., np.newaxis] * deviations[0])
+    gap = path.c - path.mean
+    assert_close(gap, (1 - 0.15 * 5) ** n * gap[0])
+
+
+def test_all_at_once_with_different_minima_ends_between_them_and_their_mean():
+    """c = mean of the minima b_i, without the bias that an order has, and x_i = (h b_i + rho c) / (h + rho)."""
+    s = Setting(steps=400, lr=0.3, data=Quadratic(dim=5, condition=2, noise=0))
+    path = run(s, EASGD("sync", tau=1, rho=0.5), mark_samples=s.samples)
+    c = s.minima.mean(axis=0)
+    assert_close(path.c[-1], c, 1e-10)
+    assert_close(path.xs[-1], (s.h * s.minima + 0.5 * c) / (s.h + 0.5), 1e-10)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_averaged_centre_is_the_mean_of_all_its_values(servers: int):
+    """At a server after every exchange, the start included; it is the output, and changes nothing else."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.2468)
+    values: list[Array] = []
+    xs, _ = reference.easgd(s, 2, lambda lr: 0.9 / 4, values=values)
+    algo = EASGD(tau=2, average=True, servers=servers)
+    path = run(s, algo)
+    assert len(values) > 20
+    assert_close(path.c[-1], np.mean(values, axis=0))
+    assert_close(path.xs[-1], xs)
+    assert_close(np.array(path.marks[-1]["test_loss"]), 0.5 * (s.h * (path.c[-1] - s.target) ** 2).sum())
+
+
+@LOCKSTEP
+def test_averaged_centre_of_lock_step_variants_is_the_mean_over_rounds(variant: str):
+    s = Setting(gradient_s=UNEVEN, start=np.tile(ELSEWHERE, (4, 1)), centre=ELSEWHERE)
+    path = run(s, EASGD(variant, tau=3, average=True))
+    _, centres = reference.easgd_in_lockstep(s, 3, lambda lr: 0.9 / 4, variant == "round_robin")
+    assert_close(path.c[-1], centres[[0, *range(1, s.steps + 1, 3)]].mean(axis=0))
 
 
 @dataclass
@@ -207,26 +288,42 @@ def round_robin(p: int, alpha: float, lr_h: float) -> Array:
     return product
 
 
-def in_turn(p: int, alpha: float, lr_h: float, steps: int) -> tuple[Path, Array]:
-    """Equal workers exchange in order of rank. Returns the run and its first state (x_1 .. x_p, c) less the minimum."""
+def one_coordinate(
+    p: int, alpha: float, lr_h: float, steps: int, variant: str = "async", gradient_s: tuple[float, ...] = ()
+) -> tuple[Path, Array]:
+    """Workers with the same minimum; equal ones exchange in order of rank, whatever the variant, unless all at once.
+    Returns the run and its first state (x_1 .. x_p, c) less the minimum."""
     z = np.random.default_rng(p).standard_normal((p + 1, 1))
-    s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0))
+    s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0), gradient_s=gradient_s)
     s = replace(s, start=z[:p] + s.target, centre=z[p] + s.target)
-    return run(s, EASGD(tau=1, alpha=alpha), mark_samples=s.samples), np.append(z[:p], z[p])
+    return run(s, EASGD(variant, tau=1, alpha=alpha), mark_samples=s.samples), np.append(z[:p], z[p])
+
+
+def last_state(path: Path) -> Array:
+    """(x_1 .. x_p, c) less the minimum at the end of a run with one coordinate."""
+    return np.append(path.xs[-1], path.c[-1]) - path.simulation.problem.data.test_set[1][0, 0].numpy()
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 8, 16])
 def test_equal_workers_are_the_round_robin_of_the_paper(p: int):
     """Equal workers without network follow the product of p elementary maps (Zhang et al. 2015, section 4)."""
-    path, z = in_turn(p, alpha=0.3, lr_h=0.5, steps=12)
-    target = path.simulation.problem.data.test_set[1][0, 0].numpy()
-    state = np.append(path.xs[-1], path.c[-1]) - target
-    assert_close(state, np.linalg.matrix_power(round_robin(p, 0.3, 0.5), 12) @ z, 1e-11)
+    path, z = one_coordinate(p, alpha=0.3, lr_h=0.5, steps=12)
+    assert_close(last_state(path), np.linalg.matrix_power(round_robin(p, 0.3, 0.5), 12) @ z, 1e-11)
 
 
+def test_workers_that_take_turns_do_so_however_fast_they_are():
+    """variant=round_robin is the product of the elementary maps on any cluster; otherwise the fast exchange oftener."""
+    expected = np.linalg.matrix_power(round_robin(4, 0.3, 0.5), 12)
+    path, z = one_coordinate(4, 0.3, 0.5, 12, "round_robin", UNEVEN)
+    assert_close(last_state(path), expected @ z, 1e-11)
+    path, z = one_coordinate(4, 0.3, 0.5, 12, "async", UNEVEN)
+    assert np.abs(last_state(path) - expected @ z).max() > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["async", "round_robin"])
 @pytest.mark.parametrize("lr_h", [0.3, 1.5])
 @pytest.mark.parametrize("p", [3, 4, 8, 16])
-def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float):
+def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float, variant: str):
     """alpha <= (4 - 2 lr h) / (4 - lr h), whatever p: at 0.99 of it the run follows maps of a spectral radius below
     1, at 1.05 of it above 1.
 
@@ -235,18 +332,31 @@ def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float):
     for alpha, stable in ((0.99 * bound, True), (1.05 * bound, False)):
         maps = round_robin(p, alpha, lr_h)
         assert (np.abs(np.linalg.eigvals(maps)).max() < 1) == stable
-        path, z = in_turn(p, alpha, lr_h, steps=8)
-        target = path.simulation.problem.data.test_set[1][0, 0].numpy()
-        assert_close(np.append(path.xs[-1], path.c[-1]) - target, np.linalg.matrix_power(maps, 8) @ z, 1e-11)
+        path, z = one_coordinate(p, alpha, lr_h, steps=8, variant=variant)
+        assert_close(last_state(path), np.linalg.matrix_power(maps, 8) @ z, 1e-11)
+
+
+@pytest.mark.parametrize("lr_h", [0.1, 0.6])
+@pytest.mark.parametrize("p", [3, 4, 8, 16])
+def test_all_at_once_is_stable_up_to_a_bound_that_falls_with_p(p: int, lr_h: float):
+    """alpha <= (4 - 2 lr h) / (2 p + 2 - p lr h), so beta = p alpha stays below about 2: what is alternating is the
+    centre against the workers' mean, and the run follows the linear map of both."""
+    bound = (4 - 2 * lr_h) / (2 * p + 2 - p * lr_h)
+    for alpha, stable in ((0.99 * bound, True), (1.01 * bound, False)):
+        of_mean_and_centre = np.array([[1 - alpha - lr_h, alpha], [p * alpha, 1 - p * alpha]])
+        assert (np.abs(np.linalg.eigvals(of_mean_and_centre)).max() < 1) == stable
+        path, z = one_coordinate(p, alpha, lr_h, 30, "sync")
+        state = last_state(path)
+        expected = np.linalg.matrix_power(of_mean_and_centre, 30) @ [z[:p].mean(), z[p]]
+        assert_close(np.array([state[:p].mean(), state[p]]), expected, 1e-10)
 
 
 @pytest.mark.parametrize(("alpha", "shrinks"), [(0.99 * 2 / 3, True), (1.05 * 2 / 3, False)])
 def test_a_run_beyond_the_bound_diverges(alpha: float, shrinks: bool):
     """Three workers at lr h = 1, where the bound is 2 / 3 and exact."""
-    path, _ = in_turn(3, alpha, 1.0, steps=200)
-    halfway, _ = in_turn(3, alpha, 1.0, steps=100)
-    target = path.simulation.problem.data.test_set[1][0, 0].numpy()
-    assert (np.abs(path.c[-1] - target) < np.abs(halfway.c[-1] - target)).all() == shrinks
+    path, _ = one_coordinate(3, alpha, 1.0, steps=200)
+    halfway, _ = one_coordinate(3, alpha, 1.0, steps=100)
+    assert (np.abs(last_state(path)[-1]) < np.abs(last_state(halfway)[-1])) == shrinks
 
 
 def test_workers_with_the_same_minimum_all_end_there():

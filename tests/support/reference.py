@@ -134,6 +134,30 @@ def delayfree(s: Setting, tau: int) -> Array:
     return np.array(path)
 
 
+def easgd_in_lockstep(
+    s: Setting, tau: int, alpha: Callable[[float], float], in_turn: bool, delta: float | None = None
+) -> tuple[Array, Array]:
+    """in_turn: one after the other, by rank; otherwise all at once. Returns the paths of the workers and the centre."""
+    X, c, V, direction = s.xs(), s.c(), np.zeros((s.nodes, s.data.dim)), Direction(s)
+    path, centres = [X], [c]
+    for k in range(s.steps):
+        S, rate = X.copy(), s.rate(k * s.nodes)
+        moving_rate = alpha(rate) if k % tau == 0 else 0.0
+        E = moving_rate * (S - c)
+        for i in range(s.nodes if in_turn else 0):
+            E[i] = moving_rate * (S[i] - c)
+            c = c + E[i]
+        c = c if in_turn else c + E.sum(axis=0)
+        if delta is None:
+            X = S - E - rate * direction(s.gradients(k, S))
+        else:
+            V = delta * V - rate * s.gradients(k, S + delta * V)
+            X = S - E + V
+        path.append(X)
+        centres.append(c)
+    return np.array(path), np.array(centres)
+
+
 # In their own time
 
 
@@ -164,9 +188,18 @@ class Clock:
             self.start(process)
 
 
-def easgd(s: Setting, tau: int, alpha: Callable[[float], float], delta: float | None = None) -> tuple[Array, Array]:
-    """alpha: the moving rate as a function of the learning rate. delta: the momentum of EAMSGD."""
+def easgd(
+    s: Setting,
+    tau: int,
+    alpha: Callable[[float], float],
+    delta: float | None = None,
+    values: list[Array] | None = None,
+) -> tuple[Array, Array]:
+    """alpha: the moving rate as a function of the learning rate. delta: the momentum of EAMSGD. values: gets all that
+    the centre has been."""
     xs, c, clock = s.xs(), s.c(), Clock(s)
+    values = [] if values is None else values
+    values.append(c.copy())
 
     def worker(i: int) -> Process:
         x, v, direction = xs[i], np.zeros(s.data.dim), Direction(s)
@@ -177,6 +210,7 @@ def easgd(s: Setting, tau: int, alpha: Callable[[float], float], delta: float | 
                 yield s.latency_s
                 e = moving_rate * (snapshot - c)
                 c[:] += e
+                values.append(c.copy())
                 yield s.latency_s
                 x -= e
             g = s.gradient(i, t, snapshot if delta is None else snapshot + delta * v)

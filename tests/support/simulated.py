@@ -86,6 +86,9 @@ def run(
     if machine.shards:
         for shard, part in zip(machine.shards, torch.from_numpy(s.c()).tensor_split(len(machine.shards)), strict=True):
             shard.server.x.copy_(part)
+    elif algo.output is not None:
+        for node in machine.nodes:
+            node.worker.keep("centre").copy_(torch.from_numpy(s.c()))
 
     def between_events() -> bool:
         observe(simulation)
@@ -97,7 +100,7 @@ def run(
         xs.append(workers(simulation))
         centres.append(centre(simulation))
     assert simulation.status == "completed"
-    return Path(marks, np.array(xs), np.array(centres) if machine.shards else None, simulation)
+    return Path(marks, np.array(xs), None if centres[0] is None else np.array(centres), simulation)
 
 
 def workers(simulation: Simulation) -> Array:
@@ -106,7 +109,7 @@ def workers(simulation: Simulation) -> Array:
 
 
 def centre(simulation: Simulation) -> Array | None:
-    """The servers' vector as it is now, [dim]."""
+    """The output model of methods that have a centre as it is now, [dim]."""
     now = simulation.machine.centre()
     return None if now is None else now.numpy().copy()
 

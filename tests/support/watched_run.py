@@ -36,8 +36,9 @@ LOCKSTEP = {
     "sync": ("algo=sync",),
     "dpsgd": ("algo=dpsgd",),
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
+    "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
-CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 6}  # samples of three workers, for `results`
+CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 6, "easgd in turn": 1}  # samples of three workers, for `results`
 ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}
 
 

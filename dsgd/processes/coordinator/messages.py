@@ -96,6 +96,7 @@ class MessageRules:
         self._nodes, self._workers = p + k, p
         self._lockstep = job.experiment.algo.lockstep
         self._limit = job.snapshot_limit
+        self._output = job.experiment.algo.output
         self._remembered = job.experiment.optimizer.remembers
         start, buffers = job.problem.start, job.problem.start_buffers
         self._x = [start.numel()] * p + ([part.numel() for part in start.tensor_split(k)] if k else [])
@@ -177,7 +178,11 @@ class MessageRules:
     def _check_snapshot(self, node: int, message: Message, vectors: Mapping[str, Tensor]) -> None:
         """Check that the vectors can be evaluated, and the whole be resumed from."""
         is_worker = node < self._workers
-        lengths = {"x": self._x[node], **({"buffers": self._buffers} if is_worker else {})}
+        lengths = {"x": self._x[node]}
+        if is_worker:
+            lengths["buffers"] = self._buffers
+        elif self._output is not None:
+            lengths[self._output] = self._x[node]
         lengths |= {
             name: self._x[node]
             for name in vectors

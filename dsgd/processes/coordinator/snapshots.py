@@ -108,10 +108,14 @@ class PendingSnapshots:
         return self.totals(experiment).counters
 
     def models(self, experiment: Experiment) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
-        """Return every worker's vector [d] and buffers [nb], and the centre [d], if there is one."""
-        p, k = experiment.nodes, experiment.algo.servers
+        """Return every worker's vector [d] and buffers [nb], and the centre [d], if there is one: what
+        `Algorithm.output` names."""
+        p, k, name = experiment.nodes, experiment.algo.servers, experiment.algo.output
         workers, servers = self.of(range(p)), self.of(range(p, p + k))
-        centre = torch.cat([snapshot.vectors["x"] for snapshot in servers]) if servers else None
+        centre = torch.cat([snapshot.vectors[name or "x"] for snapshot in servers]) if servers else None
+        if name is not None and not servers:
+            vectors = workers[-1].vectors
+            centre = vectors.get(f"kept.{name}", vectors["x"])  # before the first step there is only x
         return [s.vectors["x"] for s in workers], [s.vectors["buffers"] for s in workers], centre
 
     def shows_end(self, experiment: Experiment) -> bool:
@@ -147,7 +151,8 @@ def initial_snapshots(experiment: Experiment, problem: Problem) -> PendingSnapsh
         vectors = {"x": problem.start, "buffers": problem.start_buffers}
         pending.add(node, Snapshot(0, 0.0, {}, vectors, {"batches": 0, "rng": rng}))
     for shard, part in enumerate(problem.start.tensor_split(k) if k else ()):
-        pending.add(p + shard, Snapshot(0, 0.0, {}, {"x": part}, {}))
+        vectors = {name: part for name in ("x", experiment.algo.output) if name is not None}
+        pending.add(p + shard, Snapshot(0, 0.0, {}, vectors, {}))
     return pending
 
 

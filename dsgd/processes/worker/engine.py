@@ -167,6 +167,9 @@ class WorkerEngine:
     def snapshot(self, key: str) -> None:
         """Submit copies of x and the buffers as they are now; after the end with `trace`, also the spans."""
         vectors = {"x": self.worker.x, "buffers": self.buffers}
+        output = self.experiment.algo.output
+        if output in self.worker.kept and self.worker.rank == self.experiment.nodes - 1:
+            vectors[f"kept.{output}"] = self.worker.kept[output]
         if self.ended and self.communicating is not None:
             for name, spans in (("computing", self.compute.spans or []), ("communicating", self.communicating)):
                 vectors[name] = as_vector(name, spans, self._begun)
