@@ -17,7 +17,7 @@ with a parameter server. The gradients are stale: with p equal workers that take
 Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own;
 the local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a
 single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. step() may add local
-momentum, which only shows between two fetches.
+momentum, which only shows between two fetches: with n_fetch = 1 not at all, of which a run warns.
 Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round
 trips.
 Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.
@@ -64,6 +64,15 @@ class Downpour(Algorithm):
     @property
     def conserves(self) -> str | None:
         return "centre" if self.server_optimizer == "sgd" else None
+
+    def warning(self, momentum: float) -> str | None:
+        if momentum == 0:
+            return None
+        alone = "has no effect" if self.n_fetch == 1 else "acts between two fetches alone"
+        return (
+            f"optimizer.momentum={momentum:g} {alone} with algo=downpour algo.n_fetch={self.n_fetch}: a fetch discards "
+            "local steps; algo.server_optimizer=momentum algo.server_momentum=... is momentum at the server"
+        )
 
     async def train(self, worker: Worker) -> None:
         x = worker.x

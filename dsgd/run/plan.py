@@ -19,11 +19,11 @@ from dsgd.run.values import ConfigError
 
 @dataclass(frozen=True)
 class Plan:
-    """engine: sim or dist. why: one line on the choice; empty where it has been printed before. checkpoint: to go on
-    from; None at a start. found: what the folder of the record was found to hold (`dsgd.run.resume.contents`); None:
-    nobody has looked. logged: print how far the run has come also where there is no terminal. extended: the smaller
-    budgets that the run had before it went on. gradient_s: the time of a gradient that was measured for all jobs of a
-    sweep."""
+    """engine: sim or dist. why: a line on the choice, and one on options that are hardly meant; empty where it has been
+    printed before. checkpoint: to go on from; None at a start. found: what the folder of the record was found to hold
+    (`dsgd.run.resume.contents`); None: nobody has looked. logged: print how far the run has come also where there is no
+    terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time of a gradient that
+    was measured for all jobs of a sweep."""
 
     config: RunConfig
     engine: str
@@ -50,6 +50,8 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
         check_still_to_do(checkpoint, values)
     engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
     check_gradients(config, engine)
+    if warning := config.experiment.algo.warning(config.experiment.optimizer.momentum):
+        why += f"\nwarning: {warning}"
     return Plan(config, engine, why, checkpoint, extended=extended)
 
 

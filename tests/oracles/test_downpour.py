@@ -184,6 +184,13 @@ def test_plain_server_is_its_start_minus_all_pushes(servers: int):
     assert sum(step // 2 for step in steps) <= len(algo.pushes) // servers <= sum((step + 1) // 2 for step in steps)
 
 
+def test_local_momentum_does_nothing_when_every_step_fetches():
+    """The recipe to warn of: the same centre with and without, bit for bit; with n_fetch = 2 another one."""
+    with_it, without = (Setting(gradient_s=UNEVEN, momentum=momentum) for momentum in (0.9, 0.0))
+    assert (run(with_it, Downpour()).c == run(without, Downpour()).c).all()
+    assert (run(with_it, Downpour(n_fetch=2)).c != run(without, Downpour(n_fetch=2)).c).any()
+
+
 def test_output_model_is_the_server():
     """test_loss is 0.5 sum_j h_j (c_j - target_j)^2 at the server's vector, at every mark."""
     s = Setting(gradient_s=UNEVEN, latency_s=0.1)
