@@ -46,7 +46,8 @@ class Evaluation:
     every_samples: int | None = None
     every_steps: int | None = None
     every_time_s: float | None = None
-    batch_norm: str = "average"  # statistics of an averaged model: average the workers' | recalibrate on training data
+    # statistics of the output model: average the workers' | recalibrate on training data | auto: that for a centre
+    batch_norm: str = "auto"
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
     workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
     sharded: bool | None = None  # over several processes, with engine=dist; None: where samples are image files
@@ -55,8 +56,8 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         _positive(self, "every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")
-        if self.batch_norm not in ("average", "recalibrate"):
-            raise ValueError(f"batch_norm must be average or recalibrate, got {self.batch_norm!r}")
+        if self.batch_norm not in ("auto", "average", "recalibrate"):
+            raise ValueError(f"batch_norm must be auto, average or recalibrate, got {self.batch_norm!r}")
         if not (self.workers >= 1 if isinstance(self.workers, int) else self.workers in ("all", "none")):
             raise ValueError(f"workers must be all, none or a number >= 1, got {self.workers!r}")
         if not self.diverged_factor > 1:

@@ -95,7 +95,7 @@ def test_marks_are_the_least_interval_apart(evaluation: Evaluation, interval: fl
     ("make", "message"),
     [
         (lambda: Evaluation(every_steps=0), "every_steps must be > 0 or null, got 0"),
-        (lambda: Evaluation(batch_norm="none"), "batch_norm must be average or recalibrate, got 'none'"),
+        (lambda: Evaluation(batch_norm="none"), "batch_norm must be auto, average or recalibrate, got 'none'"),
         (lambda: Evaluation(diverged_factor=1.0), "diverged_factor must be > 1, got 1.0"),
         (lambda: Target(accuracy=95), "accuracy must be in (0, 1] or null, got 95"),
         (lambda: Target(accuracy=0), "accuracy must be in (0, 1] or null, got 0"),

@@ -71,7 +71,9 @@ def output_model(
 ) -> tuple[Tensor, Tensor]:
     """Return the output model [d] and its batch-norm statistics [nb]; arguments as in `measure`."""
     output = mean(xs) if centre is None else centre
-    if rule.batch_norm == "recalibrate" and problem.start_buffers.numel():
+    # the workers' statistics are of the workers' models, and a centre is another one than their mean
+    recalibrates = centre is not None if rule.batch_norm == "auto" else rule.batch_norm == "recalibrate"
+    if recalibrates and problem.start_buffers.numel():
         return output, problem.recalibrated(output, rule.train_samples)
     return output, mean(buffers)
 

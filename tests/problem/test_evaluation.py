@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from dsgd.experiment import Evaluation
-from dsgd.problem.evaluation import evaluated_workers, spread
+from dsgd.problem.evaluation import evaluated_workers, output_model, spread
+from dsgd.problem.problem import build_problem
+from tests.support.cases import prepared
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,24 @@ def test_a_worker_that_is_not_finite_has_no_distance() -> None:
     assert all(map(math.isnan, spread(xs)))
     xs[2] = torch.full((4,), math.inf)
     assert all(map(math.isnan, spread(xs)))
+
+
+@pytest.mark.parametrize(
+    ("batch_norm", "of_a_mean", "of_a_centre"),
+    [
+        ("auto", "average", "recalibrate"),
+        ("average", "average", "average"),
+        ("recalibrate", "recalibrate", "recalibrate"),
+    ],
+)
+def test_a_centre_has_statistics_of_its_own_by_default(batch_norm: str, of_a_mean: str, of_a_centre: str) -> None:
+    """Nobody has trained at a centre, so the workers' statistics are not its own."""
+    problem = build_problem(prepared("model=resnet8", "model.width=4", "data=digits", "nodes=2", "precision=fp64"))
+    xs = [problem.start + 0.1 * i for i in range(2)]
+    buffers = [problem.start_buffers + i for i in range(2)]
+    rule = Evaluation(batch_norm=batch_norm, train_samples=32)
+    for centre, expected in ((None, of_a_mean), (problem.start, of_a_centre)):
+        output, statistics = output_model(problem, rule, xs, buffers, centre)
+        known = {"average": sum(buffers) / 2, "recalibrate": problem.recalibrated(output, 32)}
+        assert torch.equal(statistics, known[expected])
+        assert not torch.equal(known["average"], known["recalibrate"])
