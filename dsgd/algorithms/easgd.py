@@ -89,8 +89,8 @@ class EASGD(Algorithm):
         return None if self.momentum is None else "algo.momentum (EAMSGD's velocity is made of SGD's steps)"
 
     @property
-    def conserves(self) -> str:
-        return "workers and centre"
+    def conserves(self) -> str | None:
+        return "workers and centre" if self.variant == "async" else None  # the others make no calls
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if self.beta is not None and not 0 <= self.beta <= nodes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dsgd.algorithms.delayfree import DelayFree
@@ -26,7 +28,7 @@ ROUNDS = 10
 def test_of_p_equal_workers_at_a_server_it_is_p_minus_1(method: type[Algorithm], p: int, servers: int) -> None:
     """In steady state all the others come in between. In the first round, from the common start, the q-th of them meets
     the q - 1 before it. Counted on every shard."""
-    options = {"servers": servers} | ({"tau": 1} if method is EASGD else {})
+    options: dict[str, Any] = {"servers": servers} | ({"tau": 1} if method is EASGD else {})
     summary = timed(method(**options), IN_TURN, p, ROUNDS).summary()
     assert summary["staleness_max"] == p - 1
     first = (p - 1) / 2
