@@ -1,0 +1,78 @@
+"""The paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dsgd.papers.lian2017.setting import DIM, EIGENVALUES, NAMES, NETWORKS, TARGET_LOSS, consensus_distance, stationary
+from dsgd.record.reader import Run
+from dsgd.report.interval import Estimate
+from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.paper import Evidence
+from dsgd.reproduction.verdict import exactly
+
+
+def loss_against_epochs(found: Evidence) -> Figure:
+    """Draw the test loss of every order of mixing and of all-reduce against epochs, as the paper does."""
+    lines = [
+        curve(one.name.replace("gradient=", "gradient "), one.runs, "epoch", "test_loss", i)
+        for i, one in enumerate(found["per_sample"].contenders)
+    ]
+    return chart([ChartPanel("8 nodes, each tuned", "epochs", "test loss", lines, log_y=True)])
+
+
+def loss_against_time(found: Evidence) -> Figure:
+    """Draw the test loss against time on the slow network."""
+    lines = [
+        curve(_called(one.runs[0]), one.runs, "time_s", "test_loss", i)
+        for i, one in enumerate(found["slow"].contenders)
+    ]
+    panel = ChartPanel("16 nodes, 10 Mbit/s, each tuned", "time (virtual s)", "test loss", lines, level=TARGET_LOSS)
+    return chart([panel])
+
+
+def step_time(found: Evidence) -> Figure:
+    """Draw the time of a step against the number of nodes, on both networks."""
+    panels = []
+    for cluster in NETWORKS:
+        runs = [run for name in ("centralised", "decentralised") for run in found[name].where(cluster__name=cluster)]
+        names = dict.fromkeys(map(_called, runs))
+        lines = [
+            ChartLine(
+                name,
+                next(run for run in runs if _called(run) == name).algorithm,
+                [
+                    (run.setting("nodes"), exactly(run.final("time_s") / run.final("steps")))
+                    for run in runs
+                    if _called(run) == name
+                ],
+                variant,
+            )
+            for variant, name in enumerate(names)
+        ]
+        panels.append(ChartPanel(NAMES[cluster], "nodes", "time of a step (virtual s)", lines, log_x=True, log_y=True))
+    return chart(panels, ["times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"])
+
+
+def consensus(found: Evidence) -> Figure:
+    """Draw the consensus distance on each graph against its closed form, and the loss at the end against it."""
+    measured = []
+    for name, eigenvalues in EIGENVALUES.items():
+        runs = found["graphs"].where(topology=name)
+        value = float(np.mean([stationary(run, "consensus_distance", 2) / DIM for run in runs]))
+        measured.append((consensus_distance(eigenvalues), exactly(value)))
+    measured.sort()
+    same: Sequence[tuple[float, Estimate]] = [(x, exactly(x)) for x, _ in measured]
+    lines = [ChartLine("measured", "dpsgd", measured), ChartLine("closed form", FORMULA, same)]
+    axes = ("closed form", "squared consensus distance\nper coordinate")
+    return chart([ChartPanel("16 nodes: complete, hypercube, torus, ring", *axes, lines)])
+
+
+def _called(run: Run) -> str:
+    """Name a way of communicating: D-PSGD on a ring, or the collective."""
+    return (
+        "D-PSGD, ring" if run.algorithm == "dpsgd" else f"{run.setting('cluster.collective').replace('_', ' ')} (sync)"
+    )

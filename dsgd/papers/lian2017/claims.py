@@ -1,0 +1,186 @@
+"""How each claim is judged."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from dsgd.papers.lian2017.setting import (
+    DIM,
+    EIGENVALUES,
+    LR,
+    MESSAGE,
+    NETWORKS,
+    NODES,
+    NOISE,
+    consensus_distance,
+    stationary,
+)
+from dsgd.report.contest import Contender, goal_of, paired_ratio, score
+from dsgd.report.interval import Estimate
+from dsgd.reproduction.paper import Evidence
+from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged
+
+
+def l1(found: Evidence) -> Finding:
+    """Compare the loss of the mean model at the end with that of all-reduce, at equal samples, each tuned."""
+    contenders = found["per_sample"].contenders
+    losses = {one.name: _scores(one) for one in contenders}
+    reference = losses["sync"]
+    ratios = {name: paired_ratio(values, reference) for name, values in losses.items() if name != "sync"}
+    published = [
+        at_most("published order: final test loss over that of all-reduce", ratios["dpsgd gradient=before"], 1.02)
+    ]
+    others = "; ".join(f"{name}: {ratio.median:.3f}" for name, ratio in ratios.items() if "before" not in name)
+    return judged(published, f"The other orders of mixing, for comparison: {others}.")
+
+
+def l2(found: Evidence) -> Finding:
+    """Compare the stationary variance of the mean model, times p, with gamma sigma^2 / (h (2 - gamma h))."""
+    expected = LR * NOISE**2 / (2 - LR)
+    checks = []
+    for nodes in found["noise_floor"].values("nodes"):
+        runs = found["noise_floor"].where(nodes=nodes)
+        variance = nodes * float(np.mean([2 * stationary(run, "train_loss") / DIM for run in runs]))
+        checks.append(
+            close(f"p = {nodes}: variance of the mean per coordinate, times p", variance, expected, relative=0.1)
+        )
+    return judged(checks)
+
+
+def l3a(found: Evidence) -> Finding:
+    """Compare D-PSGD on a ring with a synchronous single server."""
+    step = {(c, p): _step_ratio(found, c, p, "star") for c in NETWORKS for p in NODES}
+    slow = "lian2017_10mbit"
+    largest = max(step[slow, p] for p in NODES if p <= 16)
+    checks = [
+        at_least("10 Mbit/s, p <= 16: largest ratio of step times", largest, 10.0),
+        close("10 Mbit/s, p = 100: ratio over p", step[slow, 100] / 100, 1.0, relative=0.1),
+        at_least("10 Mbit/s, p = 16: ratio of times to target", _contest_ratio(found, "star"), 10.0, 1.0),
+    ]
+    other = ", ".join(f"{step['lian2017_5ms', p]:.1f} at p = {p}" for p in NODES)
+    return judged(checks, f"At 5 ms, with gradients of 50 ms, the ratio of step times is {other}.")
+
+
+def l3b(found: Evidence) -> Finding:
+    """Compare D-PSGD on a ring with all-reduce: around a ring, and by the fastest of the usual collectives."""
+    checks: list[Check] = []
+    late, slow = "lian2017_5ms", "lian2017_10mbit"
+    ring = {p: _communication_ratio(found, late, p, "ring") for p in NODES}
+    checks += [
+        close(
+            f"5 ms, ring all-reduce, p = {p}: ratio of communication times", ring[p], _formula(late, p), relative=0.05
+        )
+        for p in NODES
+    ]
+    checks += [
+        at_least("5 ms, ring all-reduce, p <= 32: largest of these", max(ring[p] for p in NODES if p <= 32), 10.0),
+        at_least(
+            "5 ms, ring all-reduce, p <= 100: largest ratio of step times",
+            max(_step_ratio(found, late, p, "ring") for p in NODES),
+            10.0,
+        ),
+    ]
+    best = {p: _communication_ratio(found, late, p, "best") for p in NODES}
+    bandwidth = {p: _communication_ratio(found, slow, p, "best") for p in NODES}
+    checks += [
+        at_least("5 ms, best all-reduce: largest ratio of communication times", max(best.values()), 10.0),
+        at_least("10 Mbit/s, best all-reduce: largest ratio of communication times", max(bandwidth.values()), 1.5),
+    ]
+    why = [
+        close(
+            f"5 ms, best, p = {p}: ratio against its closed form", best[p] / _best_formula(late, p), 1.0, relative=0.05
+        )
+        for p in NODES
+    ]
+    why += [
+        close(
+            f"10 Mbit/s, best, p = {p}: ratio against its closed form",
+            bandwidth[p] / _best_formula(slow, p),
+            1.0,
+            relative=0.05,
+        )
+        for p in NODES
+    ]
+    reason = (
+        "Ten times holds against an all-reduce around a ring, whose 2 (p - 1) messages all pay the latency. It does "
+        "not hold against halving and doubling, which pays it 2 log2 p times, nor where bandwidth is what is scarce: "
+        "there an all-reduce sends 2 (p - 1) / p vectors and a ring of neighbours 2."
+    )
+    return judged(checks, reason, explained_by=why)
+
+
+def l4(found: Evidence) -> Finding:
+    """Count what the busiest node sends and receives in a step."""
+    checks = []
+    for run in found["ring_bytes"].runs:
+        for field in ("bytes_sent_max_node", "bytes_received_max_node"):
+            what = f"D-PSGD on a ring, p = {run.nodes}: {field.split('_')[1]} a step, in vectors"
+            checks.append(close(what, run.final(field) / run.final("steps") / MESSAGE, 2.0, relative=1e-3))
+    for run in found["server_bytes"].runs:
+        nodes = run.setting("nodes")
+        name = "synchronous server" if run.algorithm == "sync" else "asynchronous server"
+        for field in ("bytes_sent_max_node", "bytes_received_max_node"):
+            steps = run.final("samples") / nodes / run.setting("batch_size")
+            what = f"{name}, p = {nodes}: {field.split('_')[1]} a step of all, in vectors"
+            checks.append(close(what, run.final(field) / steps / MESSAGE, nodes, relative=1e-3))
+    return judged(checks)
+
+
+def l5(found: Evidence) -> Finding:
+    """Compare the stationary consensus distance on several graphs with its closed form, and their order."""
+    checks, measured, expected = [], {}, {}
+    for name, eigenvalues in EIGENVALUES.items():
+        runs = found["graphs"].where(topology=name)
+        measured[name] = float(np.mean([stationary(run, "consensus_distance", 2) / DIM for run in runs]))
+        expected[name] = consensus_distance(eigenvalues)
+        checks.append(
+            close(f"{name}: squared consensus distance per coordinate", measured[name], expected[name], relative=0.05)
+        )
+    ordered = [expected[name] for name in sorted(measured, key=measured.__getitem__)]
+    same = all(more >= 0.99 * less for less, more in pairwise(ordered))  # torus and hypercube have the same eigenvalues
+    checks.append(holds("graphs in the order of the closed form", float(same), "1: the same order", same))
+    return judged(checks, "Sixteen workers; static symmetric graphs, for which there is a closed form.")
+
+
+def _step_ratio(found: Evidence, cluster: str, nodes: int, collective: str) -> float:
+    """Return how many times as long a step of centralised SGD takes as one of D-PSGD, gradients included."""
+    central = found["centralised"].one(cluster__name=cluster, nodes=nodes, cluster__collective=collective)
+    return central.final("time_s") / found["decentralised"].one(cluster__name=cluster, nodes=nodes).final("time_s")
+
+
+def _communication_ratio(found: Evidence, cluster: str, nodes: int, collective: str) -> float:
+    """Return the same for gradients that take no time."""
+    settings = {"cluster__name": cluster, "nodes": nodes}
+    central = found["all_reduce_alone"].one(**settings, cluster__collective=collective)
+    return central.final("time_s") / found["neighbours_alone"].one(**settings).final("time_s")
+
+
+def _formula(cluster: str, p: int) -> float:
+    """Return ring all-reduce over D-PSGD on a ring: [2 (p - 1) (a + N / (p B))] / [a + 2 N / B]."""
+    a, bytes_per_s = NETWORKS[cluster]
+    message_s = MESSAGE / bytes_per_s
+    return 2 * (p - 1) * (a + message_s / p) / (a + 2 * message_s)
+
+
+def _best_formula(cluster: str, p: int) -> float:
+    """Return the fastest of ring, halving-doubling (surplus nodes folded in) and tree, over D-PSGD on a ring."""
+    a, bytes_per_s = NETWORKS[cluster]
+    m = MESSAGE / bytes_per_s
+    q = 2 ** int(math.log2(p))
+    folded = 0.0 if p == q else 2 * (a + m)
+    halving = 2 * math.log2(q) * a + 2 * (q - 1) / q * m + folded
+    tree = 2 * math.ceil(math.log2(p)) * (a + m)
+    return min(2 * (p - 1) * (a + m / p), halving, tree) / (a + 2 * m)
+
+
+def _contest_ratio(found: Evidence, collective: str) -> Estimate:
+    """Return the ratio of the times to the target: of centralised SGD to D-PSGD."""
+    central = found["slow"].contender(algo="sync", cluster__collective=collective)
+    return paired_ratio(_scores(central), _scores(found["slow"].contender(algo="dpsgd")))
+
+
+def _scores(one: Contender) -> list[float]:
+    return [score(run, goal_of(run)) for run in one.runs]

@@ -1,0 +1,44 @@
+"""The numbers that studies, claims and figures have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.record.reader import Run
+
+TARGET_LOSS = 0.49  # the test loss that one worker, tuned, has at 80 % of its budget: study `target`
+NETWORKS = {"lian2017_10mbit": (1e-3, 1e7 / 8), "lian2017_5ms": (5e-3, 1e9 / 8)}  # latency in s, bytes/s
+NAMES = {"lian2017_10mbit": "10 Mbit/s", "lian2017_5ms": "5 ms"}
+MESSAGE = 1_078_888  # bytes: 269,722 parameters of ResNet-20
+NODES = (4, 8, 16, 32, 100)
+
+SMALL = ("experiment=lian2017_small",)
+FULL = ("experiment=lian2017_resnet20_cifar10",)
+TIMING = ("engine=sim", "engine.gradients=none", "cluster=lian2017_10mbit,lian2017_5ms", "budget.epochs=null")
+GRID = (*TIMING, "budget.steps=50", f"nodes={','.join(map(str, NODES))}")
+LR, NOISE, DIM = 0.1, 1.0, 500  # of the quadratic; its curvature is 1 in every coordinate
+QUADRATIC = ("engine=sim", "experiment=quadratic", "algo=dpsgd", f"optimizer.lr={LR}", "optimizer.momentum=0")
+QUADRATIC += ("optimizer.nesterov=false", f"data.dim={DIM}", "data.condition=1", "data.spread=0", f"data.noise={NOISE}")
+QUADRATIC += ("budget.steps=2000", "eval.every_steps=40", "seed=0,1,2")
+BURN_IN = 400  # steps; the slowest mode of the mean decays by 0.9 a step
+TURN = 2 * np.pi * np.arange(16) / 16
+SQUARE = 2 * np.cos(np.pi / 2 * np.arange(4))
+EIGENVALUES = {  # of the mixing matrices of 16 nodes
+    "ring": (1 + 2 * np.cos(TURN)) / 3,
+    "torus": ((1 + SQUARE[:, None] + SQUARE) / 5).ravel(),
+    "hypercube": np.repeat(1 - 2 * np.arange(5) / 5, [1, 4, 6, 4, 1]),
+    "complete": np.array([0.0] * 15 + [1.0]),
+}
+
+
+def stationary(run: Run, field: str, power: int = 1) -> float:
+    """Return the mean of a field, or of a power of it, over the marks after the burn-in."""
+    per_step = run.setting("nodes") * run.setting("batch_size")
+    return float(np.mean([mark[field] ** power for mark in run.metrics if mark["samples"] > BURN_IN * per_step]))
+
+
+def consensus_distance(eigenvalues: np.ndarray) -> float:
+    """Return the squared consensus distance per coordinate in the long run, gamma^2 sigma^2 / p times the sum of
+    1 / (1 - (lambda_k - gamma)^2) over all eigenvalues of the mixing matrix but the largest, for curvature 1."""
+    others = np.sort(eigenvalues)[:-1]
+    return float(LR**2 * NOISE**2 / len(eigenvalues) * np.sum(1 / (1 - (others - LR) ** 2)))
