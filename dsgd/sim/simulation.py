@@ -180,22 +180,21 @@ class Simulation:
 
     def summary(self) -> Mark:
         """Return the summary of the run so far."""
-        machine = self.machine
-        return (
-            summary_of(
-                self.experiment,
-                self.progress,
-                self.status,
-                self.counters(self.time_s),
-                worker_steps=[node.worker.steps for node in machine.nodes],
-                server_nodes=machine.server_ports,
-                classes=self.problem.data.classes,
-                dimension=self.problem.dimension,
-                message_bytes=machine.message_bytes,
-                collective=machine.all_reduces.taken,
-            )
-            | self._drift()
+        machine, counters = self.machine, self.counters(self.time_s)
+        centre = [len(counters.bytes_sent) - 1] if machine.all_reduces.taken == "star" else []
+        fields = summary_of(
+            self.experiment,
+            self.progress,
+            self.status,
+            counters,
+            worker_steps=[node.worker.steps for node in machine.nodes],
+            server_nodes=[*machine.server_ports, *centre],
+            classes=self.problem.data.classes,
+            dimension=self.problem.dimension,
+            message_bytes=machine.message_bytes,
+            collective=machine.all_reduces.taken,
         )
+        return fields | self._drift()
 
     def trace_rows(self) -> list[TraceRow]:
         """Return the timelines of all ports, if the experiment asks for a trace."""

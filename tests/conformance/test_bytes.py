@@ -126,9 +126,12 @@ def test_a_node_sends_what_its_collective_says(collective: str, algo: str) -> No
     for nodes, expected in zip((8, 6), OF_COLLECTIVES[collective], strict=True):
         simulation = sent((algo,), 8, nodes, cluster)
         all_reduces = 8 if algo == "sync" else 1
-        counted, received = (simulation.counters(math.inf).bytes_sent, simulation.counters(math.inf).bytes_received)
+        counters = simulation.counters(simulation.time_s)
+        counted, received = counters.bytes_sent, counters.bytes_received
         assert counted == pytest.approx([all_reduces * N * each for each in expected], rel=1e-12)
         assert received == counted  # each hands on as much as it gets
+        found = [simulation.summary()[f"bytes_{way}_max_server"] for way in ("sent", "received")]
+        assert found == ([counted[-1]] * 2 if collective == "star" else [None] * 2)
         assert simulation.summary()["bytes_sent_max_node"] == pytest.approx(max(counted), abs=1)
         assert simulation.summary()["collective"] == collective
 
@@ -208,7 +211,8 @@ def test_bytes_never_exceed_time_times_bandwidth(
     changed: dict[str, Any] = {"cluster": cluster, "budget": Budget(steps=200, time_s=seconds), "eval": marks}
     simulation = Simulation(dataclasses.replace(experiment, **changed))
     k = experiment.algo.servers
-    ports = [cluster.bytes_per_s(node, nodes) for node in range(nodes if cluster.servers_colocated else nodes + k)]
+    last = (nodes if cluster.servers_colocated else nodes + k) + (cluster.collective == "star")
+    ports = [cluster.bytes_per_s(node, nodes) for node in range(last)]
     before = [0.0] * len(ports)
     for mark in simulation.run():
         counters = simulation.counters(mark["time_s"])
