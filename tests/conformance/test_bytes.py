@@ -179,18 +179,19 @@ def test_what_waits_at_a_server_has_not_been_sent() -> None:
 def clusters(draw: st.DrawFn) -> Cluster:
     """Ports on which a vector takes from 1 ms to 10 s, a gradient takes 10 ms."""
     rates = st.floats(8e5, 8e9)
+    collective = draw(st.sampled_from(COLLECTIVES))
     return Cluster(
         0.01,
         draw(rates),
         draw(st.sampled_from([0.0, 1e-3, 0.1])),
         message_bytes=N,
         server_bandwidth=draw(st.none() | rates),
-        servers_colocated=draw(st.booleans()),
+        servers_colocated=collective != "star" and draw(st.booleans()),
         node_bandwidth=draw(st.none() | st.dictionaries(st.integers(0, 3), rates)),
         chunks_per_message=draw(st.sampled_from([1, 1, 4])),
         slow_nodes=draw(st.none() | st.just({1: 4.0})),
         jitter=draw(st.sampled_from([0.0, 0.5])),
-        collective=draw(st.sampled_from([name for name in COLLECTIVES if name != "star"])),  # which has one port more
+        collective=collective,
     )
 
 
