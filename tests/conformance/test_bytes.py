@@ -192,6 +192,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         slow_nodes=draw(st.none() | st.just({1: 4.0})),
         jitter=draw(st.sampled_from([0.0, 0.5])),
         collective=collective,
+        collective_messages=collective != "best" and draw(st.booleans()),
     )
 
 
