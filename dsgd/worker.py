@@ -199,8 +199,8 @@ class Algorithm:
     servers: over how many nodes the centre is sharded; 0 for methods without one.
     conserves: what communication leaves unchanged, which `eval.conservation` checks; None: nothing in one realisation.
         workers: the sum of the x_i, between their k-th and their next steps. workers and centre: the sum of the x_i and
-        c, in every call, whose answer the worker applies at once. centre: c and, in every call with a vector, the
-        first scalar times that vector.
+        c, in every call, whose answer the worker applies at once; without servers as for workers, c being what the last
+        worker keeps as "centre". centre: c and, in every call with a vector, the first scalar times that vector.
     """
 
     lockstep: ClassVar[bool] = False

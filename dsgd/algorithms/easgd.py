@@ -90,7 +90,8 @@ class EASGD(Algorithm):
 
     @property
     def conserves(self) -> str | None:
-        return "workers and centre" if self.variant == "async" else None  # the others make no calls
+        # without calls to look into, x + delta v between two steps cannot be told from communication
+        return None if self.lockstep and self.momentum is not None else "workers and centre"
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if self.beta is not None and not 0 <= self.beta <= nodes:

@@ -34,6 +34,8 @@ class ConservingMachine(Machine):
         self._shard_rows = self._rows.tensor_split(max(len(self.shards), 1), dim=1)
         self._after = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # each worker's last step
         self._steps: dict[int, tuple[Tensor, set[int]]] = {}  # changes before a step, who has made it: not all as yet
+        self._by_steps = self._law == "workers" or (self._law == "workers and centre" and not self.shards)
+        self._kept = self._seen(self.problem.start)  # the centre that the last worker keeps, at its last step
         self._calls = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # changes by calls that are under way
         self._change = torch.zeros(PROJECTIONS, dtype=torch.float64)
         self._checked = 0
@@ -63,8 +65,11 @@ class ConservingMachine(Machine):
         change = self._seen(worker.x) - self._after[rank]
         super().step(worker, g)
         self._after[rank] = self._seen(worker.x)
-        if self._law != "workers":
+        if not self._by_steps:
             return
+        if self._law == "workers and centre" and rank == len(self.nodes) - 1:
+            before, self._kept = self._kept, self._seen(worker.kept["centre"])
+            change += self._kept - before
         total, made = self._steps.setdefault(worker.steps, (torch.zeros_like(change), set()))
         total += change
         made.add(rank)

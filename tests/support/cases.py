@@ -23,7 +23,7 @@ ALGORITHMS = sorted(
 VARIANTS: list[tuple[str, ...]] = [
     ("sync", "algo.overlap=false"),
     ("easgd", "algo.tau=3", "algo.servers=2", "algo.momentum=0.9"),
-    ("easgd", "algo.variant=sync", "algo.tau=3", "algo.momentum=0.9"),
+    ("easgd", "algo.variant=sync", "algo.tau=3"),
     ("easgd", "algo.variant=round_robin", "algo.tau=2", "algo.average=true"),
     ("downpour", "algo.server_optimizer=momentum", "algo.servers=3", "algo.n_push=2", "algo.n_fetch=3"),
     ("downpour", "algo.server_optimizer=adagrad"),
