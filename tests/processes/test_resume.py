@@ -31,7 +31,13 @@ from tests.support.watched_run import (
 VARIANTS = {
     **FREE_RUNNING,
     "downpour adagrad": ("algo=downpour", "algo.server_optimizer=adagrad", "algo.servers=2", "algo.n_push=2"),
-    "easgd momentum": ("algo=easgd", "algo.momentum=0.9", "algo.servers=2", "optimizer.momentum=0"),
+    "easgd momentum": (
+        "algo=easgd",
+        "algo.momentum=0.9",
+        "algo.servers=2",
+        "algo.average=true",
+        "optimizer.momentum=0",
+    ),
 }
 LARGE = "data.dim=20000"  # a checkpoint of half a megabyte
 
