@@ -25,6 +25,7 @@ DOCUMENTS += (
     "docs/fast_simulator.md",
     "docs/figures.md",
     "docs/imagenet.md",
+    "docs/many_workers.md",
     "docs/optimizers.md",
     "docs/own_data.md",
     "docs/python.md",
