@@ -23,7 +23,7 @@ goes round from worker to worker, and z is its mean over rounds. With momentum=n
 optimiser's momentum (Jin et al. 2016 run it so); v is never exchanged.
 Cost per worker, every tau steps: async: one message of N bytes each way, the server p times that; waits for the round
 trip, and so for the server's port when p exceeds about tau t B / N. sync: an all-reduce; waits for everybody.
-round_robin: one message of N bytes; waits for its turn, which comes every max(tau t + a + N / B, p (a + N / B)).
+round_robin: one message of N bytes; waits for its turn, which comes every max(tau t, p (a + N / B)).
 Output model: the centre c, or z. One worker is exactly SGD only with alpha = 0.
 """
 

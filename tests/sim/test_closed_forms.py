@@ -306,6 +306,24 @@ def test_an_unloaded_exchange_with_the_centre(close: Close, cluster: Cluster, k:
 
 
 @few
+@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 4), rounds=step_counts)
+def test_a_centre_that_all_move_at_once(close: Close, cluster: Cluster, p: int, tau: int, rounds: int) -> None:
+    """tau t and an all-reduce in every round."""
+    t, a, n = parameters(cluster)
+    found = timed(EASGD("sync", tau=tau), cluster, p, rounds * tau)
+    close(found.time_s, rounds * (tau * t + all_reduce("best", p, a, n)))
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 4), rounds=step_counts)
+def test_a_centre_that_goes_round(close: Close, cluster: Cluster, p: int, tau: int, rounds: int) -> None:
+    """max(tau t, p (a + N / B)) a round; the last worker begins p - 1 messages later than the first."""
+    t, a, n = parameters(cluster)
+    found = timed(EASGD("round_robin", tau=tau), cluster, p, rounds * tau)
+    close(found.time_s, (p - 1) * (a + n) + (rounds - 1) * max(tau * t, p * (a + n)) + tau * t)
+
+
+@few
 @given(cluster=clusters(), k=st.integers(1, 6), n_push=st.integers(1, 3), n_fetch=st.integers(1, 3))
 def test_an_unloaded_fetch_and_push(close: Close, cluster: Cluster, k: int, n_push: int, n_fetch: int) -> None:
     """A fetch is a request of no size and N back: 2 a + N / B. A push is N and an acknowledgement: the same."""
