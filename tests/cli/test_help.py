@@ -37,7 +37,7 @@ def test_every_key_has_its_value_and_what_it_does() -> None:
         "  nodes = 8 # workers; parameter servers come on top",
         "budget: training ends with whichever comes first",
         "  budget.time_s = 4.0 # of the training clock",
-        "algo=easgd: Elastic averaging SGD (Zhang et al. 2015), asynchronous: waits for the centre, every tau",
+        "algo=easgd: Elastic averaging SGD (Zhang et al. 2015): waits for the centre, every tau steps.",
         "  algo.tau = 4 # steps between two exchanges with the centre",
         "  eval.diverged_factor = 1000000.0 # A mark whose loss is no number, or more than this many",
         "  cluster.slow_nodes = {3: 3.0} # factor on the gradient time of single nodes: {3: 2.0}",
