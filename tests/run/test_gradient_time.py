@@ -199,7 +199,7 @@ def test_what_depends_on_it_is_checked_once_it_is_known(monkeypatch: pytest.Monk
         (("cluster=jin2016", "data=shapes", "data.channels=3", "model=resnet18"), "resnet18, batch 32"),
         (("cluster=jin2016", "cluster.gradient_s=null"), None),
         (("cluster=lian2017_5ms", "data=shapes", "model=resnet20", "precision=bf16"), None),
-        (("experiment=lian2017_resnet56_cifar10_small",), "resnet56"),
+        (("experiment=lian2017_small",), "resnet20"),
         (("cluster.gradient_s=1", "cluster.gradient_of='mlp, batch 16, bf16'"), "mlp, batch 16, bf16"),
         (("cluster.gradient_s=1", "cluster.gradient_of='mlp, batch 16, fp32'"), None),
         (("cluster.gradient_s=1",), None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -26,15 +27,14 @@ from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, 
 
 def l1(found: Evidence) -> Finding:
     """Compare the loss of the mean model at the end with that of all-reduce, at equal samples, each tuned."""
-    contenders = found["per_sample"].contenders
-    losses = {one.name: _scores(one) for one in contenders}
-    reference = losses["sync"]
-    ratios = {name: paired_ratio(values, reference) for name, values in losses.items() if name != "sync"}
-    published = [
-        at_most("published order: final test loss over that of all-reduce", ratios["dpsgd gradient=before"], 1.02)
-    ]
-    others = "; ".join(f"{name}: {ratio.median:.3f}" for name, ratio in ratios.items() if "before" not in name)
-    return judged(published, f"The other orders of mixing, for comparison: {others}.")
+    short, long = (_loss_ratios(found[name].contenders) for name in ("per_sample", "longer"))
+    checks = [at_most("published order: final test loss over that of all-reduce", short["before"], 1.02)]
+    why = [at_most("the same with four times the epochs", long["before"], 1.02)]
+    reason = (
+        f"With the gradient after mixing the ratio is {short['after'].median:.3f}. The paper's theorem speaks of many "
+        "steps; here are 1,250."
+    )
+    return judged(checks, reason, explained_by=why)
 
 
 def l2(found: Evidence) -> Finding:
@@ -184,3 +184,13 @@ def _contest_ratio(found: Evidence, collective: str) -> Estimate:
 
 def _scores(one: Contender) -> list[float]:
     return [score(run, goal_of(run)) for run in one.runs]
+
+
+def _loss_ratios(contenders: Sequence[Contender]) -> dict[str, Estimate]:
+    """Return the final losses of each order of mixing over those of all-reduce, by the order's name."""
+    reference = _scores(next(one for one in contenders if one.algo == "sync"))
+    return {
+        one.runs[0].setting("algo.gradient"): paired_ratio(_scores(one), reference)
+        for one in contenders
+        if one.algo == "dpsgd"
+    }

@@ -1,0 +1,58 @@
+"""Patarasuk and Yuan 2009: all-reduce around a ring sends as little as possible."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from dsgd.reproduction.verdict import Finding, close, exactly, judged
+
+STEPS = 3
+MESSAGE = 4 * 102_400  # bytes: 102,400 numbers of 32 bits
+
+
+def a1(found: Evidence) -> Finding:
+    """Count the bytes of all messages that the busiest node sends in an all-reduce."""
+    checks = []
+    for run in found["messages"].runs:
+        p = run.setting("nodes")
+        sent = run.final("bytes_sent_max_node") / STEPS / MESSAGE
+        checks.append(close(f"p = {p}: sent by the busiest node, in vectors", sent, 2 * (p - 1) / p, relative=1e-3))
+    return judged(checks, "Every message around the ring is simulated, through the ports of its two nodes.")
+
+
+def sent(found: Evidence) -> Figure:
+    """Draw the bytes of the busiest node against the number of nodes."""
+    runs = found["messages"].runs
+    measured = [
+        (float(run.setting("nodes")), exactly(run.final("bytes_sent_max_node") / STEPS / MESSAGE)) for run in runs
+    ]
+    lines = [
+        ChartLine("messages of a simulated ring", "sync", measured),
+        ChartLine("2 (p - 1) / p", FORMULA, [(p, exactly(2 * (p - 1) / p)) for p, _ in measured]),
+    ]
+    return chart([ChartPanel("", "nodes", "sent in an all-reduce (vectors)", lines, log_x=True)])
+
+
+PAPER = Paper(
+    key="patarasuk2009",
+    order=8,
+    title="Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    reference="Patarasuk, Yuan 2009, Journal of Parallel and Distributed Computing 69(2).",
+    summary="Around a ring each node sends a part of the vector at a time, and never more than two vectors in all.",
+    assumptions=(Assumption("vector", "102,400 numbers of 32 bits", "ours"),),
+    studies=(
+        Study(
+            "messages",
+            ("algo=sync", "algo.overlap=false", "nodes=2,4,8,16,32,64,100,128", "engine=sim", "engine.gradients=none",
+             "cluster.gradient_s=0.1", "cluster.collective=ring", "cluster.collective_messages=true",
+             f"cluster.message_bytes={MESSAGE}", "budget.epochs=null", f"budget.steps={STEPS}"),
+        ),
+    ),
+    claims=(
+        Claim("A1", "Around a ring a node sends at most two vectors, however many there are", "Patarasuk and Yuan",
+              "2 (p - 1) / p N within 0.1 %, p = 2 to 128", ("messages",), a1),
+    ),
+    charts=(Chart("sent", "Sent by the busiest node against nodes", ("messages",), sent),),
+)  # fmt: skip

@@ -1,0 +1,250 @@
+"""Talyansky et al. 2018: asynchronous SGD without gradient delay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import Contender, goal_of, paired_ratio, score
+from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, exactly, judged, no_worse, within
+
+TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its budget: study `target` of lian2017
+MESSAGE, BYTES_PER_S, LATENCY_S, GRADIENT_S = 28e6, 1e9 / 8, 1e-4, 0.1
+TAUS = (2, 4, 8, 16)
+NODES = (2, 4, 8, 16)
+
+SMALL = ("experiment=talyansky2018_small",)
+FULL = ("experiment=talyansky2018_googlenet_imagenet",)
+TIMING = ("engine=sim", "engine.gradients=none", "cluster=talyansky2018", "cluster.collective=ring")
+TIMING += ("budget.epochs=null", "budget.steps=800")
+
+LR, NOISE, DIM = 0.01, 1.0, 500  # of the quadratic, whose curvature is 1
+QUADRATIC = ("engine=sim", "experiment=quadratic", f"optimizer.lr={LR}", "optimizer.momentum=0")
+QUADRATIC += ("optimizer.nesterov=false", f"data.dim={DIM}", "data.condition=1", "data.spread=0", f"data.noise={NOISE}")
+QUADRATIC += ("cluster=ideal", "cluster.gradient_s=0.01", "budget.steps=960", "eval.every_steps=32", "seed=0,1,2")
+
+CONSTANT = ("schedule=constant", "optimizer.lr=0.05", "budget.epochs=null", "budget.steps=480", "seed=0,1,2")
+CONSTANT += ("eval.every_epochs=null", "eval.every_steps=16", f"nodes={','.join(map(str, NODES))}")
+
+
+def t1(found: Evidence) -> Finding:
+    """Compare the idle share with that of cycles of beta gradients over which one all-reduce is spread."""
+    checks = []
+    for tau in TAUS:
+        idle = found["idle"].one(algo__tau=tau).final("idle_fraction_mean")
+        checks.append(close(f"tau = {tau}: idle share", idle, _idle(tau), absolute=0.02))
+    checks += [at_most(f"tau = {tau}: idle share", found["idle"].one(algo__tau=tau).final("idle_fraction_mean"), 0.02)
+               for tau in TAUS if tau >= 8]  # fmt: skip
+    reason = "An all-reduce takes 0.34 s, a gradient 0.1 s (ours): four gradients of 0.084 s or more hide it."
+    return judged(checks, reason)
+
+
+def t2(found: Evidence) -> Finding:
+    """Compare four machines with one: samples per second, and time to the target."""
+    rates = {}
+    for run in found["throughput"].runs:
+        rates[run.nodes] = run.final("samples") / run.final("time_s")
+    alone, four = (_scores(found["scaling"].contender(nodes=nodes)) for nodes in (1, 4))
+    checks = [
+        at_least("samples per second, 4 machines over 1", rates[4] / rates[1], 3.8),
+        at_least("time to the target, 1 machine over 4", paired_ratio(alone, four), 3.2, neutral=1.0),
+    ]
+    return judged(checks)
+
+
+def t3(found: Evidence) -> Finding:
+    """Compare the accuracy at the end with that of all-reduce, at equal samples, each tuned."""
+    exact, late = (found["accuracy"].contender(algo=algo).runs for algo in ("sync", "delayfree"))
+    gains = [
+        number(one.final("test_accuracy")) - number(other.final("test_accuracy"))
+        for one, other in zip(late, exact, strict=True)
+    ]
+    return judged([no_worse("tau = 16: test accuracy, delayfree minus all-reduce", estimate(gains), 0.005)])
+
+
+def t4(found: Evidence) -> Finding:
+    """Fit the growth of the discrepancy with the number of workers, and hold it against its bound."""
+    checks = []
+    for name in ("noise", "drift"):
+        logged = found[name]
+        for tau in logged.values("algo.tau"):
+            means = [_distance(logged.where(nodes=nodes, algo__tau=tau)) for nodes in NODES]
+            slope = _slope(NODES, means)
+            checks.append(within(f"{WHAT[name]}, tau = {tau}: exponent of n", slope, -0.1, 0.1))
+    checks.append(
+        at_most("quadratic: largest discrepancy over its bound 2 tau eta G", _worst(found["noise"].runs), 1.0)
+    )
+    taus = found["noise"].values("algo.tau")
+    growth = [_slope(taus, [_distance(found[name].where(nodes=4, algo__tau=tau)) for tau in taus]) for name in WHAT]
+    reason = (
+        f"The exponent of tau is {growth[0]:.2f} on the quadratic, where the workers' displacements are noise, and "
+        f"{growth[1]:.2f} in training: noise makes it 0.5, displacements in a common direction 1."
+    )
+    return judged(checks, reason)
+
+
+def t5(found: Evidence) -> Finding:
+    """Compare how the pairwise median distance grows from 2 to 16 workers."""
+    growth = {algo: _growth(found["methods"].where(algo=algo)) for algo in ("easgd", "downpour")}
+    late = _growth(found["drift"].where(algo__tau=16))
+    others = [at_least(f"`{algo}`: distance at n = 16 over n = 2", value, 1.5) for algo, value in growth.items()]
+    best = max(others, key=lambda check: check.value.median)
+    return judged([best, at_most("`delayfree`, tau = 16: distance at n = 16 over n = 2", late, 1.1)], _listed(others))
+
+
+WHAT = {"noise": "quadratic", "drift": "training"}
+
+
+def _idle(tau: int) -> float:
+    """Return the idle share: max(0, T - beta t) / max(beta t, T), T of a ring all-reduce of four."""
+    all_reduce = 2 * 3 * (LATENCY_S + MESSAGE / (4 * BYTES_PER_S))
+    cycle = tau / 2 * GRADIENT_S
+    return max(0.0, all_reduce - cycle) / max(cycle, all_reduce)
+
+
+def _scores(one: Contender) -> list[float]:
+    return [score(run, goal_of(run)) for run in one.runs]
+
+
+def _distance(runs: Sequence[Run]) -> float:
+    """Return the median over pairs of their distance, over the marks of the second half of all runs."""
+    return float(np.mean([_late_distance(run) for run in runs]))
+
+
+def _late_distance(run: Run) -> float:
+    marks = [mark["pairwise_distance_median"] for mark in run.metrics]
+    return float(np.mean(marks[len(marks) // 2 :]))
+
+
+def _growth(runs: Sequence[Run]) -> Estimate:
+    """Return the ratio of the distances at 16 and at 2 workers, seed by seed."""
+    few, many = ({run.setting("seed"): _late_distance(run) for run in runs if run.nodes == nodes} for nodes in (2, 16))
+    return estimate([many[seed] / few[seed] for seed in few])
+
+
+def _slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the exponent of a power law fitted to points."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def _worst(runs: Sequence[Run]) -> float:
+    """Return the largest discrepancy over its bound.
+
+    G: the length of the noise, with five standard deviations to spare, and of the gradient without it."""
+    worst = 0.0
+    for run in runs:
+        apart = max(math.sqrt(2 * mark["train_loss"]) for mark in run.metrics)
+        bound = 2 * run.setting("algo.tau") * LR * (NOISE * (math.sqrt(DIM) + 5) + apart)
+        worst = max(worst, max(mark["discrepancy"] for mark in run.metrics) / bound)
+    return worst
+
+
+def _listed(checks: Sequence[Check]) -> str:
+    return "; ".join(f"{check.what}: {check.value.median:.2f}" for check in checks) + "."
+
+
+def idle_figure(found: Evidence) -> Figure:
+    """Draw the idle share against tau, as the paper does, and its closed form."""
+    measured = [(float(tau), exactly(found["idle"].one(algo__tau=tau).final("idle_fraction_mean"))) for tau in TAUS]
+    expected = [(float(tau), exactly(_idle(tau))) for tau in TAUS]
+    lines = [ChartLine("delayfree", "delayfree", measured), ChartLine("closed form", FORMULA, expected)]
+    return chart([ChartPanel("4 machines, 1 Gbit/s, 28 MB", "tau", "idle share", lines, log_x=True)])
+
+
+def accuracy_figure(found: Evidence) -> Figure:
+    """Draw the test accuracy against time, on one machine and on four."""
+    machines = [
+        curve(f"delayfree, {one.nodes} machine{'s' * (one.nodes > 1)}", one.runs, "time_s", "test_accuracy", i)
+        for i, one in enumerate(found["scaling"].contenders)
+    ]
+    methods = [curve(one.name, one.runs, "epoch", "test_accuracy") for one in found["accuracy"].contenders]
+    return chart(
+        [
+            ChartPanel("one machine and four", "time (virtual s)", "test accuracy", machines),
+            ChartPanel("4 machines, tau = 16", "epochs", "test accuracy", methods),
+        ]
+    )
+
+
+def discrepancy_figure(found: Evidence) -> Figure:
+    """Draw the distance of two workers against their number, for each tau and each method."""
+    panels = []
+    for name, title in (("noise", "quadratic"), ("drift", "training")):
+        lines = []
+        for variant, tau in enumerate(found[name].values("algo.tau")):
+            points = [
+                (float(n), estimate([_late_distance(run) for run in found[name].where(nodes=n, algo__tau=tau)]))
+                for n in NODES
+            ]
+            lines.append(ChartLine(f"delayfree, tau = {tau}", "delayfree", points, variant))
+        if name == "drift":
+            for algo in ("easgd", "downpour"):
+                points = [
+                    (float(n), estimate([_late_distance(run) for run in found["methods"].where(algo=algo, nodes=n)]))
+                    for n in NODES
+                ]
+                lines.append(ChartLine(algo, algo, points))
+        panels.append(ChartPanel(title, "workers", "distance of two workers", lines, log_x=True, log_y=True))
+    return chart(panels)
+
+
+PAPER = Paper(
+    key="talyansky2018",
+    order=3,
+    title="Asynchronous SGD without gradient delay for efficient distributed training",
+    reference="Talyansky, Kisilev, Melamed, Peterfreund, Verner 2018, submitted to ICLR 2019.",
+    summary=(
+        "Each worker adds its own displacement of a cycle to the average of where all began it, which arrives "
+        "meanwhile. The paper finds no idle time on a gigabit switch, linear scaling to four machines, and no loss of "
+        "accuracy."
+    ),
+    assumptions=(
+        Assumption("messages", "GoogLeNet, 28 MB (7.0 million parameters)", "unconfirmed"),
+        Assumption("network", "1 Gbit/s", "published"),
+        Assumption("latency", "0.1 ms", "ours"),
+        Assumption("gradient time", "0.1 s", "ours"),
+        Assumption("collective", "ring; where it is not named, the best of the usual ones", "ours"),
+        Assumption("tau", "16", "published"),
+        Assumption("warm-up", "half an epoch of 10", "ours"),
+        Assumption("momentum", "0.9, local; Nesterov", "unconfirmed"),
+        Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16 per machine", "ours"),
+        Assumption("quadratic of T4", "500 coordinates of curvature 1, noise 1, rate 0.01", "ours"),
+        Assumption("training of T4 and T5", "constant rate 0.05, 480 steps of each worker", "ours"),
+    ),
+    studies=(
+        Study("idle", ("algo=delayfree", "algo.tau=2,4,8,16", "nodes=4", *TIMING)),
+        Study("throughput", ("algo=delayfree", "algo.tau=16", "nodes=1,4", *TIMING)),
+        Study("scaling", ("algo=delayfree", "nodes=1,4", f"target.loss={TARGET_LOSS}"), SMALL, FULL, tuned=True),
+        Study("accuracy", ("algo=sync,delayfree",), SMALL, FULL, tuned=True),
+        Study("noise", ("algo=delayfree", "algo.tau=2,8,32", "nodes=2,4,8,16", *QUADRATIC)),
+        Study("drift", ("algo=delayfree", "algo.tau=2,8,16,32", *CONSTANT), SMALL),
+        Study("methods", ("algo=easgd,downpour", *CONSTANT), SMALL),
+    ),
+    claims=(
+        Claim("T1", "Idle time is nearly zero once tau is 8", "Talyansky",
+              "idle share within 0.02 of max(0, T - beta t) / max(beta t, T); <= 0.02 at tau >= 8", ("idle",), t1),
+        Claim("T2", "Linear scaling to four machines", "Talyansky",
+              "4 machines: samples per second >= 3.8 times those of one, time to target >= 3.2 times as short",
+              ("throughput", "scaling"), t2),
+        Claim("T3", "No loss of accuracy at tau = 16", "Talyansky",
+              "interval of the accuracy minus that of all-reduce >= -0.005", ("accuracy",), t3),
+        Claim("T4", "The discrepancy depends on tau, not on the number of workers", "Talyansky",
+              "exponent of n within 0.1 of 0; bound 2 tau eta G never violated", ("noise", "drift"), t4),
+        Claim("T5", "More workers raise the discrepancy of EASGD and Downpour, but not here", "Talyansky",
+              "pairwise median from n = 2 to 16: EASGD or Downpour >= 1.5 times, delay-free <= 1.1 times",
+              ("drift", "methods"), t5),
+    ),
+    charts=(
+        Chart("idle", "Idle share against tau", ("idle",), idle_figure),
+        Chart("accuracy", "Test accuracy against time and against epochs", ("scaling", "accuracy"), accuracy_figure),
+        Chart("discrepancy", "Distance of two workers against their number", ("noise", "drift", "methods"),
+              discrepancy_figure),
+    ),
+)  # fmt: skip
