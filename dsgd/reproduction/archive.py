@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def rows_of(study: str, words: Sequence[str], logged: Logged) -> list[Row]:
                     "works": None if one is None or one.works is None else list(one.works),
                     "spent": None if one is None else one.spent,
                     "made_with": {key: env.get(key) for key in MADE_WITH},
-                    "config": run.config,
+                    "config": _writable(run.config),
                     **summary,
                     "marks": _columns(run.metrics if stage == MEASURED else run.metrics[-1:]),
                 }
@@ -132,14 +133,25 @@ def _run(row: Row) -> Run:
     names, columns = list(row["marks"]), zip(*row["marks"].values(), strict=True)
     marks = [dict(zip(names, values, strict=True)) for values in columns]
     summary = {key: value for key, value in row.items() if key not in OWN}
-    return Run(Path(row["study"]), _numbered(row["config"]), marks, summary)
+    return Run(Path(row["study"]), _restored(row["config"]), marks, summary)
 
 
-def _numbered(value: Any) -> Any:
-    """Return a configuration with the integers that JSON has made texts, keys like those of `cluster.slow_nodes`."""
-    if not isinstance(value, dict):
-        return value
-    return {int(key) if key.isdecimal() else key: _numbered(inner) for key, inner in value.items()}
+def _writable(value: Any) -> Any:
+    """Return a configuration without infinities, which JSON does not have: an ideal network's bandwidth is `inf`."""
+    if isinstance(value, dict):
+        return {key: _writable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_writable(inner) for inner in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _restored(value: Any) -> Any:
+    """Return a configuration with what JSON has made texts: infinities, and integers as keys (`cluster.slow_nodes`)."""
+    if isinstance(value, dict):
+        return {int(key) if key.isdecimal() else key: _restored(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_restored(inner) for inner in value]
+    return math.inf if value == "inf" else value
 
 
 def _columns(marks: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

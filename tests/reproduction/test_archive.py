@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def grid() -> Logged:
     return logged.study(
         logged.run(
             "sync",
-            {"optimizer.lr": 0.1, "cluster.slow_nodes": {3: 2.0}},
+            {"optimizer.lr": 0.1, "cluster.slow_nodes": {3: 2.0}, "cluster.bandwidth": math.inf},
             MARKS,
             time_s=1 / 3,
             bytes_sent_total=10**12,
