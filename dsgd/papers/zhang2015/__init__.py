@@ -1,0 +1,36 @@
+"""Zhang, Choromanska, LeCun 2015: elastic averaging SGD, with and without momentum, against Downpour."""
+
+from __future__ import annotations
+
+from dsgd.papers.zhang2015.claims import CLAIMS
+from dsgd.papers.zhang2015.figures import CHARTS
+from dsgd.papers.zhang2015.studies import STUDIES, TARGET
+from dsgd.reproduction.paper import Assumption, Paper
+
+PAPER = Paper(
+    key="zhang2015",
+    order=4,
+    title="Deep learning with elastic averaging SGD",
+    reference="Zhang, Choromanska, LeCun 2015, NIPS, arXiv 1412.6651",
+    summary=(
+        "Workers and a centre pull each other by a spring, every tau steps: a weak spring and a long period let "
+        "workers explore. The rival is Downpour SGD (Dean et al. 2012) with a plain server and the same period. What "
+        "is shown of training is of a small network; what is shown of stability is exact."
+    ),
+    assumptions=(
+        Assumption("model and data at full scale", "ResNet-20 with group norm for a 7-layer convnet; CIFAR-10", "ours"),
+        Assumption("model and data here", "one hidden layer of 128, images of 8 x 8 pixels, batch 8", "ours"),
+        Assumption("moving rate", "alpha = 0.9 / p", "unconfirmed"),
+        Assumption("periods", "1, 4, 16, 64; 10 where times are compared", "unconfirmed"),
+        Assumption("momentum of EAMSGD", "0.9; 0.99 in the paper, unconfirmed", "ours"),
+        Assumption("rates", "constant, tuned for each method", "unconfirmed"),
+        Assumption("weight decay", "1e-4", "unconfirmed"),
+        Assumption("Downpour", "plain SGD at the server, one period for pushes and fetches", "unconfirmed"),
+        Assumption("network", "InfiniBand, taken as 10 Gbit/s and 50 us", "ours"),
+        Assumption("gradient", "0.03 s, of a batch of 128; messages of 1.08 MB", "ours"),
+        Assumption("target", f"a test loss of {TARGET:g}: of one worker at 80 % of its 10 epochs, rate tuned", "ours"),
+    ),
+    studies=STUDIES,
+    claims=CLAIMS,
+    charts=CHARTS,
+)

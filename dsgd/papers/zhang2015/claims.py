@@ -1,0 +1,246 @@
+"""The claims of Zhang et al. 2015, and what they are judged by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from dsgd.papers.zhang2015.stability import (
+    delayed_rate_bound,
+    delayed_rate_by_bisection,
+    extremes,
+    growth_per_step,
+    moving_rate_bound,
+    round_robin_radius,
+)
+from dsgd.papers.zhang2015.studies import (
+    ABOVE,
+    BELOW,
+    DELAYED,
+    DELAYED_ABOVE,
+    DELAYED_BELOW,
+    DELAYED_WORKERS,
+    LONG,
+    RATES,
+    ROUND_ROBIN,
+    WORKERS,
+)
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import Contender, final_loss, goal_of, paired_ratio, score
+from dsgd.report.interval import estimate
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Claim, Evidence
+from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged, no_worse
+
+CONVERGED = 0.5  # of the test loss at the start: a run that ends below has converged
+RADIUS_WORKERS = (3, 4, 5, 6, 8, 16, 32, 64)
+RADIUS_RATES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+ORDER = 4  # of 5 seeds
+MARGIN = 0.003  # of accuracy
+TARGET_SHARE = 0.8  # of the budget of one worker
+
+
+def e1(found: Evidence) -> Finding:
+    """Compare the ranges of rates with which EASGD and Downpour converge, at long periods, seed by seed."""
+    checks = []
+    for nodes in WORKERS:
+        for tau in LONG:
+            elastic = converging(found["easgd_rates"].where(nodes=nodes, algo__tau=tau))
+            downpour = converging(found["downpour_rates"].where(nodes=nodes, algo__n_push=tau))
+            ratios = [_ratio(_width(elastic[seed]), _width(downpour[seed])) for seed in elastic]
+            what = f"p = {nodes}, tau = {tau}: width of EASGD's range over that of Downpour's"
+            checks.append(at_least(what, estimate(ratios), 2.0, neutral=1.0))
+    diverged = [_share_diverged(found[name].runs) for name in ("easgd_rates", "downpour_rates")]
+    reason = (
+        "A run converges that ends with at most half of the test loss that it began with; the width of a range is its "
+        "highest over its lowest such rate, 0 without any. Of all runs with these "
+        f"periods, over rates from {RATES[0]:g} to {RATES[-1]:g}, {diverged[0]:.0%} diverged or collapsed with EASGD "
+        f"and {diverged[1]:.0%} with Downpour."
+    )
+    return judged(checks, reason)
+
+
+def converging(runs: Sequence[Run]) -> dict[int, list[float]]:
+    """Return the rates whose runs converged, ascending, by seed."""
+    found: dict[int, list[float]] = {}
+    for run in sorted(runs, key=_lr):
+        rates = found.setdefault(run.setting("seed"), [])
+        if run.outcome == "completed" and final_loss(run) <= CONVERGED * number(run.metrics[0].get("test_loss")):
+            rates.append(_lr(run))
+    return found
+
+
+def e2(found: Evidence) -> Finding:
+    """Compare spectral radii of a round with 1, just below and just above a bound that does not know p."""
+    below, above = (
+        [round_robin_radius(p, lr_h, side * moving_rate_bound(lr_h)) for p in RADIUS_WORKERS for lr_h in RADIUS_RATES]
+        for side in (BELOW, ABOVE)
+    )
+    stable, unstable = [], []
+    for study in ROUND_ROBIN:
+        low, high = sorted(found[study.name].values("algo.alpha"))
+        stable += found[study.name].where(algo__alpha=low)
+        unstable += found[study.name].where(algo__alpha=high)
+    slowest, fastest = extremes(unstable)[0], extremes(stable)[1]
+    smallest = min(above)
+    checks = [
+        at_most(f"largest spectral radius at {BELOW} of the bound, p = 3 to 64", max(below), 1 + 1e-9),
+        holds(f"smallest spectral radius at {ABOVE} of the bound, p = 3 to 64", smallest, "> 1", smallest > 1),
+        holds(f"runs at {BELOW} of the bound: largest growth per round", fastest, "< 1", fastest < 1),
+        holds(f"runs at {ABOVE} of the bound: smallest growth per round", slowest, "> 1", slowest > 1),
+    ]
+    reason = (
+        "The radii are those of the product of p elementary maps, for rates times curvature of "
+        f"{RADIUS_RATES[0]:g} to {RADIUS_RATES[-1]:g}; the runs are this program's, with p = 3, 4, 8 and 16."
+    )
+    return judged(checks, reason)
+
+
+def e3(found: Evidence) -> Finding:
+    """Compare times to the target, seed by seed: EAMSGD, EASGD, Downpour."""
+    checks = []
+    for nodes in WORKERS:
+        momentum, elastic, downpour = (_scores(one) for one in racers(found["race"], nodes))
+        ordered = sum(a < b < c for a, b, c in zip(momentum, elastic, downpour, strict=True))
+        checks += [
+            holds(f"p = {nodes}: seeds with this order", ordered, f">= {ORDER}", ordered >= ORDER),
+            at_least(f"p = {nodes}: time of EASGD over EAMSGD", paired_ratio(elastic, momentum), 1.1, neutral=1.0),
+            at_least(f"p = {nodes}: time of Downpour over EASGD", paired_ratio(downpour, elastic), 1.1, neutral=1.0),
+        ]
+    alone = level_at(found["alone"].runs, TARGET_SHARE)
+    goal = goal_of(found["race"].runs[0])
+    reason = (
+        f"The target is {goal.text}; one worker has a test loss of {alone:.3g} at {TARGET_SHARE:.0%} of its budget. "
+        "The period is 10, all rates are tuned, the momentum of EAMSGD is 0.9."
+    )
+    return judged(checks, reason)
+
+
+def racers(race: Logged, nodes: int) -> tuple[Contender, Contender, Contender]:
+    """Return EAMSGD, EASGD and Downpour."""
+    return (
+        race.contender(algo="easgd", nodes=nodes, algo__momentum=0.9),
+        race.contender(algo="easgd", nodes=nodes, algo__momentum=None),
+        race.contender(algo="downpour", nodes=nodes),
+    )
+
+
+def level_at(runs: Sequence[Run], share: float) -> float:
+    """Return the median test loss of runs after a share of their samples."""
+    losses = []
+    for run in runs:
+        samples = share * number(run.final("samples"))
+        losses.append(next(number(m.get("test_loss")) for m in run.metrics if number(m.get("samples")) >= samples))
+    return median(losses)
+
+
+def e4(found: Evidence) -> Finding:
+    """Compare the accuracy of the centre at the best longer period, by validation, with that at period 1."""
+    periods = found["periods"]
+    validation = {
+        tau: min(_validation_loss(run) for run in periods.tuning if run.setting("algo.tau") == tau)
+        for tau in periods.values("algo.tau")
+    }
+    longer = min((tau for tau in validation if tau > 1), key=lambda tau: validation[tau])
+    gains = [
+        number(long.final("test_accuracy")) - number(short.final("test_accuracy"))
+        for long, short in zip(
+            periods.contender(algo__tau=longer).runs, periods.contender(algo__tau=1).runs, strict=True
+        )
+    ]
+    check = no_worse(f"accuracy of the centre with tau = {longer} less that with tau = 1", estimate(gains), MARGIN)
+    reason = f"tau = {longer} has the lowest validation loss of all longer periods; all see equally many samples."
+    return judged([check], reason)
+
+
+def e5(found: Evidence) -> Finding:
+    """Compare the largest stable rate of Downpour in round-robin order with the formula."""
+    checks: list[Check] = []
+    for workers, study in zip(DELAYED_WORKERS, DELAYED, strict=True):
+        bound = delayed_rate_bound(workers - 1)
+        checks.append(
+            close(f"p = {workers}: largest stable lr h, by roots", delayed_rate_by_bisection(workers - 1), bound, 0.01)
+        )
+        low, high = sorted(found[study.name].runs, key=_lr)
+        shrinks, grows = growth_per_step(low), growth_per_step(high)
+        checks += [
+            holds(f"p = {workers}, run at {DELAYED_BELOW} of it: growth per step", shrinks, "< 1", shrinks < 1),
+            holds(f"p = {workers}, run at {DELAYED_ABOVE} of it: growth per step", grows, "> 1", grows > 1),
+        ]
+    runs = [run for study in DELAYED for run in found[study.name].runs]
+    staleness = max(abs(number(run.final("staleness_max")) - (run.nodes or 0) + 1) for run in runs)
+    checks.append(close("runs: largest staleness less p - 1, largest difference", staleness, 0.0))
+    return judged(checks)
+
+
+def _scores(contender: Contender) -> list[float]:
+    return [score(run, goal_of(run)) for run in contender.runs]
+
+
+def _validation_loss(run: Run) -> float:
+    loss = number(run.final("test_loss"))
+    return math.inf if math.isnan(loss) or run.outcome != "completed" else loss
+
+
+def _share_diverged(runs: Sequence[Run]) -> float:
+    return sum(run.outcome in ("diverged", "collapsed") for run in runs) / len(runs)
+
+
+def _lr(run: Run) -> float:
+    return number(run.setting("optimizer.lr"))
+
+
+def _width(rates: Sequence[float]) -> float:
+    return rates[-1] / rates[0] if rates else 0.0
+
+
+def _ratio(width: float, other: float) -> float:
+    """Return how many times as wide a range is as another; infinite if the other is empty, unknown if both are."""
+    if other > 0:
+        return width / other
+    return math.inf if width > 0 else math.nan
+
+
+CLAIMS = (
+    Claim(
+        "E1",
+        "EASGD is stable with long periods, where Downpour fails",
+        "Zhang",
+        "tau >= 16, p = 4 and 8: EASGD converges on a range of rates at least 2 times as wide",
+        ("easgd_rates", "downpour_rates"),
+        e1,
+    ),
+    Claim(
+        "E2",
+        "In round-robin order the moving rates with which EASGD is stable do not depend on p",
+        "Zhang",
+        "spectral radius <= 1 + 1e-9 at 0.99 of the bound, > 1 at 1.05 of it, p = 3 to 64",
+        tuple(study.name for study in ROUND_ROBIN),
+        e2,
+    ),
+    Claim(
+        "E3",
+        "EAMSGD reaches the target before EASGD, and both before Downpour",
+        "Zhang",
+        "p = 4 and 8, tau = 10: this order in at least 4 of 5 seeds, ratios of time >= 1.1",
+        ("alone", "race"),
+        e3,
+    ),
+    Claim(
+        "E4",
+        "A longer period does not harm the test error of the centre, as the workers explore",
+        "Zhang",
+        "p = 8: the best tau > 1 is not worse than tau = 1 by more than 0.3 points of accuracy",
+        ("periods",),
+        e4,
+    ),
+    Claim(
+        "E5",
+        "The largest stable rate with gradients s updates old is 2 sin(pi / (2 (2 s + 1))) over the curvature",
+        "derived",
+        "Downpour in round-robin order, p = 2 to 16: within 1 %",
+        tuple(study.name for study in DELAYED),
+        e5,
+    ),
+)

@@ -1,0 +1,91 @@
+"""The figures of Zhang et al. 2015."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dsgd.papers.zhang2015.claims import CONVERGED, racers
+from dsgd.papers.zhang2015.studies import LONG, PERIODS, SHORT, WORKERS
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import final_loss
+from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.paper import Chart, Evidence
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
+NAMES = ("EAMSGD", "EASGD", "Downpour")
+
+
+def rates_figure(found: Evidence) -> Figure:
+    """Draw the loss at the end against the rate, for each period."""
+    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+
+    panels = []
+    for tau in (*SHORT, *LONG):
+        ending = "_short" if tau in SHORT else ""
+        elastic = found[f"easgd_rates{ending}"].where(nodes=8, algo__tau=tau)
+        downpour = found[f"downpour_rates{ending}"].where(nodes=8, algo__n_push=tau)
+        lines = [
+            ChartLine("EASGD", "easgd", _loss_by_rate(elastic)),
+            ChartLine("Downpour", "downpour", _loss_by_rate(downpour)),
+        ]
+        level = CONVERGED * number(elastic[0].metrics[0].get("test_loss"))
+        title = f"p = 8, tau = {tau}"
+        panels.append(ChartPanel(title, "learning rate", "test loss at the end", lines, log_x=True, level=level))
+    note = f"Dotted: the loss below which a run counts as converged. Not drawn: losses above {LARGEST_LOSS}, diverged."
+    return chart(panels, [note])
+
+
+def race_figure(found: Evidence) -> Figure:
+    """Draw the test loss against time, for each number of workers."""
+    from dsgd.reproduction.charts import ChartPanel, chart, curve
+
+    panels = []
+    for nodes in WORKERS:
+        contenders = zip(NAMES, racers(found["race"], nodes), (1, 0, 0), strict=True)
+        lines = [curve(name, one.runs, "time_s", "test_loss", variant) for name, one, variant in contenders]
+        target = found["race"].runs[0].target
+        panels.append(ChartPanel(f"p = {nodes}", "virtual time (s)", "test loss", lines, level=target))
+    return chart(panels, ["Dotted: the target."])
+
+
+def periods_figure(found: Evidence) -> Figure:
+    """Draw the test error of the centre against the period, and against time for each period."""
+    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
+
+    runs = {tau: found["periods"].contender(algo__tau=tau).runs for tau in PERIODS}
+    errors = [(tau, estimate([1 - number(run.final("test_accuracy")) for run in runs[tau]])) for tau in PERIODS]
+    against_time = [curve(f"tau = {tau}", runs[tau], "time_s", "test_error", i) for i, tau in enumerate((1, 4, 16, 64))]
+    return chart(
+        [
+            ChartPanel("at the end", "period tau", "test error", [ChartLine("", "easgd", errors)], log_x=True),
+            ChartPanel("on the way", "virtual time (s)", "test error", against_time),
+        ]
+    )
+
+
+def _loss_by_rate(runs: Sequence[Run]) -> list[tuple[float, Estimate]]:
+    """Return rate and final loss over seeds, as far as most seeds completed with a loss that can be drawn."""
+    points = []
+    for rate in sorted({number(run.setting("optimizer.lr")) for run in runs}):
+        at = [run for run in runs if number(run.setting("optimizer.lr")) == rate]
+        found = estimate([final_loss(run) if run.outcome == "completed" else math.inf for run in at])
+        if found.median <= LARGEST_LOSS:
+            points.append((rate, Estimate(found.median, found.low, min(found.high, LARGEST_LOSS), found.count)))
+    return points
+
+
+CHARTS = (
+    Chart(
+        "rates",
+        "With a long period Downpour fails at rates with which EASGD converges",
+        ("easgd_rates", "downpour_rates", "easgd_rates_short", "downpour_rates_short"),
+        rates_figure,
+    ),
+    Chart("race", "Test loss against time, period 10, rates tuned", ("race",), race_figure),
+    Chart("periods", "Test error of the centre, 8 workers, rates tuned for each period", ("periods",), periods_figure),
+)

@@ -1,0 +1,76 @@
+"""Where the iterations are stable, written out in NumPy: elastic averaging in round-robin order, and delayed gradients.
+
+Both are linear on a quadratic of curvature h, so that they are stable where the spectral radius is at most 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from dsgd.record.reader import Run, number
+
+WINDOWS = 4  # of a run: its growth is that from the second to the last, as it swings
+
+
+def moving_rate_bound(lr_h: float) -> float:
+    """Return the largest stable moving rate alpha of EASGD in round-robin order, whatever the number of workers, for a
+    rate times curvature in [0, 2] (Zhang et al. 2015, section 4)."""
+    return (4 - 2 * lr_h) / (4 - lr_h)
+
+
+def round_robin_radius(workers: int, lr_h: float, alpha: float) -> float:
+    """Return the spectral radius of one round: the product of the maps of each worker's step and exchange.
+
+    The state is (x_1, ..., x_p, c), as distances from the minimum."""
+    centre = workers
+    round_map = np.eye(workers + 1)
+    for i in range(workers):
+        turn = np.eye(workers + 1)
+        turn[i, i] = 1 - lr_h - alpha
+        turn[i, centre] = turn[centre, i] = alpha
+        turn[centre, centre] = 1 - alpha
+        round_map = turn @ round_map
+    return float(np.abs(np.linalg.eigvals(round_map)).max())
+
+
+def delayed_rate_bound(delay: int) -> float:
+    """Return the largest stable rate times curvature of gradients that are so many updates old."""
+    return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
+
+
+def delayed_rate_by_bisection(delay: int) -> float:
+    """Return the same limit from the roots z of z^(s+1) = z^s - lr h, to twelve digits."""
+    low, high = 0.0, 4.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        polynomial = np.zeros(delay + 2)
+        polynomial[0], polynomial[1] = 1.0, -1.0
+        polynomial[-1] += middle
+        stable = np.abs(np.roots(polynomial)).max() <= 1
+        low, high = (middle, high) if stable else (low, middle)
+    return low
+
+
+def growth_per_step(run: Run) -> float:
+    """Return by which factor the distance to the minimum of a run with one parameter grew in each step of a worker.
+
+    The loss is the square of the distance, which may swing: its largest values are compared."""
+    marks = [(number(mark.get("epoch")), number(mark.get("test_loss"))) for mark in run.metrics]
+    marks = [(step, loss) for step, loss in marks if loss > 0]  # an epoch of the quadratic is a step of each worker
+    ends = [round(i * len(marks) / WINDOWS) for i in range(WINDOWS + 1)]
+    peaks = [max(marks[start:end], key=_loss) for start, end in pairwise(ends)]
+    (first, early), (last, late) = peaks[1], peaks[-1]
+    return math.exp(0.5 * math.log(late / early) / (last - first))
+
+
+def extremes(runs: Sequence[Run]) -> tuple[float, float]:
+    """Return the smallest and the largest growth of these runs."""
+    found = [growth_per_step(run) for run in runs]
+    return min(found), max(found)
+
+
+def _loss(mark: tuple[float, float]) -> float:
+    return mark[1]

@@ -1,0 +1,164 @@
+"""Claims of Zhang et al. 2015 on runs made by hand, and the closed forms that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dsgd.papers.zhang2015.claims import CONVERGED, e1, e2, e3, e4, e5
+from dsgd.papers.zhang2015.stability import (
+    delayed_rate_bound,
+    delayed_rate_by_bisection,
+    growth_per_step,
+    moving_rate_bound,
+    round_robin_radius,
+)
+from dsgd.papers.zhang2015.studies import DELAYED, LONG, ROUND_ROBIN, WORKERS
+from dsgd.record.reader import Run
+from dsgd.report.contest import Contender
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.verdict import Verdict
+from tests.support.logged import run, study
+
+START = 2.0
+RATES = (0.1, 0.2, 0.4, 0.8)
+
+
+def rates(algo: str, converging: Sequence[float]) -> Logged:
+    """Return a grid of rates, periods and workers, of which these rates converge; the largest of the others diverge."""
+    period = "algo.tau" if algo == "easgd" else "algo.n_push"
+    return study(
+        *(
+            run(
+                algo,
+                {period: tau, "nodes": nodes, "seed": seed, "optimizer.lr": rate},
+                marks=[{"test_loss": START}],
+                test_loss=CONVERGED * START * (0.99 if rate in converging else 1.01),
+                status="completed" if rate < max(RATES) or rate in converging else "diverged",
+            )
+            for tau in LONG
+            for nodes in WORKERS
+            for seed in range(5)
+            for rate in RATES
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("elastic", "downpour", "verdict"),
+    [
+        ((0.1, 0.2, 0.4), (0.1, 0.2), Verdict.PASS),
+        ((0.2, 0.4), (0.1, 0.2), Verdict.FAIL),
+        ((0.2, 0.4), (), Verdict.PASS),
+        ((), (), Verdict.FAIL),
+        ((), (0.1,), Verdict.FAIL),
+    ],
+)
+def test_e1_compares_the_widths_of_ranges(elastic: list[float], downpour: list[float], verdict: Verdict) -> None:
+    found = {"easgd_rates": rates("easgd", elastic), "downpour_rates": rates("downpour", downpour)}
+    assert e1(found).verdict is verdict
+
+
+def line(growth: float, nodes: int = 4, **settings: float) -> Run:
+    """Return a run whose distance to the minimum grows so in each step, as it swings."""
+    marks = [
+        {"epoch": float(step), "test_loss": (growth**step * np.cos(0.7 * step)) ** 2} for step in range(0, 400, 10)
+    ]
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    return run("easgd", {"nodes": nodes, **named}, marks, staleness_max=nodes - 1)
+
+
+@pytest.mark.parametrize("growth", [0.97, 0.999, 1.001, 1.05])
+def test_growth_is_seen_through_swings(growth: float) -> None:
+    assert growth_per_step(line(growth)) == pytest.approx(growth, abs=2e-3)
+    assert (growth_per_step(line(growth)) > 1) == (growth > 1)
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "verdict"),
+    [(0.99, 1.01, Verdict.PASS), (1.01, 1.02, Verdict.FAIL), (0.98, 0.99, Verdict.FAIL)],
+)
+def test_e2_needs_runs_that_shrink_below_and_grow_above(below: float, above: float, verdict: Verdict) -> None:
+    both = study(line(below, algo__alpha=0.5), line(above, algo__alpha=0.6))
+    assert e2({one.name: both for one in ROUND_ROBIN}).verdict is verdict
+
+
+def test_the_radius_is_that_of_rounds_played_by_hand() -> None:
+    """Three workers and a centre, one after the other, many rounds: the norm grows as the radius says."""
+    lr_h, alpha = 1.0, 1.05 * moving_rate_bound(1.0)
+    x, c, norms = np.array([1.0, -0.3, 0.2]), 0.5, []
+    for _ in range(400):
+        for i in range(3):
+            e = alpha * (x[i] - c)
+            x[i], c = x[i] - e - lr_h * x[i], c + e
+        norms.append(np.linalg.norm([*x, c]))
+    assert (norms[-1] / norms[199]) ** (1 / 200) == pytest.approx(round_robin_radius(3, lr_h, alpha), rel=1e-3)
+
+
+def test_the_rate_of_delayed_gradients_by_bisection_is_the_known_one() -> None:
+    assert [delayed_rate_by_bisection(s) for s in (0, 1, 3, 15)] == pytest.approx([2, 1, 0.445042, 0.101298], rel=1e-5)
+    assert delayed_rate_bound(7) == pytest.approx(0.209057, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "verdict"),
+    [(0.99, 1.01, Verdict.PASS), (1.001, 1.01, Verdict.FAIL), (0.99, 0.99, Verdict.FAIL)],
+)
+def test_e5_needs_the_rate_below_to_be_stable_and_that_above_not(below: float, above: float, verdict: Verdict) -> None:
+    def both(workers: int) -> Logged:
+        return study(line(below, workers, optimizer__lr=0.1), line(above, workers, optimizer__lr=0.2))
+
+    found = {one.name: both(workers) for one, workers in zip(DELAYED, (2, 3, 4, 8, 16), strict=True)}
+    assert e5(found).verdict is verdict
+
+
+def reaching(seconds: float, seed: int, nodes: int, algo: str, momentum: float | None) -> Run:
+    """Return a run whose test loss falls in a line through the target of 1 at this time."""
+    marks = [{"time_s": time_s, "test_loss": 2 - time_s / seconds} for time_s in (0.0, 1.5 * seconds)]
+    settings = {"nodes": nodes, "seed": seed, "algo.momentum": momentum, "target.loss": 1.0}
+    return run(algo, settings, marks, target_loss=1.0)
+
+
+def race(times: dict[str, list[float]]) -> Logged:
+    kinds = {"EAMSGD": ("easgd", 0.9), "EASGD": ("easgd", None), "Downpour": ("downpour", None)}
+    contenders = []
+    for nodes in WORKERS:
+        for name, seconds in times.items():
+            algo, momentum = kinds[name]
+            runs = [reaching(one, seed, nodes, algo, momentum) for seed, one in enumerate(seconds)]
+            contenders.append(Contender(f"{name}, {nodes}", algo, nodes, runs, {}, None, 5))
+    return Logged(tuple(one for c in contenders for one in c.runs), (), tuple(contenders))
+
+
+ALONE = study(run(marks=[{"samples": n, "test_loss": 1.0} for n in (0, 8, 10)], samples=10))
+
+
+@pytest.mark.parametrize(
+    ("easgd", "verdict"),
+    [
+        ([1.2] * 5, Verdict.PASS),
+        ([1.05] * 5, Verdict.FAIL),  # too little
+        ([1.2] * 3 + [0.9] * 2, Verdict.FAIL),  # the order in three seeds
+    ],
+)
+def test_e3_needs_the_order_and_the_ratios(easgd: list[float], verdict: Verdict) -> None:
+    found = {"race": race({"EAMSGD": [1.0] * 5, "EASGD": easgd, "Downpour": [2.0] * 5}), "alone": ALONE}
+    assert e3(found).verdict is verdict
+
+
+def periods(gain: float) -> Logged:
+    """Return tau = 1, 2 and 4: 4 is best by validation, and its test accuracy so much above that of 1; that of 2 is
+    better than both."""
+    contenders = []
+    for tau, accuracy in ((1, 0.7), (2, 0.9), (4, 0.7 + gain)):
+        runs = [run("easgd", {"algo.tau": tau, "seed": seed}, test_accuracy=accuracy) for seed in range(5)]
+        contenders.append(Contender(f"tau {tau}", "easgd", 8, runs, {}, None, 5))
+    tuning = [run("easgd", {"algo.tau": tau}, test_loss=loss) for tau, loss in ((1, 0.3), (2, 0.6), (4, 0.5))]
+    return Logged(tuple(one for c in contenders for one in c.runs), tuple(tuning), tuple(contenders))
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(-0.0029, Verdict.PASS), (-0.0031, Verdict.FAIL)])
+def test_e4_takes_the_period_by_validation_and_allows_its_margin(gain: float, verdict: Verdict) -> None:
+    assert e4({"periods": periods(gain)}).verdict is verdict
