@@ -19,12 +19,21 @@ JIN = [0.1] * 30 + [0.01] * 30 + [0.001] * 20 + [0.0001] * 11
 LIAN = [0.1] * 81 + [0.01] * 41 + [0.001] * 39
 # from 0.01 to the number of machines times as much, in 50,000 iterations of 4 x 32 images, 5 epochs
 TALYANSKY = [0.01, 0.016, 0.022, 0.028, 0.034] + [0.04] * 25 + [0.004] * 30 + [0.0004] * 31
+# 0.1 for a batch of 256, 32 times that for 8192
+GOYAL = [0.1, 0.72, 1.34, 1.96, 2.58] + [3.2] * 25 + [0.32] * 30 + [0.032] * 20 + [0.0032] * 11
+ZHANG = [0.1] * 161
 RECIPES = {
+    "goyal2017_resnet50_imagenet": (23_512_130, GOYAL),
     "jin2016_resnet18_imagenet": (11_177_538, JIN),
     "lian2017_resnet20_cifar10": (269_722, LIAN),
     "lian2017_resnet56_cifar10": (853_018, LIAN),
     "talyansky2018_googlenet_imagenet": (5_601_954, TALYANSKY),
+    "zhang2015_cifar10": (269_722, ZHANG),
 }
+# as large a multiple of the reference batch with few images
+FEWER = {"goyal2017_resnet50_imagenet": ["nodes=32", "schedule.reference_batch=1"]}
+# a centre has not moved after one step
+STEPPED_BY = {"zhang2015_cifar10": ["algo=sync"]}
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
@@ -32,7 +41,7 @@ each_recipe = pytest.mark.parametrize("name", RECIPES)
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """By the ending of a recipe's name: where its data are."""
     folder = tmp_path_factory.mktemp("data")
-    Generated(classes=2, samples_per_class=4, test_per_class=1, seed=0, side=48).make(folder / "images")
+    Generated(classes=2, samples_per_class=16, test_per_class=1, seed=0, side=48).make(folder / "images")
     write_cifar(folder, 10)
     return {"imagenet": f"data.path={folder / 'images'}", "cifar10": f"data.root={folder}"}
 
@@ -41,7 +50,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_the_rate_is_the_published_one_at_every_epoch_boundary(name: str, data: dict[str, str]) -> None:
     """Before the first epoch, after each, and after the last; just before a boundary it is still the one before, but
     while it rises."""
-    of = experiment(f"experiment={name}", data[name.rpartition("_")[2]], "batch_size=1")
+    of = experiment(f"experiment={name}", data[name.rpartition("_")[2]], "batch_size=1", *FEWER.get(name, []))
     rates = RECIPES[name][1]
     assert of.budget.epochs == len(rates) - 1
     for epoch, rate in enumerate(rates):
@@ -60,7 +69,7 @@ def test_the_recipe_takes_a_step(
     ending = name.rpartition("_")[2]
     few = ["data.workers=1"] if ending == "imagenet" else []
     line = ["nodes=2", "batch_size=2", "budget.steps=1", "eval.train_samples=2", "engine=sim", "engine.gradients=loop"]
-    result = call(f"experiment={name}", data[ending], *few, *line, "hydra.run.dir=run")
+    result = call(f"experiment={name}", data[ending], *few, *STEPPED_BY.get(name, []), *line, "hydra.run.dir=run")
     assert result.status == 0, result.err
     found = summary(tmp_path / "run")
     assert found["dimension"] == RECIPES[name][0]
