@@ -138,7 +138,7 @@ def scaling_figure(found: Evidence) -> Figure:
         for variant, (name, label) in enumerate(named)
     ]
     lines.append(ChartLine("threshold", FORMULA, [(p, exactly(0.85)) for p in SERVERS]))
-    return chart([ChartPanel("", "servers of 8 GPUs", "throughput over that of one, per server", lines, log_x=True)])
+    return chart([ChartPanel("", "servers of 8 GPUs", "scaling efficiency", lines, log_x=True)])
 
 
 def _batch(run: Run) -> int:

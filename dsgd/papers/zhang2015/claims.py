@@ -43,20 +43,23 @@ TARGET_SHARE = 0.8  # of the budget of one worker
 
 def e1(found: Evidence) -> Finding:
     """Compare the ranges of rates with which EASGD and Downpour converge, at long periods, seed by seed."""
-    checks = []
+    checks, highest = [], []
     for nodes in WORKERS:
         for tau in LONG:
-            elastic = converging(found["easgd_rates"].where(nodes=nodes, algo__tau=tau))
-            downpour = converging(found["downpour_rates"].where(nodes=nodes, algo__n_push=tau))
+            runs = (
+                found["easgd_rates"].where(nodes=nodes, algo__tau=tau),
+                found["downpour_rates"].where(nodes=nodes, algo__n_push=tau),
+            )
+            elastic = converging(runs[0])
+            downpour = converging(runs[1])
             ratios = [_ratio(_width(elastic[seed]), _width(downpour[seed])) for seed in elastic]
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over that of Downpour's"
             checks.append(at_least(what, estimate(ratios), 2.0, neutral=1.0))
-    diverged = [_share_diverged(found[name].runs) for name in ("easgd_rates", "downpour_rates")]
+            highest.append(f"{what.partition(':')[0]}: {highest_stable(runs[0]):g} and {highest_stable(runs[1]):g}")
     reason = (
         "A run converges that ends with at most half of the test loss that it began with; the width of a range is its "
-        "highest over its lowest such rate, 0 without any. Of all runs with these "
-        f"periods, over rates from {RATES[0]:g} to {RATES[-1]:g}, {diverged[0]:.0%} diverged or collapsed with EASGD "
-        f"and {diverged[1]:.0%} with Downpour."
+        f"highest over its lowest such rate of those from {RATES[0]:g} to {RATES[-1]:g}, 0 without any. The highest rates "
+        f"at which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
     )
     return judged(checks, reason)
 
@@ -69,6 +72,12 @@ def converging(runs: Sequence[Run]) -> dict[int, list[float]]:
         if run.outcome == "completed" and final_loss(run) <= CONVERGED * number(run.metrics[0].get("test_loss")):
             rates.append(_lr(run))
     return found
+
+
+def highest_stable(runs: Sequence[Run]) -> float:
+    """Return the highest rate up to which no run diverges or collapses, 0 if there is none."""
+    broken = [_lr(run) for run in runs if run.outcome in ("diverged", "collapsed")]
+    return max((_lr(run) for run in runs if _lr(run) < min(broken, default=math.inf)), default=0.0)
 
 
 def e2(found: Evidence) -> Finding:
@@ -181,10 +190,6 @@ def _scores(contender: Contender) -> list[float]:
 def _validation_loss(run: Run) -> float:
     loss = number(run.final("test_loss"))
     return math.inf if math.isnan(loss) or run.outcome != "completed" else loss
-
-
-def _share_diverged(runs: Sequence[Run]) -> float:
-    return sum(run.outcome in ("diverged", "collapsed") for run in runs) / len(runs)
 
 
 def _lr(run: Run) -> float:

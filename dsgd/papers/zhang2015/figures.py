@@ -7,16 +7,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsgd.papers.zhang2015.claims import CONVERGED, racers
-from dsgd.papers.zhang2015.studies import LONG, PERIODS, SHORT, WORKERS
+from dsgd.papers.zhang2015.stability import (
+    delayed_rate_bound,
+    growth_per_step,
+    moving_rate_bound,
+    round_robin_radius,
+)
+from dsgd.papers.zhang2015.studies import DELAYED, DELAYED_WORKERS, LONG, PERIODS, ROUND_ROBIN, SHORT, WORKERS
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import final_loss
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.paper import Chart, Evidence
+from dsgd.reproduction.verdict import exactly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
+ROUND_ROBIN_AT_1 = ROUND_ROBIN[1]  # with a rate times curvature of 1
 NAMES = ("EAMSGD", "EASGD", "Downpour")
 
 
@@ -68,6 +76,46 @@ def periods_figure(found: Evidence) -> Figure:
     )
 
 
+def stability_figure(found: Evidence) -> Figure:
+    """Draw by how much runs on a line grow in each round, just below and just above the bounds."""
+    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+
+    runs = found[ROUND_ROBIN_AT_1.name].runs
+    bound = moving_rate_bound(1.0)
+    elastic = [
+        ChartLine(f"EASGD, p = {p}", "easgd", _growth([run for run in runs if run.nodes == p], "algo.alpha", bound), i)
+        for i, p in enumerate((4, 8, 16))
+    ]
+    sides = [0.95 + 0.01 * i for i in range(16)]
+    radii = [(side, exactly(round_robin_radius(16, 1.0, side * bound))) for side in sides]
+    elastic.append(ChartLine("EASGD, p = 16, spectral radius", FORMULA, radii))
+    stale = [
+        ChartLine(
+            f"Downpour, p = {p}",
+            "downpour",
+            _growth(found[study.name].runs, "optimizer.lr", delayed_rate_bound(p - 1)),
+            (4, 8, 16).index(p),
+        )
+        for p, study in zip(DELAYED_WORKERS, DELAYED, strict=True)
+        if p in (4, 8, 16)
+    ]
+    growth = "growth in each round"
+    return chart(
+        [
+            ChartPanel("EASGD, in turn, lr h = 1", "moving rate over its bound", growth, elastic, level=1.0),
+            ChartPanel("Downpour, in turn", "learning rate over its bound", growth, stale, level=1.0),
+        ]
+    )
+
+
+def _growth(runs: Sequence[Run], key: str, bound: float) -> list[tuple[float, Estimate]]:
+    return sorted(((number(run.setting(key)) / bound, exactly(growth_per_step(run))) for run in runs), key=_first)
+
+
+def _first(point: tuple[float, Estimate]) -> float:
+    return point[0]
+
+
 def _loss_by_rate(runs: Sequence[Run]) -> list[tuple[float, Estimate]]:
     """Return rate and final loss over seeds, as far as most seeds completed with a loss that can be drawn."""
     points = []
@@ -85,6 +133,12 @@ CHARTS = (
         "With a long period Downpour fails at rates with which EASGD converges",
         ("easgd_rates", "downpour_rates", "easgd_rates_short", "downpour_rates_short"),
         rates_figure,
+    ),
+    Chart(
+        "stability",
+        "Growth on a line, just below and just above the bounds of stability",
+        (ROUND_ROBIN_AT_1.name, *(study.name for study in DELAYED)),
+        stability_figure,
     ),
     Chart("race", "Test loss against time, period 10, rates tuned", ("race",), race_figure),
     Chart("periods", "Test error of the centre, 8 workers, rates tuned for each period", ("periods",), periods_figure),

@@ -7,7 +7,7 @@ from dsgd.reproduction.paper import Study
 
 SMALL, FULL = ("experiment=zhang2015_small",), ("experiment=zhang2015_cifar10",)
 
-RATES = tuple(0.003125 * 2**i for i in range(10))  # to 1.6
+RATES = tuple(0.00078125 * 2**i for i in range(12))  # to 1.6
 LONG, SHORT = (16, 64), (1, 4)  # periods
 WORKERS = (4, 8)
 PERIODS = (1, 2, 4, 8, 16, 32, 64)
