@@ -72,7 +72,30 @@ def test_the_largest_good_batch_is_the_last_before_the_first_that_loses_more_tha
 def test_a3_needs_half_a_point_or_a_seed_that_diverges(lost: float, status: str, verdict: Verdict) -> None:
     scaled = grid(flat_until(256))
     abrupt = grid(lambda batch: flat_until(256)(batch) - lost, status=status)
-    assert a3({"scaled": scaled, "ladder": scaled, "abrupt": abrupt}).verdict is verdict
+    found = {"scaled": scaled, "ladder": scaled, "abrupt": abrupt}
+    assert a3(found | {"between": between(0.0)}).verdict is verdict
+
+
+def between(gain: float) -> Logged:
+    """Return runs with a batch of 384 and one of 448, of which the first gains so much by warm-up."""
+    return study(
+        *(
+            run(
+                settings={"batch_size": batch // 8, "seed": seed, "schedule.warmup_epochs": epochs},
+                marks=[{"test_accuracy": 0.7 + (gain if epochs and batch == 384 else 0.0)}],
+            )
+            for batch in (160, 384, 448)
+            for epochs in (0, 5)
+            for seed in range(3)
+        )
+    )
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.006, Verdict.EXPLAINED), (0.004, Verdict.FAIL)])
+def test_a3_that_fails_is_explained_by_a_batch_between_two_doublings(gain: float, verdict: Verdict) -> None:
+    scaled = grid(flat_until(256))
+    found = {"scaled": scaled, "ladder": scaled, "abrupt": scaled, "between": between(gain)}
+    assert a3(found).verdict is verdict
 
 
 def timed(step_s: Callable[[int], float]) -> Logged:

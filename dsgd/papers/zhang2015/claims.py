@@ -58,8 +58,8 @@ def e1(found: Evidence) -> Finding:
             highest.append(f"{what.partition(':')[0]}: {highest_stable(runs[0]):g} and {highest_stable(runs[1]):g}")
     reason = (
         "A run converges that ends with at most half of the test loss that it began with; the width of a range is its "
-        f"highest over its lowest such rate of those from {RATES[0]:g} to {RATES[-1]:g}, 0 without any. The highest rates "
-        f"at which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
+        f"highest over its lowest such rate of those from {RATES[0]:g} to {RATES[-1]:g}, 0 without any. The highest "
+        f"rates at which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
     )
     return judged(checks, reason)
 
