@@ -51,7 +51,7 @@ def rates(algo: str, converging: Sequence[float]) -> Logged:
     [
         ((0.1, 0.2, 0.4), (0.1, 0.2), Verdict.PASS),
         ((0.2, 0.4), (0.1, 0.2), Verdict.FAIL),
-        ((0.2, 0.4), (), Verdict.PASS),
+        ((0.2,), (), Verdict.PASS),
         ((), (), Verdict.FAIL),
         ((), (0.1,), Verdict.FAIL),
     ],

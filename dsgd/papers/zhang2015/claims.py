@@ -52,14 +52,14 @@ def e1(found: Evidence) -> Finding:
             )
             elastic = converging(runs[0])
             downpour = converging(runs[1])
-            ratios = [_ratio(_width(elastic[seed]), _width(downpour[seed])) for seed in elastic]
+            ratios = [_width(elastic[seed]) / _width(downpour[seed]) for seed in elastic]
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over that of Downpour's"
             checks.append(at_least(what, estimate(ratios), 2.0, neutral=1.0))
             highest.append(f"{what.partition(':')[0]}: {highest_stable(runs[0]):g} and {highest_stable(runs[1]):g}")
     reason = (
-        "A run converges that ends with at most half of the test loss that it began with; the width of a range is its "
-        f"highest over its lowest such rate of those from {RATES[0]:g} to {RATES[-1]:g}, 0 without any. The highest "
-        f"rates at which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
+        "A run converges that ends with at most half of the test loss that it began with; each such rate of the grid, "
+        f"{RATES[0]:g} to {RATES[-1]:g}, stands for a factor of 2 of the width. The highest rates at "
+        f"which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
     )
     return judged(checks, reason)
 
@@ -197,14 +197,8 @@ def _lr(run: Run) -> float:
 
 
 def _width(rates: Sequence[float]) -> float:
-    return rates[-1] / rates[0] if rates else 0.0
-
-
-def _ratio(width: float, other: float) -> float:
-    """Return how many times as wide a range is as another; infinite if the other is empty, unknown if both are."""
-    if other > 0:
-        return width / other
-    return math.inf if width > 0 else math.nan
+    """Return how wide a range is: each rate of the grid stands for a factor of 2."""
+    return float(2 ** len(rates))
 
 
 CLAIMS = (
