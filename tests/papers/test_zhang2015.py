@@ -159,6 +159,13 @@ def periods(gain: float) -> Logged:
     return Logged(tuple(one for c in contenders for one in c.runs), tuple(tuning), tuple(contenders))
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(-0.0029, Verdict.PASS), (-0.0031, Verdict.FAIL)])
-def test_e4_takes_the_period_by_validation_and_allows_its_margin(gain: float, verdict: Verdict) -> None:
-    assert e4({"periods": periods(gain)}).verdict is verdict
+@pytest.mark.parametrize(
+    ("gain", "later", "verdict"),
+    [
+        (-0.0029, -0.1, Verdict.PASS),
+        (-0.0031, -0.1, Verdict.FAIL),
+        (-0.0031, -0.001, Verdict.EXPLAINED),
+    ],
+)
+def test_e4_takes_the_period_by_validation_and_allows_its_margin(gain: float, later: float, verdict: Verdict) -> None:
+    assert e4({"periods": periods(gain), "periods_later": periods(later)}).verdict is verdict
