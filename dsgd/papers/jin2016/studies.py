@@ -34,7 +34,7 @@ STUDIES = (
     Study("period", (*TIMING, "algo=easgd,gossip", "algo.tau=1,10", "nodes=8", "budget.steps=200")),
     Study("equal", LAG),
     Study("slow", (*LAG, f"cluster.slow_nodes={{{LAGGING}: 4.0}}")),
-    Study("paused", (*LAG, f"cluster.stalls=[{{node: {LAGGING}, start_s: 0.0, duration_s: .inf}}]")),
+    Study("paused", (*LAG, f"cluster.stalls=[{{node: {LAGGING}, start_s: 0.0, duration_s: inf}}]")),
     Study("served_easgd", (*SERVED, "algo=easgd", "algo.tau=1,10", "budget.steps=200")),
     Study("served_downpour", (*SERVED, "algo=downpour", "budget.steps=50")),
 )
