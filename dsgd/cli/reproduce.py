@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dsgd.cli.arguments import Parser, version_line
@@ -15,7 +15,7 @@ from dsgd.cli.studies import Place, run_study
 from dsgd.host.signals import Interruption
 from dsgd.papers import papers
 from dsgd.reproduction import archive
-from dsgd.reproduction.pages import Results, write_overview, write_paper
+from dsgd.reproduction.pages import Results, page_of, write_overview, write_paper
 from dsgd.reproduction.paper import SCALES, Paper
 
 EXAMPLES = """\
@@ -142,11 +142,13 @@ def _is_there(rows: Sequence[archive.Row], words: Sequence[str]) -> bool:
 
 
 def _draw(chosen: Sequence[Paper], results: Path, scale: str) -> None:
-    """Write the pages of the chosen papers, and the table of all."""
-    found: Mapping[str, Results] = {paper.key: Results.read(paper, results, scale) for paper in papers()}
-    for paper in chosen:
-        write_paper(found[paper.key], results)
-    print(write_overview(list(found.values()), results))
+    """Write the pages of the chosen papers, those that are not there yet, and the table of all, which links to them."""
+    found = [Results.read(paper, results, scale) for paper in papers()]
+    keys = [paper.key for paper in chosen]
+    for one in found:
+        if one.paper.key in keys or not page_of(one.paper, results).exists():
+            write_paper(one, results)
+    print(write_overview(found, results))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,12 @@ def write_paper(found: Results, results: Path) -> None:
         "## Runs",
         _runs(found),
     ]
-    (results / f"{paper.key}.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    page_of(paper, results).write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def page_of(paper: Paper, results: Path) -> Path:
+    """Return the page of a paper."""
+    return results / f"{paper.key}.md"
 
 
 def write_overview(found: Sequence[Results], results: Path) -> str:

@@ -63,7 +63,7 @@ def test_every_file_says_what_it_is(path: Path) -> None:
     opening = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
     assert opening[0].startswith("# ")
     if path.parent.name == "experiment":
-        (command,) = re.findall(r"^# Run: dsgd-run (.*)$", path.read_text(), re.MULTILINE)
+        (command,) = re.findall(r"^# Run: dsgd-(?:run|compare) (.*)$", path.read_text(), re.MULTILINE)
         assert f"experiment={path.stem}" in shlex.split(command)
 
 
