@@ -30,6 +30,16 @@ def grid(accuracy: Callable[[int], float], seeds: int = 3, status: str = "comple
     )
 
 
+def tuned(accuracy: float) -> Logged:
+    """Return runs with a batch of 256."""
+    return study(
+        *(
+            run(settings={"batch_size": 32, "seed": seed}, marks=[{"test_accuracy": accuracy + 0.001 * seed}])
+            for seed in range(3)
+        )
+    )
+
+
 def flat_until(last: int, lost: float = 0.1) -> Callable[[int], float]:
     return lambda batch: 0.8 if batch <= last else 0.8 - lost
 
@@ -37,7 +47,7 @@ def flat_until(last: int, lost: float = 0.1) -> Callable[[int], float]:
 def test_a2_passes_with_a_knee_after_three_doublings_and_a_use_of_the_rule_at_it() -> None:
     """The knee is where accuracy is last kept: 256, three doublings of 32."""
     scaled = grid(flat_until(256))
-    found = {"scaled": scaled, "ladder": scaled, "unscaled": grid(lambda batch: 0.7)}
+    found = {"scaled": scaled, "ladder": scaled, "unscaled": grid(lambda batch: 0.7), "own_rate": tuned(0.7)}
     assert a2(found).verdict is Verdict.PASS
     assert a2(found | {"unscaled": grid(lambda batch: 0.81)}).verdict is Verdict.FAIL  # no use
     assert a2(found | {"scaled": grid(lambda batch: 0.8)}).verdict is Verdict.FAIL  # no knee
@@ -51,6 +61,15 @@ def test_a2_allows_half_a_point(lost: float, verdict: Verdict) -> None:
         return 0.8 if batch == 32 else 0.8 - lost if batch <= 256 else 0.5
 
     found = {"scaled": grid(accuracy), "ladder": grid(flat_until(256)), "unscaled": grid(lambda batch: 0.6)}
+    assert a2(found | {"own_rate": tuned(0.7)}).verdict is verdict
+
+
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.796, Verdict.EXPLAINED), (0.794, Verdict.FAIL)])
+def test_a2_that_fails_is_explained_where_the_batch_has_its_accuracy_with_a_rate_of_its_own(
+    accuracy: float, verdict: Verdict
+) -> None:
+    early = grid(flat_until(128))
+    found = {"scaled": early, "ladder": early, "unscaled": grid(lambda batch: 0.6), "own_rate": tuned(accuracy)}
     assert a2(found).verdict is verdict
 
 
