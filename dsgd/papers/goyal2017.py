@@ -98,22 +98,20 @@ def a3(found: Evidence) -> Finding:
     reason = (
         f"One of the two is enough. Batches for which warm-up is better with the whole interval: {helped}. If warm-up "
         "matters at the edge of what is stable alone, doublings of the batch may step over it: the second measurement "
-        f"is of batches from {good} to {2 * good}."
+        f"is of batches between doublings, above {good}."
     )
-    return judged(checks, reason, need=1, explained_by=[_best_between(found["between"], good)])
+    return judged(checks, reason, need=1, explained_by=[_saved_between(found["between"], good)])
 
 
-def _best_between(between: Logged, good: int) -> Check:
-    """Check that warm-up gains half a point, with the whole interval above 0, at some batch above the largest good one,
-    and below the next."""
+def _saved_between(between: Logged, good: int) -> Check:
+    """Check that warm-up saves a seed from diverging with some batch above the largest good one."""
     warm, abrupt = (Logged(tuple(between.where(schedule__warmup_epochs=epochs))) for epochs in (5, 0))
-    gains = [estimate(_gains(warm, abrupt, batch)) for batch in batches(warm) if good < batch < 2 * good]
-    best = max(gains, key=_median, default=Estimate(math.nan, math.nan, math.nan, 0))
-    return at_least("largest gain of accuracy by warm-up, batches between", best, MARGIN, neutral=0.0)
-
-
-def _median(gain: Estimate) -> float:
-    return gain.median
+    above = [batch for batch in batches(warm) if batch > good]
+    saved = {batch: _broken(_at(abrupt, batch)) - _broken(_at(warm, batch)) for batch in above}
+    most = max(saved.values(), default=0)
+    where = ", ".join(f"{seeds} with {batch}" for batch, seeds in saved.items())
+    what = f"more seeds that diverge or collapse without warm-up, most of any such batch ({where})"
+    return holds(what, most, ">= 1", most >= 1)
 
 
 def a4(found: Evidence) -> Finding:
