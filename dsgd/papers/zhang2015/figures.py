@@ -70,8 +70,10 @@ def periods_figure(found: Evidence) -> Figure:
     against_time = [curve(f"tau = {tau}", runs[tau], "time_s", "test_error", i) for i, tau in enumerate((1, 4, 16, 64))]
     return chart(
         [
-            ChartPanel("at the end", "period tau", "test error", [ChartLine("", "easgd", errors)], log_x=True),
-            ChartPanel("on the way", "virtual time (s)", "test error", against_time),
+            ChartPanel(
+                "at the end", "period tau", "test error", [ChartLine("at the end", "easgd", errors)], log_x=True
+            ),
+            ChartPanel("on the way", "virtual time (s)", "test error", against_time, log_y=True),
         ]
     )
 
