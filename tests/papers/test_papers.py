@@ -1,0 +1,117 @@
+"""All papers: their claims are those of docs/papers.md, their command lines resolve, and their pages follow from the
+logged runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compare import compare_options
+from dsgd.cli.compose import ConfigTree
+from dsgd.cli.entries import FOLDERS, Composer
+from dsgd.cli.reproduce import main
+from dsgd.papers import papers
+from dsgd.reproduction.paper import Paper, Study
+from dsgd.run.plan import plan_run
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results" / "papers"
+DOCUMENT = ROOT / "docs" / "papers.md"
+CLAIMS = {
+    *("J1", "J2", "J3", "J4", "J5", "J6", "L1", "L2", "L3a", "L3b", "L4", "L5", "T1", "T2", "T3", "T4", "T5"),
+    *("E1", "E2", "E3", "E4", "E5", "A1", "A2", "A3", "A4", "A5", "G1", "G2", "G3", "G4", "G5"),
+}
+MISSING = {"A5"}  # needs backup workers, which `sync` does not have yet
+PAPERS = papers()
+LIKE = {"imagenet": 224, "cifar10": 32}  # pixels, of generated images in the place of the published ones
+STUDIES = [(paper, study) for paper in PAPERS for study in paper.studies if study.by is None]
+
+
+def table() -> str:
+    """Return the table of claims that docs/papers.md has; `python -m tests.papers.test_papers` prints it."""
+    lines = ["| claim | what the paper says | source | passes with |", "|---|---|---|---|"]
+    for paper in PAPERS:
+        lines += [f"| {one.id} | {one.text} | {one.source} | {one.threshold} |" for one in paper.claims]
+    return "\n".join(lines)
+
+
+def test_every_claim_is_there_once() -> None:
+    assert Counter(claim.id for paper in PAPERS for claim in paper.claims) == dict.fromkeys(CLAIMS - MISSING, 1)
+
+
+def test_texts_and_thresholds_are_those_of_the_document() -> None:
+    """A threshold that moves after a measurement moves in two places."""
+    assert table() in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
+def test_a_paper_is_called_like_its_file_and_shows_what_it_has(paper: Paper) -> None:
+    module = ROOT / "dsgd" / "papers" / paper.key
+    assert module.with_suffix(".py").is_file() or module.is_dir()
+    names = [chart.name for chart in paper.charts]
+    assert len({*names}) == len(names)
+    used = {name for one in (*paper.claims, *paper.charts) for name in one.studies}
+    assert used == {study.name for study in paper.studies} - {"base"}  # `base` has chosen a rate that is typed
+
+
+def planned(study: Study, scale: str) -> int:
+    """Plan every run of a study that does not depend on other runs; at full scale on generated images of that shape.
+
+    Returns how many there are."""
+    words = study.at(scale)
+    assert words is not None
+    if scale == "full":
+        (experiment,) = (word for word in words if word.startswith("experiment="))
+        side = LIKE["imagenet" if experiment.endswith("imagenet") else "cifar10"]
+        words = (*words, "data=shapes", f"data.resolution={side}", "data.channels=3", "data.train_size=20000")
+    tree = ConfigTree(None)
+    if study.tuned:
+        own = [word for word in words if word.startswith("compare.")]
+        composer = Composer(tree, compare_options(own))
+        entries = composer.entries([word for word in words if word not in own])
+        jobs = [job for entry in entries for job in composer.measuring(entry, ())] if not entries[0].axes else [
+            job
+            for entry in entries
+            for job in composer.measuring(entry, tuple(axis.grid[0] for axis in entry.axes))
+        ]  # fmt: skip
+    else:
+        jobs = tree.jobs([*words, *FOLDERS], multirun=True).runs
+    for job in jobs:
+        plan_run(job.values, job.overrides)
+    return len(jobs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("paper", "study"), STUDIES, ids=[f"{p.key}-{s.name}" for p, s in STUDIES])
+def test_every_point_of_a_study_resolves(paper: Paper, study: Study) -> None:
+    assert study.small is not None or study.full is not None
+    for scale in ("small", "full"):
+        if study.at(scale) is not None:
+            assert planned(study, scale)
+
+
+def test_redrawn_pages_and_figures_are_the_committed_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "papers"
+    copy.mkdir()
+    for path in RESULTS.glob("*.jsonl.gz"):
+        shutil.copy(path, copy)
+    assert main(["--redraw", "--results", str(copy)]) == 0
+    score = capsys.readouterr().out.strip()
+    committed = {path.name: path.read_bytes() for path in RESULTS.iterdir()}
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == committed
+    assert score in (ROOT / "README.md").read_text()  # its first screen
+
+
+def test_every_page_says_what_was_shown_and_links_to_what_there_is() -> None:
+    for page in RESULTS.glob("*.md"):
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)#]+)", text):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+if __name__ == "__main__":
+    print(table())
