@@ -20,6 +20,7 @@ TARGET = f"target.loss={TARGET_LOSS}"
 MESSAGE, BYTES_PER_S, LATENCY_S, GRADIENT_S = 28e6, 1e9 / 8, 1e-4, 0.1
 TAUS = (2, 4, 8, 16)
 NODES = (2, 4, 8, 16)
+DRAWN = (2, 8, 16, 32)  # tau of the figure of distances
 
 SMALL = ("experiment=talyansky2018_small",)
 FULL = ("experiment=talyansky2018_googlenet_imagenet",)
@@ -197,12 +198,12 @@ def discrepancy_figure(found: Evidence) -> Figure:
     panels = []
     for name, title in (("noise", "quadratic"), ("drift", "training")):
         lines = []
-        for variant, tau in enumerate(found[name].values("algo.tau")):
+        for tau in found[name].values("algo.tau"):
             points = [
                 (float(n), estimate([_late_distance(run) for run in found[name].where(nodes=n, algo__tau=tau)]))
                 for n in NODES
             ]
-            lines.append(ChartLine(f"delayfree, tau = {tau}", "delayfree", points, variant))
+            lines.append(ChartLine(f"delayfree, tau = {tau}", "delayfree", points, DRAWN.index(tau)))
         if name == "drift":
             for algo in ("easgd", "downpour"):
                 points = [
