@@ -8,7 +8,9 @@ Reference: Lian et al. 2017, arXiv 1705.09056, Algorithm 1. Not AD-PSGD (Lian et
         m   = sum over j of W_ij x_j                       W_ij   mixing weights, rows and columns sum to 1
         x_i = m - lr g                                     lr     learning rate, gamma in the paper
 
-With gradient=after, g is taken at m instead (combine, then adapt): it tolerates larger rates, and cannot overlap.
+With gradient=after, g is taken at m instead (combine, then adapt); with gradient=first the step is made before the
+exchange, x_i = sum over j of W_ij (x_j - lr g_j) (adapt, then combine). Both tolerate larger rates, and cannot overlap;
+the latter is synchronous SGD on a complete graph, where all workers began with the same x.
 
 The published order diverges for lr h >= 1 + lambda_min(W) on curvature h (2/3 on a ring with even p, 1 on a complete
 graph): that is the algorithm, not a defect.
@@ -16,7 +18,7 @@ graph): that is the algorithm, not a defect.
 Differences from the paper: step() may add local momentum, which is not mixed. Directed and time-varying graphs are
 allowed: x_i goes to the targets of i and the mixture is of its sources.
 Cost per step and worker: deg(i) messages, deg(i) N bytes sent. Waits for its neighbours' values of the present step, so
-a delay travels one hop a step. Time of a step: max(t, a + deg N / B); with gradient=after t + a + deg N / B.
+a delay travels one hop a step. Time of a step: max(t, a + deg N / B); with gradient=after|first t + a + deg N / B.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 
@@ -28,16 +30,18 @@ from typing import ClassVar
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 
+ORDERS = ("before", "after", "first")
+
 
 @dataclass(frozen=True)
 class DPSGD(Algorithm):
     topology: Topology
-    gradient: str = "before"  # before: at the un-mixed x, overlapping | after: at the mixture
+    gradient: str = "before"  # before: at the un-mixed x, overlapping | after: at the mixture | first: and its step
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.gradient not in ("before", "after"):
-            raise ValueError(f"gradient must be before or after (the mixing), got {self.gradient!r}")
+        if self.gradient not in ORDERS:
+            raise ValueError(f"gradient must be one of {', '.join(ORDERS)}, got {self.gradient!r}")
 
     @property
     def conserves(self) -> str:
@@ -52,6 +56,8 @@ class DPSGD(Algorithm):
         weight = self.topology.mixing_row(worker.rank, worker.steps)
         targets = self.topology.targets(worker.rank, worker.steps)
         sources = self.topology.sources(worker.rank, worker.steps)
+        if self.gradient == "first":
+            worker.step(await worker.gradient(x))
         sent = x.clone()  # a slow neighbour may read it after our step
         arriving = worker.start(worker.exchange(sent, targets, sources))
         g = await worker.gradient(sent) if self.gradient == "before" else None
@@ -59,4 +65,5 @@ class DPSGD(Algorithm):
         x.zero_()  # then x becomes m = sum over j of W_ij x_j
         for j, w_ij in weight.items():  # ascending j, i included: every engine must add in the same order
             x.add_(sent if j == worker.rank else received[j], alpha=w_ij)
-        worker.step(await worker.gradient(x) if g is None else g)
+        if self.gradient != "first":
+            worker.step(await worker.gradient(x) if g is None else g)

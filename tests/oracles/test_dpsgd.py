@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import cos, pi
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,10 +84,24 @@ def test_agrees_with_a_numpy_loop(graph: TopologyConfig, nodes: int, mixing: Mix
     """X = W X - lr D(G), rows of W by hand: a directed, changing W must take in its sources, not its targets."""
     # latency, so that marks lie between a step and the next mixture
     s = Setting(nodes, momentum=0.7, weight_decay=0.05, latency_s=0.3)
-    assert_close(decentralised(graph, s, gradient).xs, reference.dpsgd(s, mixing, gradient == "after"))
+    assert_close(decentralised(graph, s, gradient).xs, reference.dpsgd(s, mixing, gradient))
 
 
-@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize(("graph", "nodes", "mixing"), GRAPHS)
+def test_a_step_before_the_exchange_agrees_with_a_numpy_loop(graph: TopologyConfig, nodes: int, mixing: Mixing):
+    """X = W (X - lr D(G)): where communication takes no time, marks see the mixture."""
+    s = Setting(nodes, momentum=0.7, weight_decay=0.05)
+    assert_close(decentralised(graph, s, "first").xs, reference.dpsgd(s, mixing, "first"))
+
+
+@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+def test_adapt_then_combine_on_a_complete_graph_is_synchronous_sgd(momentum: dict[str, Any]):
+    """The mean of x - lr u_i is x - lr mean(u_i), and momentum is linear in the gradients, local as it is."""
+    s = Setting(weight_decay=0.05, **momentum)
+    assert_close(decentralised(Complete(), s, "first").xs, run(s, Sync()).xs, 1e-13)
+
+
+@pytest.mark.parametrize("gradient", ["before", "after", "first"])
 @pytest.mark.parametrize(
     "setting",
     [
@@ -102,10 +117,10 @@ def test_optimiser_and_stragglers_agree_with_a_numpy_loop(setting: Setting, grad
     graph = OnePeerExponential()
     path = run(setting, DPSGD(graph.build(setting.nodes, 0), gradient), uneven)
     mixing = (lambda k: from_the_left(4, 2 ** (k % 2))) if setting.nodes > 1 else (lambda k: np.eye(1))
-    assert_close(path.xs[-1], reference.dpsgd(setting, mixing, gradient == "after")[-1])
+    assert_close(path.xs[-1], reference.dpsgd(setting, mixing, gradient)[-1])
 
 
-@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize("gradient", ["before", "after", "first"])
 @pytest.mark.parametrize("graph", [Ring(), Complete(), OnePeerExponential(), Hypercube()])
 def test_one_worker_is_sgd_bit_for_bit(graph: TopologyConfig, gradient: str):
     """W = 1."""
@@ -153,6 +168,18 @@ def test_fixed_point_on_exact_quadratics(graph: TopologyConfig, nodes: int, mixi
         expected = np.linalg.solve(np.eye(nodes) - mixing(0) + s.lr * h * np.eye(nodes), s.lr * h * s.minima[:, j])
         assert_close(end[:, j], expected, 1e-9)
     assert_close(end.mean(axis=0), s.target, 1e-9)
+
+
+@pytest.mark.parametrize("gradient", ["after", "first"])
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_other_orders_are_stable_up_to_the_rate_of_sgd(gradient: str, shrinks: bool):
+    """Modes have factors lambda_k (1 - lr h): on a ring of four, whose smallest eigenvalue is -1/3, that of the mean is
+    the first to grow, at lr h = 2."""
+    start = np.random.default_rng(4).standard_normal((4, 2))
+    s = Setting(4, 60, 1.94 if shrinks else 2.06, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
+    xs = decentralised(Ring(), s, gradient).xs
+    far = ((xs - s.target) ** 2).sum(axis=(1, 2))
+    assert (far[60] < far[30]) == shrinks
 
 
 STABILITY = [(Ring(), 4, 2 / 3), (Complete(), 4, 1.0), (Torus(), 16, 2 / 5), (Hypercube(), 8, 1 / 2), (Ring(), 3, 1.0)]

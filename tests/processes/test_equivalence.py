@@ -44,6 +44,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "sync, not overlapping": ("sync", "algo.overlap=false"),
     "dpsgd, before": ("dpsgd",),
     "dpsgd, after": ("dpsgd", "algo.gradient=after"),
+    "dpsgd, first": ("dpsgd", "algo.gradient=first"),
     "delayfree, tau 2": ("delayfree", "algo.tau=2"),
     "delayfree, tau 4": ("delayfree", "algo.tau=4"),
     "delayfree, tau 16": ("delayfree", "algo.tau=16"),
@@ -87,8 +88,11 @@ def assert_same_marks(found: list[dict[str, Any]], expected: list[dict[str, Any]
 def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> Outcome:
     simulated, run = run_both(prefork, folder, algo, *overrides)
     assert_close(seen(folder / "files", "worker", len(simulated.x))[:, 0], simulated.x.numpy())
-    assert_same_marks(run.marks, simulated.marks)
-    for mine, theirs in zip(run.marks, simulated.marks, strict=True):  # of vectors in lock-step
+    marks = simulated.marks
+    if marks[-1]["samples"] == marks[-2]["samples"]:  # the simulator measures what the last exchange leaves, too
+        marks = marks[:-1]
+    assert_same_marks(run.marks, marks)
+    for mine, theirs in zip(run.marks, marks, strict=True):  # of vectors in lock-step
         assert [mine[field] for field in STALENESS] == [theirs[field] for field in STALENESS]
     assert run.summary["worker_steps"] == simulated.summary["worker_steps"]
     received = ("bytes_received_total", "bytes_received_max_node", "bytes_received_max_server")
@@ -105,7 +109,7 @@ def test_lock_step_ends_with_the_same_parameters_on_quadratics(prefork: Prefork,
     """Three workers with momentum and weight decay, a mark at every step."""
     options = ("nodes=3", "budget.steps=21", "optimizer.momentum=0.8", "optimizer.weight_decay=0.03")
     simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options)
-    assert len(simulated.marks) == 22
+    assert len({mark["samples"] for mark in simulated.marks}) == 22
 
 
 @pytest.mark.parametrize("options", long_but(["algo.average=true"], ["algo.average=true", "algo.momentum=0.7"]))

@@ -206,7 +206,7 @@ DEGREES: list[tuple[TopologyConfig, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize("gradient", ["before", "after"])
+@pytest.mark.parametrize("gradient", ["before", "after", "first"])
 @pytest.mark.parametrize(("graph", "p", "degree"), DEGREES)
 @settings(max_examples=8)
 @given(cluster=clusters(), steps=step_counts)

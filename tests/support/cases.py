@@ -30,6 +30,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("gossip", "algo.mode=push", "algo.tau=2"),
     ("gossip", "algo.peers=topology"),
     ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
+    ("dpsgd", "algo.gradient=first", "topology=ring"),
     ("delayfree", "algo.tau=4"),
 ]
 

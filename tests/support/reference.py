@@ -110,13 +110,16 @@ def sync(s: Setting) -> Array:
     return np.array(path)
 
 
-def dpsgd(s: Setting, mixing: Callable[[int], Array], after: bool = False) -> Array:
-    """mixing: W [nodes, nodes] of a step. after: the gradient at the mixture."""
+def dpsgd(s: Setting, mixing: Callable[[int], Array], gradient: str = "before") -> Array:
+    """mixing: W [nodes, nodes] of a step. gradient: taken at x, after the mixing, or first, with its step."""
     X, direction = s.xs(), Direction(s)
     path = [X]
     for k in range(s.steps):
-        mixture = mixing(k) @ X
-        X = mixture - s.rate(k * s.nodes) * direction(s.gradients(k, mixture if after else X))
+        rate, mixture = s.rate(k * s.nodes), mixing(k) @ X
+        if gradient == "first":
+            X = mixing(k) @ (X - rate * direction(s.gradients(k, X)))
+        else:
+            X = mixture - rate * direction(s.gradients(k, mixture if gradient == "after" else X))
         path.append(X)
     return np.array(path)
 
