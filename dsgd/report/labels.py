@@ -142,9 +142,11 @@ def flatten(runs: Sequence[Run]) -> list[Flat]:
             flat["clock"] = run.clock
         for described in ("cluster.time_model", "cluster.gradient_of"):  # the first is a note of every figure
             flat.pop(described, None)
-        followers = {key for key in flat if key.endswith(".seed") and flat[key] == flat.get("seed")}
-        flats.append(_without(flat, followers))
-    return flats
+        flats.append(flat)
+    seeds = {key for flat in flats for key in flat if key.endswith(".seed")}
+    # those that always are the run's own; one that is 0 in all runs is the same as the first run's by chance
+    followers = {key for key in seeds if all(flat.get(key) in (None, flat.get("seed")) for flat in flats)}
+    return [_without(flat, followers) for flat in flats]
 
 
 def _flatten_into(flat: Flat, key: str, value: Any) -> None:

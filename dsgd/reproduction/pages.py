@@ -19,6 +19,12 @@ OVERVIEW = "README.md"
 MOST_IN_CELL = 2  # checks of a claim in the table of all; its page has the others
 SHOWN = "in virtual time, with gradients of a small network"  # what the small scale shows
 
+EXPLANATIONS = {
+    Verdict.EXPLAINED: "A second measurement shows the cause:",
+    Verdict.FAIL: "Unexplained: a second measurement does not show the cause.",
+    Verdict.INCONCLUSIVE: "A second measurement:",
+}
+
 INTRODUCTION = f"""# The papers, reproduced
 
 Every claim has a threshold that was fixed before anything was measured ([docs/papers.md](../../docs/papers.md)), and is
@@ -146,7 +152,8 @@ def _claim(found: Results, claim: Claim) -> str:
         f"Passes with: {claim.threshold}",
         _checks(finding.checks),
         finding.reason,
-        *(["The second measurement, for the cause:", _checks(finding.explanation)] if finding.explanation else []),
+        *([EXPLANATIONS[finding.verdict], _checks(finding.explanation)] if finding.explanation else []),
+        "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
     ]
     return "\n\n".join(part for part in parts if part)

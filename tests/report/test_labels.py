@@ -100,6 +100,12 @@ def test_runs_that_differ_by_seed_only_are_one_series(tmp_path: Path):
     assert [(one.label, len(one.runs)) for one in gathered] == [("gossip", 3), ("sync", 3)]
 
 
+def test_a_data_seed_that_stays_makes_one_series_though_the_first_run_has_the_same(tmp_path: Path):
+    runs = [write_record(tmp_path / str(seed), seed=seed, **{"data.seed": 0}) for seed in range(3)]
+    (one,) = series(find_runs(runs))
+    assert len(one.runs) == 3
+
+
 def test_seeds_that_are_not_averaged_over_are_named(tmp_path: Path):
     runs = find_runs([write_record(tmp_path / "a", "sync", seed=1), write_record(tmp_path / "b", "gossip", seed=2)])
     assert [one.label for one in series(runs)] == ["sync, seed=1", "gossip, seed=2"]
