@@ -1,0 +1,81 @@
+"""Verdicts on Lian et al. 2017, on runs that never ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.papers.lian2017 import claims, setting
+from dsgd.report.contest import Contender
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.verdict import Verdict
+from dsgd.topology import Complete, Hypercube, Ring, Torus
+from tests.support import logged
+from tests.support.contenders import contender
+
+PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
+
+
+def ending(algo: str, losses: Sequence[float], gradient: str | None = None) -> Contender:
+    """A contender that ends with these losses, without a target."""
+    found = contender(f"{algo}, {gradient}", losses, target=None)
+    runs = [replace(run, config=run.config | {"algo": {"name": algo, "gradient": gradient}}) for run in found.runs]
+    return replace(found, runs=runs)
+
+
+def orders(before: float) -> Logged:
+    """The published order ends with so many times the loss of all-reduce, on every seed."""
+    losses = [0.30, 0.31, 0.32, 0.33, 0.34]
+    dpsgd = [ending("dpsgd", [before * loss for loss in losses], order) for order in ("before", "after")]
+    return logged.contest(ending("sync", losses), *dpsgd)
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "verdict"),
+    [(1.02, 2.0, PASS), (1.021, 1.02, EXPLAINED), (1.021, 1.021, FAIL)],
+)
+def test_l1_is_explained_where_longer_runs_close_the_gap(short: float, long: float, verdict: Verdict) -> None:
+    assert claims.l1({"per_sample": orders(short - 1e-9), "longer": orders(long - 1e-9)}).verdict is verdict
+
+
+def noisy(factor: float) -> Logged:
+    """Losses of the mean model that stay at so many times the noise floor, once they are there."""
+    runs = []
+    for nodes in (2, 4):
+        floor = factor * setting.LR / (nodes * (2 - setting.LR))
+        marks = [{"samples": nodes * step, "train_loss": 9.0 if step <= 400 else setting.DIM * floor / 2}
+                 for step in range(0, 2001, 40)]  # fmt: skip
+        runs.append(logged.run("dpsgd", {"nodes": nodes, "batch_size": 1}, marks))
+    return logged.study(*runs)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.09, PASS), (1.11, FAIL), (0.89, FAIL)])
+def test_l2_measures_after_the_burn_in(factor: float, verdict: Verdict) -> None:
+    assert claims.l2({"noise_floor": noisy(factor)}).verdict is verdict
+
+
+@pytest.mark.parametrize("graph", [Ring(), Torus(), Hypercube(), Complete()])
+def test_eigenvalues_written_by_hand_are_those_of_the_graphs(graph: Ring | Torus | Hypercube | Complete) -> None:
+    topology = graph.build(16, 0)
+    by_hand = setting.EIGENVALUES[topology.name]
+    assert np.sort(by_hand) == pytest.approx(np.linalg.eigvalsh(topology.matrix()), abs=1e-12)
+
+
+def graphs(**factors: float) -> Logged:
+    runs = []
+    for name, eigenvalues in setting.EIGENVALUES.items():
+        distance = np.sqrt(factors.get(name, 1.0) * setting.consensus_distance(eigenvalues) * setting.DIM)
+        marks = [{"samples": 16 * step, "consensus_distance": float(distance)} for step in range(0, 2001, 40)]
+        run = logged.run("dpsgd", {"nodes": 16, "batch_size": 1, "topology": {"name": name}}, marks)
+        runs.append(run)
+    return logged.study(*runs)
+
+
+@pytest.mark.parametrize(
+    ("factors", "verdict"), [({}, PASS), ({"ring": 1.049}, PASS), ({"ring": 1.06}, FAIL), ({"complete": 1.3}, FAIL)]
+)
+def test_l5_compares_every_graph_with_its_closed_form(factors: dict[str, float], verdict: Verdict) -> None:
+    assert claims.l5({"graphs": graphs(**factors)}).verdict is verdict
