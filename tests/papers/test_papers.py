@@ -27,7 +27,7 @@ CLAIMS = {
 }
 MISSING = {"A5"}  # needs backup workers, which `sync` does not have yet
 PAPERS = papers()
-LIKE = {"imagenet": 224, "cifar10": 32}  # pixels, of generated images in the place of the published ones
+LIKE = {"imagenet": 64, "cifar10": 32}  # pixels, of generated images in the place of the published ones
 STUDIES = [(paper, study) for paper in PAPERS for study in paper.studies if study.by is None]
 
 
@@ -67,7 +67,7 @@ def planned(study: Study, scale: str) -> int:
     if scale == "full":
         (experiment,) = (word for word in words if word.startswith("experiment="))
         side = LIKE["imagenet" if experiment.endswith("imagenet") else "cifar10"]
-        words = (*words, "data=shapes", f"data.resolution={side}", "data.channels=3", "data.train_size=20000")
+        words = (*words, "data=shapes", f"data.resolution={side}", "data.channels=3", "data.train_size=100000")
     tree = ConfigTree(None)
     if study.tuned:
         own = [word for word in words if word.startswith("compare.")]

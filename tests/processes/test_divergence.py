@@ -64,7 +64,7 @@ def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tm
 @pytest.mark.parametrize("algo", long_but(["dpsgd"], LOCKSTEP))
 def test_a_mark_of_every_step_is_there_up_to_the_event(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Snapshots take longer than the word that a run has diverged, and none is lost of a step that all have made."""
-    options = ("eval.every_steps=1", f"algo={algo}", "optimizer.lr=2.3")
+    options = ("eval.every_steps=1", *LOCKSTEP[algo], "optimizer.lr=2.3")
     run = prefork.start(tmp_path / "run", *DIST, *options)
     assert run.wait() == 0, run.err
     samples = [mark["samples"] for mark in run.marks]
