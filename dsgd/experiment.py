@@ -115,6 +115,8 @@ class Experiment:
     trace: bool = False
 
     def __post_init__(self) -> None:
+        if not 0 <= self.algo.backups < self.nodes:
+            raise ValueError(f"algo.backups must be in [0, {self.nodes - 1}] (nodes - 1), got {self.algo.backups}")
         if self.total_samples is None and self.budget.time_s is None:
             raise ValueError("budget must give at least one of epochs, samples, steps, time_s, got none")
         if self.total_samples is not None and self.total_samples == 0:
@@ -148,7 +150,7 @@ class Experiment:
         """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
         limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
         total = math.inf if self.total_samples is None else self.total_samples
-        return min(limit_s, self.cluster.longest_s * total / (self.nodes * self.batch_size))
+        return min(limit_s, self.cluster.longest_s * total / self._step_samples)
 
     @cached_property
     def epoch_samples(self) -> int:
@@ -158,14 +160,23 @@ class Experiment:
     @cached_property
     def unit(self) -> int:
         """Samples of the smallest piece of work: a step of all workers in lock-step, otherwise of one worker."""
-        return self.batch_size * (self.nodes if self.algo.lockstep else 1)
+        return self._step_samples if self.algo.lockstep else self.batch_size
+
+    @cached_property
+    def _step_samples(self) -> int:
+        """Samples that count when every worker has made one step."""
+        return self.batch_size * (self.nodes - self.algo.backups)
+
+    def samples_of(self, steps: int) -> int:
+        """Return the samples behind so many steps, of all workers together."""
+        return steps * self._step_samples // self.nodes
 
     def _least_samples(self, epochs: float | None, samples: int | None, steps: int | None) -> float:
         """Return the smallest of the three in samples of all workers; infinity if all are None."""
         counts = (
             None if epochs is None else epochs * self.epoch_samples,
             samples,
-            None if steps is None else steps * self.nodes * self.batch_size,
+            None if steps is None else steps * self._step_samples,
         )
         return min((count for count in counts if count is not None), default=math.inf)
 
@@ -194,7 +205,7 @@ class Experiment:
     @cached_property
     def scale(self) -> float:
         """Factor of the linear scaling rule."""
-        return self.schedule.scale(self.nodes, self.batch_size)
+        return self.schedule.scale(self.nodes - self.algo.backups, self.batch_size)
 
     @cached_property
     def peak_lr(self) -> float:

@@ -49,6 +49,15 @@ class MeanGradient(Request):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MeanOfFirst(Request):
+    """The mean of the first `count` of the workers' `Gradient(at)`. Those that come later are finished and dropped, and
+    only then does their worker begin the next, at the point with which it waits by then."""
+
+    at: Tensor
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AllReduceMean(Request):
     """The mean [d] over all workers of the vectors they contribute; leaves when the last one has entered."""
 
@@ -148,6 +157,12 @@ class Worker:
         is until the answer comes: large models have no time for a copy that nobody needs."""
         return await MeanGradient(self.x)
 
+    async def mean_of_first(self, count: int) -> Tensor:
+        """The mean [d] of the `gradient()`s of the `count` workers that are done first, the same in all workers. A
+        worker that is too late finishes its gradient, which is dropped, while it makes the next steps with the others;
+        then it takes part again. All workers must make this call, with the same count."""
+        return await MeanOfFirst(self.x.clone(), count)
+
     def step(self, g: Tensor) -> None:
         """One local optimiser step on x with the gradient g [d]: SGD or AdamW, at the schedule's rate. From now on
         the samples behind g count."""
@@ -197,6 +212,7 @@ class Algorithm:
     lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget.
     barrier: every step waits for all workers, so that what is computed, marks included, does not depend on the cluster.
     servers: over how many nodes the centre is sharded; 0 for methods without one.
+    backups: how many workers' samples do not count in a step of all; 0 for most methods.
     conserves: what communication leaves unchanged, which `eval.conservation` checks; None: nothing in one realisation.
         workers: the sum of the x_i, between their k-th and their next steps. workers and centre: the sum of the x_i and
         c, in every call, whose answer the worker applies at once; without servers as for workers, c being what the last
@@ -204,8 +220,12 @@ class Algorithm:
     """
 
     lockstep: ClassVar[bool] = False
-    barrier: ClassVar[bool] = False
     servers: int = 0
+    backups: int = 0
+
+    @property
+    def barrier(self) -> bool:
+        return False
 
     @property
     def conserves(self) -> str | None:

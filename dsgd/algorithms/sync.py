@@ -8,13 +8,20 @@ Also known as data-parallel SGD. It is exactly SGD with the batch of all workers
         g   = mean over all workers j of g_j       g_i  stochastic gradient of worker i, [d]
         x   = x - lr g                             lr   learning rate
 
+With `backups` b > 0, Chen et al.'s backup workers, g is the mean of the first p - b of the g_j that are complete. The
+others are dropped: their workers finish them, make the steps meanwhile with everybody, and then take part again.
+
 Time of a step, with t the longest gradient time, two thirds of it the backward pass, and T(N) that of an all-reduce:
     overlap=false:  t + T(N)
     overlap=true:   max(t + T(N/c), t/3 + 2t/(3c) + c T(N/c)): communication hides behind the backward pass; the
                     gradient is reduced in c buckets, one after the other, each when all workers have finished it
+    backups=b:      as overlap=false, with t the time until the (p - b)-th gradient
 
-Differences from the papers: no backup workers. step() may add momentum, in a buffer that is the same everywhere.
-Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody.
+Differences from the papers: Chen et al. have parameter servers, which take the first gradients; here every worker takes
+part in the all-reduce, the late ones with zeros. A late gradient is not begun anew before it is finished, as there.
+step() may add momentum, in a buffer that is the same everywhere.
+Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody,
+with backups for all but b.
 Output model: the mean of the x_i, which are equal bit for bit. One worker: exactly SGD.
 """
 
@@ -29,8 +36,16 @@ from dsgd.worker import Algorithm, Worker
 @dataclass(frozen=True)
 class Sync(Algorithm):
     overlap: bool = True  # false: a step costs the gradient and then the all-reduce
+    backups: int = 0  # workers whose gradients a step does without: those that come last
     lockstep: ClassVar[bool] = True
-    barrier: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.backups and self.overlap:
+            raise ValueError("overlap must be false with backups: the first to come are whole gradients, got true")
+
+    @property
+    def barrier(self) -> bool:
+        return not self.backups
 
     @property
     def conserves(self) -> str:
@@ -38,7 +53,9 @@ class Sync(Algorithm):
 
     async def train(self, worker: Worker) -> None:
         while not worker.done:
-            if self.overlap:
+            if self.backups:
+                g = await worker.mean_of_first(worker.nodes - self.backups)
+            elif self.overlap:
                 g = await worker.mean_gradient()
             else:
                 g = await worker.all_reduce_mean(await worker.gradient(worker.x))

@@ -61,7 +61,12 @@ class AllReduces:
             )
 
     def enter(
-        self, task: Task[Any], contribution: Tensor | PendingGradient, begin_s: float, end_s: float, parts: int = 1
+        self,
+        task: Task[Any],
+        contribution: Tensor | PendingGradient | None,
+        begin_s: float,
+        end_s: float,
+        parts: int = 1,
     ) -> None:
         """Enter the worker's next all-reduce, with a vector that is computed between these times, and in equal parts:
         each is ready when its share of the backward pass is over, and is reduced as soon as everybody's is, after

@@ -25,8 +25,9 @@ from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
 from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
 from dsgd.sim.null_vector import null_vector
+from dsgd.sim.quorum import Quorum
 from dsgd.streams import stream
-from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
+from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, MeanOfFirst, Pull, Push, Request, Worker
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Machine:
         self.evaluator = evaluator
         self.loop = EventLoop()
         self.samples = 0
+        self.steps = 0  # of all workers together
         self.staleness_sum, self.staleness_count, self.staleness_max = 0.0, 0, 0
         self.compute_spans: list[tuple[int, float, float]] | None = [] if experiment.trace else None
 
@@ -74,9 +76,11 @@ class Machine:
         self.all_reduces = AllReduces(
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
         )
+        self.quorum = Quorum(p, self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
+            MeanOfFirst: self.quorum.enter,
             AllReduceMean: self._all_reduce_mean,
             Exchange: self._exchange,
             Pull: self._pull,
@@ -134,7 +138,8 @@ class Machine:
     def step(self, worker: Worker, g: Tensor) -> None:
         node = self.nodes[worker.rank]
         node.optimizer_state = self.rules.step(worker, g, node.optimizer_state, self.samples)
-        self.samples += self.experiment.batch_size
+        self.steps += 1
+        self.samples = self.experiment.samples_of(self.steps)
 
     # Gradients
 
@@ -153,7 +158,8 @@ class Machine:
             self.compute_spans.append((node.worker.rank, self.loop.now, end))
         return gradient, end
 
-    def _finish_gradient(self, node: Node, gradient: PendingGradient) -> Tensor:
+    def _finish_gradient(self, node: Node, gradient: PendingGradient) -> Tensor | None:
+        """Return the gradient; None if the run has diverged with it, and nobody makes a step from it."""
         if gradient.value is None:
             self.evaluator.evaluate(self._pending)
             self._pending = []
@@ -161,7 +167,7 @@ class Machine:
         if gradient.loss is not None and is_beyond(float(gradient.loss), self._loss_limit):
             self.diverged = True
         node.buffers = gradient.buffers
-        return gradient.value
+        return None if self.diverged else gradient.value
 
     def _gradient(self, task: Task[Any], request: Gradient) -> None:
         gradient, end = self._begin_gradient(task.owner, request.at)
@@ -169,7 +175,7 @@ class Machine:
 
     def _gradient_done(self, task: Task[Any], gradient: PendingGradient) -> None:
         g = self._finish_gradient(task.owner, gradient)
-        if not self.diverged:  # nobody makes a step from it
+        if g is not None:
             task.resume(g)
 
     # Collectives
@@ -182,13 +188,14 @@ class Machine:
         self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now)
 
     def _reduced(self, all_reduce: PendingAllReduce) -> None:
-        vectors = []
+        vectors: list[Tensor] = []
         for node, contribution in zip(self.nodes, all_reduce.contributions, strict=True):
             if isinstance(contribution, PendingGradient):
-                vectors.append(self._finish_gradient(node, contribution))
+                contribution = self._finish_gradient(node, contribution)
             else:
-                vectors.append(contribution)
                 node.received += 1
+            if contribution is not None:
+                vectors.append(contribution)
         if self.diverged:
             return
         result = mean(vectors)

@@ -16,7 +16,7 @@ from dsgd.cluster import COLLECTIVES, Cluster
 from dsgd.experiment import Budget, Evaluation
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm
-from tests.support.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, alone, described, prepared
 
 N = 1e6
 IDEAL = Cluster(0.01, float("inf"), 0.0, message_bytes=N)
@@ -57,6 +57,7 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
 OPTIONS = [
     ("sync",),
     ("sync", "algo.overlap=false"),
+    ("sync", "algo.overlap=false", "algo.backups=2"),
     ("dpsgd",),
     ("dpsgd", "topology=complete"),
     ("dpsgd", "topology=hypercube"),
@@ -206,6 +207,7 @@ def test_bytes_never_exceed_time_times_bandwidth(
         cluster = dataclasses.replace(cluster, node_bandwidth=None, slow_nodes=None)
     if "topology=one_peer_exponential" not in case:
         case = (*case, "topology=ring")
+    case = case if nodes > 1 else alone(case)
     experiment = prepared(
         "experiment=quadratic", "engine.gradients=none", f"nodes={nodes}", f"algo={case[0]}", *case[1:]
     )
@@ -238,10 +240,10 @@ def test_bytes_are_those_of_whole_vectors(case: tuple[str, ...]) -> None:
     )
     assert two["bytes_sent_total"] == pytest.approx(2 * one["bytes_sent_total"], rel=1e-6)
     assert one["time_s"] == two["time_s"]
-    alone = sent(case, 20, nodes=1)
-    servers = alone.experiment.algo.servers
+    single = sent(alone(case), 20, nodes=1)
+    servers = single.experiment.algo.servers
     assert 0 < one["bytes_sent_max_node"] <= one["bytes_sent_total"] <= one["bytes_sent_max_node"] * (P + servers)
-    assert (alone.summary()["bytes_sent_total"] == 0) == (servers == 0)
+    assert (single.summary()["bytes_sent_total"] == 0) == (servers == 0)
 
 
 @each_case

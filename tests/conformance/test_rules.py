@@ -19,7 +19,7 @@ from dsgd.schedule import Schedule
 from dsgd.sim.machine import Machine
 from dsgd.sim.node import Node
 from dsgd.sim.simulation import Simulation
-from tests.support.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, alone, described, prepared
 
 NODES = 4
 QUADRATIC = (
@@ -108,7 +108,7 @@ def test_a_mark_sees_every_vector_as_it_is_at_its_time(case: tuple[str, ...]) ->
         if simulation.end_s is None and machine.tasks:
             assert following is not None
             assert following > mark["time_s"]
-        assert mark["samples"] == machine.samples == sum(steps(simulation))
+        assert mark["samples"] == machine.samples == experiment.samples_of(sum(steps(simulation)))
         xs = np.stack([node.worker.x.numpy() for node in machine.nodes])
         centre = machine.centre()
         output = xs.mean(axis=0) if centre is None else centre.numpy()
@@ -171,7 +171,7 @@ def test_the_point_of_a_gradient_stays_as_it_is_until_the_gradient_is_there(
         points[gradient] = at.clone()
         return gradient, end
 
-    def finishing(machine: Machine, node: Node, gradient: PendingGradient) -> Tensor:
+    def finishing(machine: Machine, node: Node, gradient: PendingGradient) -> Tensor | None:
         for pending in machine._pending:
             assert pending.snapshot is not None
             assert torch.equal(pending.snapshot, points[pending])
@@ -297,9 +297,10 @@ def test_a_run_with_every_kind_of_trouble_ends(case: tuple[str, ...]) -> None:
         latency_s=0.02,
         stalls=[{"node": 1, "start_s": 0.2, "duration_s": 10.0}, {"every_s": 0.3, "duration_s": 0.2}],
     )
-    _, simulation = run(dataclasses.replace(quadratic(case), cluster=cluster))
+    experiment = dataclasses.replace(quadratic(case), cluster=cluster)
+    _, simulation = run(experiment)
     assert simulation.status == "completed"
-    assert simulation.machine.samples == 20 * NODES
+    assert simulation.machine.samples == experiment.samples_of(20 * NODES)
 
 
 @each_case
@@ -322,7 +323,7 @@ def test_without_gradients_time_and_bytes_are_the_same(case: tuple[str, ...]) ->
 @each_case
 def test_one_worker_trains_alone(case: tuple[str, ...]) -> None:
     """Nobody to talk to but a server; the loss falls."""
-    experiment = prepared("experiment=quadratic", "nodes=1", "data.noise=0", f"algo={case[0]}", *case[1:])
+    experiment = prepared("experiment=quadratic", "nodes=1", "data.noise=0", f"algo={case[0]}", *alone(case)[1:])
     marks, simulation = run(experiment)
     assert simulation.status == "completed"
     assert simulation.machine.samples == 100

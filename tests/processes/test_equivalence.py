@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsgd.data import Quadratic
 from dsgd.sim.simulation import Simulation
 from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork, Run
+from tests.support.reference import Direction, Setting
 from tests.support.simulate import Outcome, simulate
 from tests.support.watched_algorithms import observed, seen
 
@@ -153,6 +155,26 @@ def test_every_graph_mixes_the_same_vectors(
     assert simulated.marks[-1]["consensus_distance"] > 0
 
 
+def test_late_gradients_are_dropped_and_their_worker_takes_part_again(prefork: Prefork, tmp_path: Path) -> None:
+    """Of three workers with one backup, the third is late with its first gradient for ten steps, which are of the other
+    two; then the second is late for ever, and the rest of the steps are of the first and the third."""
+    s = Setting(nodes=3, steps=25, lr=0.05, momentum=0.8, seed=0, data=Quadratic(dim=20))
+    options = (*QUADRATIC, "nodes=3", "budget.steps=25", "optimizer.momentum=0.8")
+    data = ("data._target_=tests.support.slow_gradients.Handover", f"+data.skip_file='{tmp_path / 'turn'}'")
+    backups = ("algo.overlap=false", "algo.backups=1", "eval.every_steps=null")
+    run = prefork.run(tmp_path / "run", *observed("sync", tmp_path / "files"), *options, *data, *backups, *PATIENT)
+    assert run.summary["status"] == "completed", run.err
+    assert run.summary["samples"] == 50
+    assert run.summary["worker_steps"] == [25] * 3
+    x, direction = np.zeros(20), Direction(s)
+    for k in range(25):
+        other = s.gradient(1, k, x) if k < 10 else s.gradient(2, k - 9, x)
+        x = x - s.lr * direction((s.gradient(0, k, x) + other) / 2)
+    found = seen(tmp_path / "files", "worker", 3)[:, 0]
+    assert (found == found[0]).all()
+    assert_close(found[0], x)
+
+
 # Free-running, made to take turns
 
 FACTORS = "cluster.slow_nodes={0: 1.0, 1: 1.3717, 2: 2.2361}"
@@ -227,7 +249,7 @@ def race(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> np.ndarr
     """[4, 3, d]: every worker's x, what its steps have added, what it handed to servers; each after 25 steps."""
     run = prefork.run(folder / "run", *observed(algo, folder), *RACING, "+algo.own=25", *overrides)
     assert run.summary["status"] == "completed", run.err
-    assert run.summary["samples"] == 100
+    assert run.summary["samples"] == (50 if "algo.backups=2" in overrides else 100)
     assert run.summary["worker_steps"] == [25] * 4
     return seen(folder, "worker", 4)
 
@@ -274,8 +296,8 @@ def test_averaging_leaves_the_mean_to_the_steps(prefork: Prefork, tmp_path: Path
     np.testing.assert_allclose(x.mean(axis=0), start + moved.mean(axis=0), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("overlap", ["true", "false"])
-def test_sync_keeps_all_workers_equal_bit_for_bit(prefork: Prefork, tmp_path: Path, overlap: str) -> None:
-    x = race(prefork, tmp_path, "sync", f"algo.overlap={overlap}", "optimizer.momentum=0.9")[:, 0]
+@pytest.mark.parametrize("options", [(), ("algo.overlap=false",), ("algo.overlap=false", "algo.backups=2")])
+def test_sync_keeps_all_workers_equal_bit_for_bit(prefork: Prefork, tmp_path: Path, options: tuple[str, ...]) -> None:
+    x = race(prefork, tmp_path, "sync", *options, "optimizer.momentum=0.9")[:, 0]
     assert (x == x[0]).all()
     assert np.abs(x).max() > 0.1

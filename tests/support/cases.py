@@ -22,6 +22,7 @@ ALGORITHMS = sorted(
 # Options with which an algorithm keeps further state or waits for something else.
 VARIANTS: list[tuple[str, ...]] = [
     ("sync", "algo.overlap=false"),
+    ("sync", "algo.overlap=false", "algo.backups=1"),
     ("easgd", "algo.tau=3", "algo.servers=2", "algo.momentum=0.9"),
     ("easgd", "algo.variant=sync", "algo.tau=3"),
     ("easgd", "algo.variant=round_robin", "algo.tau=2", "algo.average=true"),
@@ -37,6 +38,11 @@ VARIANTS: list[tuple[str, ...]] = [
 CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [
     variant for variant in VARIANTS if variant[0] in ALGORITHMS
 ]
+
+
+def alone(case: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the case for one worker, who can have no backups."""
+    return tuple(text for text in case if not text.startswith("algo.backups"))
 
 
 def described(case: tuple[str, ...]) -> str:

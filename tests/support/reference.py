@@ -110,6 +110,34 @@ def sync(s: Setting) -> Array:
     return np.array(path)
 
 
+def backup_workers(s: Setting, backups: int, reduce_s: float) -> tuple[Array, list[float], list[int]]:
+    """Chen et al. 2016: each step takes the first gradients that are complete, and reduce_s. Whoever is busy with one
+    of an earlier step drops it at its end and begins one of the present step, if that still waits for gradients.
+
+    Returns the path of x [steps + 1, dim], when each step ends, and how many gradients each worker has begun."""
+    x, direction, needed = s.xs()[0], Direction(s), s.nodes - backups
+    path, ends = [x], []
+    begun, free = [0] * s.nodes, [0.0] * s.nodes  # free: when the latest gradient of a worker ends
+    now = 0.0
+    for k in range(s.steps):
+        first: list[Array] = []
+        events = [(max(now, free[i]), i, False) for i in range(s.nodes)]
+        while len(first) < needed:
+            now, i, complete = min(events)
+            events.remove((now, i, complete))
+            if complete:
+                first.append(s.gradient(i, begun[i] - 1, x))
+            else:
+                free[i] = now + s.times()[i]
+                begun[i] += 1
+                events.append((free[i], i, True))
+        now += reduce_s
+        x = x - s.rate(k * needed) * direction(np.mean(first, axis=0))
+        path.append(x)
+        ends.append(now)
+    return np.array(path), ends, begun
+
+
 def dpsgd(s: Setting, mixing: Callable[[int], Array], gradient: str = "before") -> Array:
     """mixing: W [nodes, nodes] of a step. gradient: taken at x, after the mixing, or first, with its step."""
     X, direction = s.xs(), Direction(s)

@@ -47,6 +47,14 @@ class FailingReads(SlowGradients):
         return FailingReadsData(self, nodes, seed, dtype)
 
 
+@dataclass(frozen=True)
+class Handover(SlowGradients):
+    """The quadratics. Worker 2 computes its first gradient until worker 1 begins its tenth, which has no end."""
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
+        return HandoverData(self, nodes, seed, dtype)
+
+
 class SlowData(QuadraticData):
     def __init__(self, config: SlowGradients, nodes: int, seed: int, dtype: torch.dtype) -> None:
         noise = partial(config.gradient_noise, seed)
@@ -74,3 +82,19 @@ class FailingReadsData(SlowData):
         if (rank, step) == (1, 4):
             raise OSError("the disk is gone")
         return super().batch(rank, step)
+
+
+class HandoverData(SlowData):
+    def __init__(self, config: SlowGradients, nodes: int, seed: int, dtype: torch.dtype) -> None:
+        super().__init__(config, nodes, seed, dtype)
+        self._warmed_up = False
+
+    def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        if (rank, step) == (1, 10):
+            Path(self._skip_file).touch()
+            time.sleep(1e6)
+        if (rank, step) == (2, 0):
+            while self._warmed_up and not os.path.exists(self._skip_file):
+                time.sleep(0.01)
+            self._warmed_up = True
+        return QuadraticData.batch(self, rank, step)

@@ -94,7 +94,7 @@ class Membership:
     @property
     def samples(self) -> int:
         """Samples processed by all workers together, lost ones included."""
-        return sum(worker.steps for worker in self.workers) * self._experiment.batch_size
+        return self._experiment.samples_of(sum(worker.steps for worker in self.workers))
 
     def totals(self, time_s: float) -> RunTotals:
         """Return what the run has come to, as far as known. time_s: of the training clock."""

@@ -21,6 +21,7 @@ from dsgd.streams import stream
 KEY_LIMIT = 100  # characters in the name of a mark or checkpoint
 PRINTED_LIMIT = 10_000  # characters of what a process says about an error
 PRINTED = ("error", "name")  # fields that go to the terminal
+OF_WORKERS = ("computed", "diverged")  # not of servers
 SUMS = 4  # numbers of `dsgd.problem.problem.Sums`
 Check = Callable[[Any], bool]
 
@@ -117,6 +118,7 @@ class MessageRules:
             None: {"failed": failed},  # before it could say who it is
             "node": {
                 "ready": {},
+                "computed": steps,
                 "steps": steps,
                 "heartbeat": heartbeat,
                 "ended": {**steps, "time_s": _is_time},
@@ -144,7 +146,7 @@ class MessageRules:
             client.role, client.node = role, message.get("node") if role in ("node", "snapshots") else None
             if role == "snapshots":
                 client.place, client.limit = f"snapshots of node {client.node}", self._limit
-        elif kind not in self._kinds[client.role] or (kind == "diverged" and not self._is_worker(client.node)):
+        elif kind not in self._kinds[client.role] or (kind in OF_WORKERS and not self._is_worker(client.node)):
             raise BadFrame("a message came from a process that does not send such")
         else:
             expected = self._kinds[client.role][kind]

@@ -13,6 +13,7 @@ from torch import Tensor
 from dsgd.engine.trace import TraceRow
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.coordinator.membership import Member, Membership, said
+from dsgd.processes.coordinator.quorum import QuorumDecision
 from dsgd.processes.coordinator.sample_totals import SampleTotals
 from dsgd.processes.coordinator.schedule import SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
@@ -52,6 +53,7 @@ class RunMonitor:
         self._phase = "starting"  # then training, ending, over
         self._starting = RunStart(job, self.members, self._send)
         self._totals = SampleTotals(self.members, self._send)
+        self._quorum = QuorumDecision(job.experiment, lambda message: self._send(self._member_clients, message))
         self._heartbeat_sent = time.monotonic()
         self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
         self._start_s = 0.0  # of the training clock, where this process began
@@ -264,6 +266,8 @@ class RunMonitor:
                     self._send_go(member)
             case "steps" | "heartbeat":
                 self.members.update(member, message["steps"], message.get("counters"))
+            case "computed":
+                self._quorum.computed(message["steps"], member.node)
             case "ended":
                 self.members.update(member, message["steps"])
                 member.ended, member.ended_s = True, message["time_s"]

@@ -174,7 +174,7 @@ def combine_totals(
     total, count = (sum(own[i] for own in staleness) for i in range(2))
     busy = [own["busy_s"] for node, own in told.items() if node in alive and time_s > 0]
     if samples is None:
-        samples = sum(steps for steps, _ in workers.values()) * experiment.batch_size
+        samples = experiment.samples_of(sum(steps for steps, _ in workers.values()))
     counters = Counters(
         time_s=time_s,
         clock="wall",

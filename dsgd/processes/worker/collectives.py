@@ -203,22 +203,23 @@ class Averaging:
         self._groups = groups
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
 
-    def all_reduce_mean(self, v: Tensor) -> Future[Tensor]:
-        """Average v [d], float32 or float64, over all workers; the mean is bitwise equal in all of them. v must not
-        change until the future is done. The future may raise CollectiveFailed."""
-        return self._thread.submit(self._mean, v)
+    def all_reduce_mean(self, v: Tensor, count: int | None = None) -> Future[Tensor]:
+        """Average v [d], float32 or float64, over all workers; bitwise equal in all of them. v must not change until
+        the future is done. count: of the workers that give a vector, where the others give zeros; None: all do. The
+        future may raise CollectiveFailed."""
+        return self._thread.submit(self._mean, v, count)
 
     def close(self) -> None:
         """End the thread. Calls that have not begun are cancelled; one that has is waited for, up to the time limit."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _mean(self, v: Tensor) -> Tensor:
+    def _mean(self, v: Tensor, count: int | None) -> Tensor:
         groups = self._groups
         if groups.vectors is None:
             return v
         total = v.clone()
         groups.vectors.sum(total, f"all-reduce of {v.numel()} numbers")
-        total.div_(groups.nodes)
+        total.div_(groups.nodes if count is None else count)
         finish(total.device)
         return total
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -24,9 +25,10 @@ from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
+from dsgd.processes.worker.quorum import QuorumMember, Taken
 from dsgd.processes.worker.spans import as_vector
 from dsgd.streams import stream
-from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, Pull, Push, Request, Worker
+from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, MeanOfFirst, Pull, Push, Request, Worker
 
 T = TypeVar("T")
 
@@ -67,9 +69,11 @@ class WorkerEngine:
         self._mark_due = False
         self._checkpoint: tuple[str, int | None] | None = None
         self._task: Task[None] | None = None
+        self.quorum = QuorumMember(self.worker, client, partial(self._compute, compute.gradient), self._reduce)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
+            MeanOfFirst: self._mean_of_first,
             AllReduceMean: self._all_reduce_mean,
             Exchange: self._exchange,
             Pull: self._pull,
@@ -232,47 +236,59 @@ class WorkerEngine:
     # Gradients and collectives
 
     def _gradient(self, task: Task[Any], request: Gradient) -> None:
-        self._compute(task, request.at, self.compute.gradient)
+        self._compute(self.compute.gradient, request.at, lambda taken: self._resume(task, taken()))
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
         self._count_collective("mean_gradient")
-        self._compute(task, request.at, self.compute.mean_gradient, entered=self.worker.steps)
+        entered = self.worker.steps
+        self._compute(self.compute.mean_gradient, request.at, lambda taken: self._resume(task, taken(), entered))
+
+    def _mean_of_first(self, task: Task[Any], request: MeanOfFirst) -> None:
+        self._count_collective("mean_of_first")
+        self.quorum.enter(task, request)
 
     def _compute(
         self,
-        task: Task[Any],
-        at: Tensor,
         compute: Callable[[Tensor, Tensor, int, int], Future[Tensor]],
-        entered: int | None = None,
+        at: Tensor,
+        computed: Callable[[Taken], None],
     ) -> None:
-        """Have a gradient computed. entered: for a mean over all workers, the steps made so far."""
+        """Have a gradient computed, and then call `computed`."""
         buffers = self.buffers.clone()  # a mark must not see those of an unfinished forward pass
         future = compute(at, buffers, self.worker.rank, self.batches)
         self.batches += 1
 
         def answer(done: Future[Tensor]) -> None:
-            self.buffers = buffers
-            if isinstance(done.exception(), Diverged):  # nobody makes a step from such a gradient
-                self.ended = True
-                self.client.send("diverged", time_s=self.time_s, steps=self.worker.steps)
-            else:
-                gradient = _result(done)
-                if entered is not None:
-                    self._count_mean(task, entered)
-                task.resume(gradient)
+            gradient = None if isinstance(done.exception(), Diverged) else _result(done)
+
+            def taken() -> Tensor | None:
+                self.buffers = buffers
+                if gradient is None:  # nobody makes a step from one that has diverged
+                    self.ended = True
+                    self.client.send("diverged", time_s=self.time_s, steps=self.worker.steps)
+                return gradient
+
+            computed(taken)
 
         self._then(future, answer, computes=True)
 
+    def _resume(self, task: Task[Any], vector: Tensor | None, entered: int | None = None) -> None:
+        """Give a task its gradient or mean, unless the run ends with it. entered: for a mean, the steps made when this
+        worker gave its vector."""
+        if vector is not None:
+            if entered is not None:
+                self._count_mean(task, entered)
+            task.resume(vector)
+
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
         self._count_collective("all_reduce_mean")
+        self._reduce(task, request.vector, self.experiment.nodes)
+
+    def _reduce(self, task: Task[Any], vector: Tensor, count: int) -> None:
+        """Give a task the mean of `count` workers' vectors; the others' are zero."""
         entered = self.worker.steps
-
-        def answer(done: Future[Tensor]) -> None:
-            mean = _result(done)
-            self._count_mean(task, entered)
-            task.resume(mean)
-
-        self._then(self.averaging.all_reduce_mean(request.vector), answer)
+        future = self.averaging.all_reduce_mean(vector, count)
+        self._then(future, lambda done: self._resume(task, _result(done), entered))
 
     def _count_collective(self, what: str) -> None:
         if not self.experiment.algo.lockstep:

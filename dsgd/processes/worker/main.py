@@ -78,6 +78,8 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
         engine.snapshot(message["key"])
     elif message["kind"] == "checkpoint":
         engine.checkpoint_at(message["key"], message["steps"])
+    elif message["kind"] == "first":
+        engine.quorum.decide(message["steps"], message["ranks"])
     elif message["kind"] == "moved":
         engine.plane.relocate(message["node"], (message["host"], message["port"]))
 
