@@ -11,7 +11,8 @@ computed it (`benchmarks/pausing.py`); everything else is real. Communication ca
 backward pass, so `sync` runs with algo.overlap=false. With resnet18, 46.8 MB a vector, the processors compute all of
 it. Medians of `--repeats` runs, each with a seed of its own; the figure and the table are `dsgd-plot`'s. With the mlp
 each run is also simulated with gradients, and `--log results/papers/sanity.jsonl.gz` puts all runs where claim G5 finds
-them. Give the machine nothing else to do meanwhile.
+them; among them, as a study of their own, some of downpour with a quarter of its messages. Give the machine nothing
+else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ MODELS = {
     ],
 }
 STEPS = {"sync": 16, "easgd": 120, "downpour": 24, "gossip": 30, "dpsgd": 16, "delayfree": 48}
-STUDY = "hosts"
+STUDY, RELIEVED = "hosts", "relieved"
+SELDOM = ("algo.n_push=4", "algo.n_fetch=4")
 SCRIPTS = Path(sys.executable).parent
 ROOT = Path(__file__).parents[1]
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}  # where benchmarks.pausing is found
@@ -90,6 +92,8 @@ def main() -> None:
     options = parser.parse_args()
     runs: Path = options.runs.absolute()
     training = (*TRAINING, *MODELS[options.model])
+    studies = [(STUDY, algorithm) for algorithm in options.algorithms]
+    studies += [(RELIEVED, "downpour")] if options.log is not None else []
     shutil.rmtree(runs, ignore_errors=True)
     for rate in options.rates:
         faster = 1 if rate == "100mbit" or options.model != "mlp" else 2
@@ -97,24 +101,27 @@ def main() -> None:
             calibrated = runs / "conf" / "cluster" / f"calibrated_{rate}.yaml"
             on_all_hosts(network, "dsgd-calibrate", f"--out={calibrated}", *training)
             print(calibrated.read_text(), flush=True)
-            for algorithm in options.algorithms:
+            for study, algorithm in studies:
+                times = faster * (2 if study == RELIEVED else 1)
                 arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *training]
-                arguments += [f"algo={algorithm}", f"budget.steps={faster * STEPS[algorithm]}", "budget.epochs=null"]
+                arguments += [f"algo={algorithm}", f"budget.steps={times * STEPS[algorithm]}", "budget.epochs=null"]
+                arguments += SELDOM if study == RELIEVED else ()
                 arguments += ["algo.overlap=false"] if (algorithm, options.model) == ("sync", "mlp") else []
                 for seed in range(options.repeats):
-                    folder = runs / f"{algorithm}_{rate}_{seed}"
+                    folder = runs / study / f"{algorithm}_{rate}_{seed}"
                     real = ["engine=dist", "engine.patience_s=20", "engine.checkpoint_every_s=null", f"seed={seed}"]
                     on_all_hosts(network, "dsgd-run", *arguments, *real, f"hydra.run.dir={folder}")
                 seeds = f"seed={','.join(map(str, range(options.repeats)))}"
                 # gradients do not change times
-                simulate(runs / f"{algorithm}_{rate}_times", *arguments, seeds, "engine.gradients=none")
+                simulate(runs / study / f"{algorithm}_{rate}_times", *arguments, seeds, "engine.gradients=none")
                 if options.model == "mlp":
-                    simulate(runs / f"{algorithm}_{rate}_losses", *arguments, seeds, "data.pause_s=0")
-                print(f"{rate} {algorithm}: done", flush=True)
-    subprocess.run([SCRIPTS / "dsgd-plot", runs, "--only", "predicted", "--out", options.out], check=True)
+                    simulate(runs / study / f"{algorithm}_{rate}_losses", *arguments, seeds, "data.pause_s=0")
+                print(f"{rate} {study} {algorithm}: done", flush=True)
+    subprocess.run([SCRIPTS / "dsgd-plot", runs / STUDY, "--only", "predicted", "--out", options.out], check=True)
     if options.log is not None:
-        logged = Logged(tuple(find_runs([runs])))
-        archive.write(options.log, archive.read(options.log) | {STUDY: archive.rows_of(STUDY, (), logged)})
+        found = {study: Logged(tuple(find_runs([runs / study]))) for study, _ in studies}
+        rows = {study: archive.rows_of(study, (), logged) for study, logged in found.items()}
+        archive.write(options.log, archive.read(options.log) | rows)
 
 
 def simulate(folder: Path, *overrides: str) -> None:

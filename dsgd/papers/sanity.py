@@ -8,9 +8,9 @@ from typing import Any
 
 from dsgd.record.reader import Run
 from dsgd.report.prediction import pairs
-from dsgd.reproduction.logged import finals
+from dsgd.reproduction.logged import Logged, finals
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
-from dsgd.reproduction.verdict import Finding, at_most, close, holds, judged
+from dsgd.reproduction.verdict import Check, Finding, at_most, close, holds, judged
 
 LINE = ("engine=sim", "experiment=quadratic", "data.dim=1", "data.spread=0", "nodes=1", "optimizer.lr=0.1")
 LINE += ("optimizer.momentum=0", "optimizer.nesterov=false", "budget.steps=200")
@@ -94,12 +94,8 @@ def g4(found: Evidence) -> Finding:
 
 def g5(found: Evidence) -> Finding:
     """Compare simulated runs with those of real processes on four hosts: time of a step, and losses at the end."""
-    checks = []
     losses: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    timed = [run for run in found["hosts"].runs if run.setting("data.pause_s") != 0]
-    for pair in pairs(timed):
-        what = f"{pair.cluster}, `{pair.algorithm}`: time of a step, predicted over measured"
-        checks.append(close(what, pair.ratio, 1.0, relative=0.05))
+    checks = _predicted(found["hosts"])
     for run in found["hosts"].runs:
         if run.final("test_loss") is not None:
             of_engine = losses.setdefault((run.setting("cluster.name"), run.algorithm), {"wall": {}, "virtual": {}})
@@ -111,9 +107,18 @@ def g5(found: Evidence) -> Finding:
         checks.append(at_most(f"{cluster}, `{algo}`: losses apart, over their range over seeds", apart / noise, 1.0))
     reason = (
         "Four hosts as network namespaces on one machine, with links of a known rate. They share its processors, so a "
-        "gradient is mostly a pause, as if an accelerator computed it."
+        "gradient is mostly a pause, as if an accelerator computed it. Where that fails, messages contend for the "
+        "server's port: TCP shares it in ways that the model does not have. The second measurement is of a quarter of "
+        "the messages."
     )
-    return judged(checks, reason)
+    return judged(checks, reason, explained_by=_predicted(found["relieved"], " a quarter of the messages,"))
+
+
+def _predicted(logged: Logged, condition: str = "") -> list[Check]:
+    """Compare the predicted times of a step with the measured ones."""
+    timed = [run for run in logged.runs if run.setting("data.pause_s") != 0]
+    what = "{0.cluster}, `{0.algorithm}`:{1} time of a step, predicted over measured"
+    return [close(what.format(pair, condition), pair.ratio, 1.0, relative=0.05) for pair in pairs(timed)]
 
 
 def _distances(run: Run) -> list[float]:
@@ -161,6 +166,7 @@ TIMED = (
     _timed("delayfree", "algo.tau=4", "cluster.collective_messages=true", **MESSAGES),
 )
 TIMED_NAMES = tuple(study.name for study in TIMED)
+BY = "python benchmarks/prediction.py --log results/papers/sanity.jsonl.gz"
 
 
 PAPER = Paper(
@@ -184,7 +190,7 @@ PAPER = Paper(
         Study("conserved_fp64", ("experiment=quadratic", *UNEVEN, "budget.steps=200", "eval.every_steps=10")),
         Study("conserved_fp32", (*UNEVEN, "budget.epochs=2")),
         *TIMED,
-        Study("hosts", (), by="python benchmarks/prediction.py --log results/papers/sanity.jsonl.gz"),
+        *(Study(name, (), by=BY) for name in ("hosts", "relieved")),
     ),
     claims=(
         Claim(
@@ -224,7 +230,7 @@ PAPER = Paper(
             "The simulator predicts the run of real processes",
             "sanity",
             "time of a step within 5 %, losses apart by no more than seeds are",
-            ("hosts",),
+            ("hosts", "relieved"),
             g5,
         ),
     ),
