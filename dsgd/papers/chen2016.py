@@ -165,13 +165,13 @@ PAPER = Paper(
     charts=(
         Chart(
             "slowest",
-            "Time of a step against nodes; dotted: the expected longest of p gradients",
+            "Time of a step against nodes, by the distribution of gradient times; dotted: the expected longest",
             ("slowest_exponential", "slowest_normal"),
             slowest,
         ),
         Chart(
             "backups",
-            "Gradients used a second against the number of backups, over those without",
+            "Gradients used a second against the number of backups, by the distribution of gradient times",
             ("backups_exponential", "backups_normal"),
             backups,
         ),

@@ -34,6 +34,7 @@ QUADRATIC += ("cluster=ideal", "cluster.gradient_s=0.01", "budget.steps=960", "e
 
 CONSTANT = ("schedule=constant", "optimizer.lr=0.05", "budget.epochs=null", "budget.steps=480", "seed=0,1,2")
 CONSTANT += ("eval.every_epochs=null", "eval.every_steps=16", f"nodes={','.join(map(str, NODES))}")
+NO_DELAY = ("cluster=ideal", f"cluster.gradient_s={GRADIENT_S}")
 
 
 def t1(found: Evidence) -> Finding:
@@ -66,7 +67,7 @@ def t3(found: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, at equal samples, each tuned."""
     what = "tau = 16: test accuracy, delayfree minus all-reduce"
     checks = [no_worse(what, _gain(found, "accuracy"), 0.005)]
-    why = [no_worse(f"{what}, with four times the epochs", _gain(found, "accuracy_longer"), 0.005)]
+    why = [no_worse(f"{what}, with sixteen times the epochs", _gain(found, "accuracy_longer"), 0.005)]
     return judged(checks, "A cycle of 8 steps is long against the 2,500 steps of a run.", explained_by=why)
 
 
@@ -83,7 +84,9 @@ def t4(found: Evidence) -> Finding:
     reason = (
         f"The exponent of tau is {noise:.2f} on the quadratic, where the workers' displacements are noise, and "
         f"{drift:.2f} in training: noise makes it 0.5, displacements in a common direction 1. Near the largest stable "
-        "rate, which falls with tau, the workers drive each other apart."
+        "rate, which falls with tau, the workers drive each other apart. And at tau = 8 the all-reduce of 16 workers, "
+        "0.42 s, outlasts the cycle of 0.4 s that hides it with fewer: marks find the workers before they have their "
+        "average, no longer after it."
     )
     return judged(checks, reason, explained_by=_exponents(found, "drift_slow"))
 
@@ -97,7 +100,7 @@ def t5(found: Evidence) -> Finding:
     return judged([best, at_most("`delayfree`, tau = 16: distance at n = 16 over n = 2", late, 1.1)], _listed(others))
 
 
-WHAT = {"noise": "quadratic", "drift": "training", "drift_slow": "training at a fifth of the rate"}
+WHAT = {"noise": "quadratic", "drift": "training", "drift_slow": "training at a fifth of the rate, no delay"}
 
 
 def _idle(tau: int) -> float:
@@ -244,10 +247,10 @@ PAPER = Paper(
         Study("scaling", ("algo=delayfree", "nodes=1,4", TARGET), SMALL, FULL, tuned=True),
         Study("scaling_longer", ("algo=delayfree", "nodes=1,4", TARGET, "budget.epochs=40"), SMALL, tuned=True),
         Study("accuracy", ("algo=sync,delayfree",), SMALL, FULL, tuned=True),
-        Study("accuracy_longer", ("algo=sync,delayfree", "budget.epochs=40"), SMALL, tuned=True),
+        Study("accuracy_longer", ("algo=sync,delayfree", "budget.epochs=160"), SMALL, tuned=True),
         Study("noise", ("algo=delayfree", "algo.tau=2,8,32", "nodes=2,4,8,16", *QUADRATIC)),
         Study("drift", ("algo=delayfree", "algo.tau=2,8,16,32", *CONSTANT), SMALL),
-        Study("drift_slow", ("algo=delayfree", "algo.tau=8,16,32", *CONSTANT, "optimizer.lr=0.01"), SMALL),
+        Study("drift_slow", ("algo=delayfree", "algo.tau=8,16,32", *CONSTANT, "optimizer.lr=0.01", *NO_DELAY), SMALL),
         Study("methods", ("algo=easgd,downpour", *CONSTANT), SMALL),
     ),
     claims=(

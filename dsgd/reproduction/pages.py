@@ -145,7 +145,8 @@ def _finding(claim: Claim, logged: dict[str, Logged]) -> Finding:
 def _claim(found: Results, claim: Claim) -> str:
     """Return the section of a claim: what it says, what was measured, why."""
     finding = found.findings[claim.id]
-    commands = [study.command(found.scale) for study in found.paper.studies if study.name in claim.studies]
+    used = [study for study in found.paper.studies if study.name in claim.studies]
+    commands = dict.fromkeys(study.command(found.scale) for study in used)  # one program makes several
     parts = [
         f"### {claim.id}",
         f"**{finding.verdict}.** {claim.text} ({claim.source})",
