@@ -20,7 +20,8 @@ from typing import IO
 
 from dsgd.cli.compose import HydraJob
 from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.resources import cores, gpus, omp_threads
+from dsgd.host.gpus import visible_gpus
+from dsgd.host.resources import cores, omp_threads
 from dsgd.run.children import Children, Told
 from dsgd.run.plan import Plan
 from dsgd.run.resume import ENDED
@@ -134,7 +135,8 @@ def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:
     their threads; one alone of real processes, and on a GPU."""
     if wanted is not None:
         return wanted
-    if any(plan.engine == "dist" or (plan.config.engine.device != "cpu" and gpus(os.environ)) for plan in plans):
+    found = visible_gpus(os.environ)
+    if any(plan.engine == "dist" or (plan.config.engine.device != "cpu" and found) for plan in plans):
         return 1
     threads = max((plan.config.engine.threads or omp_threads(os.environ) or 1 for plan in plans), default=1)
     return max(1, cores() // threads)

@@ -101,7 +101,7 @@ def _supervised(
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
     """Return what every process is given, and the coordinator's listening socket where that process is started here."""
     experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
-    devices = worker_devices(options.gpus_per_node, experiment.nodes, where)
+    devices = worker_devices(options.gpus_per_node, experiment.nodes, os.environ)
     with prefixed(None):
         state = None if plan.checkpoint is None else read_state(plan.checkpoint.path)
         if plan.checkpoint is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 
-from dsgd.host.launcher import launch
 from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.run.children import told_by_child
 from dsgd.run.plan import Plan, worker_devices
@@ -44,7 +43,7 @@ def _check_devices(plan: Plan) -> None:
         if plan.engine == "sim":
             names = {chosen_device(experiment.device).type}
         else:
-            by_rank = worker_devices(options.gpus_per_node, experiment.nodes, launch(os.environ))
+            by_rank = worker_devices(options.gpus_per_node, experiment.nodes, os.environ)
             names = {name for of_rank in by_rank.values() for name in of_rank}
     if names == {"cpu"}:
         problem = _problem(experiment.precision, names)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsgd.host.launcher import Launch, advice, launch
-from dsgd.host.resources import gpus
+from dsgd.host.gpus import are_own, visible_gpus
+from dsgd.host.launcher import advice, launch
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.run.values import ConfigError
@@ -78,7 +78,7 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     before: the engine of the run to go on with. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
     where = launch(os.environ)  # contradictions in the environment are errors whatever is wanted
-    found = gpus(os.environ)
+    found = visible_gpus(os.environ)
     if before is not None and wanted in ("auto", before):
         name, reason = before, "as the run to go on with"
     elif before is not None:
@@ -94,27 +94,34 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
     if name == "dist":
         hint = advice(os.environ)
-        return name, f"engine: dist, {reason}; time is the wall's" + (f"\n{hint}" if hint else "")
+        devices = described(worker_devices(config.engine.gpus_per_node, nodes, os.environ))
+        line = f"engine: dist, {reason}; time is the wall's; workers compute on {devices}"
+        return name, line + (f"\n{hint}" if hint else "")
     if where.nodes > 1:
         raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")
     gradients = "left out" if config.engine.gradients == "none" else "real"
     return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
-def worker_devices(wanted: int | None, nodes: int, where: Launch) -> dict[int, list[str]]:
+def described(devices: Mapping[int, Sequence[str]]) -> str:
+    """Return the devices of the workers that this process starts, in a few words."""
+    names = list(dict.fromkeys(name for of_rank in devices.values() for name in of_rank))
+    return "the CPU" if names == ["cpu"] else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def worker_devices(wanted: int | None, nodes: int, environment: Mapping[str, str]) -> dict[int, list[str]]:
     """Return the devices of each worker that this process starts, by rank: its GPUs, or the CPU.
 
-    wanted: GPUs of each; None: one if there are enough for all workers of this machine, else none. nodes: workers of
-    the run. Raises ConfigError."""
-    local = where.kind == "local"
+    wanted: GPUs of each; None: all that SLURM has given this task for itself, else one if there are enough for all
+    workers of this machine, else none. nodes: workers of the run. Raises ConfigError."""
+    where, found = launch(environment), visible_gpus(environment)
+    local, own = where.kind == "local", where.kind == "slurm" and are_own(environment)
     ranks = range(nodes) if local else [where.rank]
-    first, workers = (0, nodes) if local else (where.local_rank, where.local_nodes)
-    found = gpus(os.environ)
-    each = int(found >= workers) if wanted is None else wanted
+    first, workers = (0, nodes) if local else (0, 1) if own else (where.local_rank, where.local_nodes)
+    each = wanted if wanted is not None else found if own else int(found >= workers)
     if each * workers > found:
-        raise ConfigError(
-            f"engine.gpus_per_node must be <= {found // workers} ({found} GPUs, {workers} workers here), got {each}"
-        )
+        sharing = "for this task alone" if own else f"{workers} workers here"
+        raise ConfigError(f"engine.gpus_per_node must be <= {found // workers} ({found} GPUs, {sharing}), got {each}")
     return {
         rank: [f"cuda:{(first + place) * each + i}" for i in range(each)] or ["cpu"] for place, rank in enumerate(ranks)
     }

@@ -11,10 +11,12 @@ memory is taken for them.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from typing import Any, NamedTuple, Protocol
 
@@ -83,7 +85,7 @@ def choose_decoder(decoder: str) -> str:
         if decoder != "pillow":
             importlib.import_module("simplejpeg")  # which reads the headers for nvimgcodec
         if decoder == "nvimgcodec":
-            _nvimgcodec()
+            _check_nvimgcodec()
     except ImportError as error:
         expected = f"auto or another where {error.name} is missing (pip install {needed[decoder]})"
         raise ValueError(f"data.decoder must be {expected}, got {decoder}") from error
@@ -210,14 +212,25 @@ def _as_broken(error: Exception) -> BrokenImage:
     return BrokenImage(f"cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}")
 
 
+def _check_nvimgcodec() -> None:
+    """Raise ImportError if nvImageCodec is missing or too old.
+
+    Does not import it: that may initialise CUDA, after which a process that is forked of this one could not use it."""
+    if importlib.util.find_spec("nvidia.nvimgcodec") is None:
+        raise ImportError("missing", name="nvidia.nvimgcodec")
+    for cuda in ("cu12", "cu13", "cu11"):
+        with suppress(PackageNotFoundError):
+            major, minor = version(f"nvidia-nvimgcodec-{cuda}").split(".")[:2]
+            if (int(major), int(minor)) >= (0, 9):
+                return
+    raise ImportError("too old", name="nvidia.nvimgcodec >= 0.9")
+
+
 @cache
 def _nvimgcodec() -> Any:
-    """Import nvImageCodec. Raises ImportError if it is missing or too old."""
+    """Import nvImageCodec. Raises ImportError."""
     with _silence():
-        codec = importlib.import_module("nvidia.nvimgcodec")
-    if not (hasattr(codec, "NVIMGCODEC_DEVICE_CPU_ONLY") and hasattr(codec.CodeStream, "get_sub_code_stream")):
-        raise ImportError("too old", name="nvidia.nvimgcodec >= 0.9")
-    return codec
+        return importlib.import_module("nvidia.nvimgcodec")
 
 
 @cache

@@ -174,9 +174,14 @@ def _torch_errors(rank: int, what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        text = str(error).partition("\n")[0]
-        text = re.sub(r"^\[[^\]]*\] ", "", text).partition(". This is typically")[0]  # source file; guesses at causes
-        raise CollectiveFailed(f"worker {rank}: {what} failed: {text}") from error
+        raise CollectiveFailed(f"worker {rank}: {what} failed: {in_one_line(str(error))}") from error
+
+
+def in_one_line(text: str) -> str:
+    """Return the first line of an error of torch.distributed, and the last, in which NCCL names the cause."""
+    first, *rest = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    first = re.sub(r"^\[[^\]]*\] ", "", first).partition(". This is typically")[0]  # source file; guesses at causes
+    return f"{first}: {rest[-1]}" if rest else first
 
 
 def interface_of(address: str) -> str:

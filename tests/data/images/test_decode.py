@@ -7,7 +7,6 @@ import sys
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsgd.data.images import decode
 from dsgd.data.images.decode import (
     END,
     ORIENTATION,
@@ -72,17 +70,27 @@ def test_a_decoder_that_is_not_installed_is_one_line(
     decoder: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    for kept in (decode._nvimgcodec, decode._part_decoder):
-        kept.cache_clear()
     expected = r"auto or another where .* is missing \(pip install .*\)"
     with pytest.raises(ValueError, match=rf"^data\.decoder must be {expected}, got {decoder}$"):
         choose_decoder(decoder)
     assert choose_decoder("auto") in {*DECODERS} - {decoder}
 
 
-def test_a_package_that_is_too_old_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", ModuleType("nvidia.nvimgcodec"))
-    decode._nvimgcodec.cache_clear()
+@pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
+def test_the_choice_of_a_decoder_does_not_load_one_that_may_use_a_gpu() -> None:
+    """Nothing that is forked of this process could use the GPU after that."""
+    program = "import sys; from dsgd.data.images.decode import choose_decoder; print(choose_decoder('auto')); "
+    program += "print([name for name in sys.modules if name.startswith('nvidia.')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["nvimgcodec", "[]"]
+
+
+@pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
+def test_a_package_that_is_too_old_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    older = tmp_path / "nvidia_nvimgcodec_cu12-0.8.1.dist-info"
+    older.mkdir()
+    (older / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nvimgcodec-cu12\nVersion: 0.8.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"where nvidia\.nvimgcodec >= 0\.9 is missing"):
         choose_decoder("nvimgcodec")
     assert choose_decoder("auto") == "simplejpeg"

@@ -9,7 +9,15 @@ import pytest
 import torch
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, interface_of, join_nccl, join_rings
+from dsgd.processes.worker.collectives import (
+    Averaging,
+    CollectiveFailed,
+    Groups,
+    in_one_line,
+    interface_of,
+    join_nccl,
+    join_rings,
+)
 from tests.support.long import long_but
 from tests.support.planes import HOST, plane
 
@@ -110,3 +118,22 @@ def test_the_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) 
     rule = r"^address must be the IPv4 address of an interface here \(.*lo 127\.0\.0\.1.*\), got 192\.0\.2\.1$"
     with pytest.raises(ValueError, match=rule):
         join_nccl(HashStore(), 0, 2, 0.5, "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Socket Timeout", "Socket Timeout"),
+        ("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer", "Connection closed by peer"),
+        ("wait timeout after 500ms. This is typically caused by a lost peer.", "wait timeout after 500ms"),
+        (
+            "NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL 2.27.5\n"
+            "ncclSystemError: call failed. \nLast error:\nsocketPollConnect: connect returned No route to host\n",
+            "NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL 2.27.5: socketPollConnect: "
+            "connect returned No route to host",
+        ),
+        ("", ""),
+    ],
+)
+def test_an_error_is_one_line_with_its_cause(text: str, line: str) -> None:
+    assert in_one_line(text) == line

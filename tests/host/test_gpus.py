@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dsgd.host.gpus import are_own, visible_gpus
+
+
+def counted(environment: dict[str, str], folder: Path, nvml: str = "no such library") -> int:
+    """Return the GPUs of a machine whose driver, library and device files are in this folder."""
+    (folder / "dev").mkdir(exist_ok=True)
+    return visible_gpus(environment, folder / "driver", nvml, folder / "dev")
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 4),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),  # SLURM's word for none
+        ("0", 1),
+        ("3, 1", 2),
+        ("0,1,2,3", 4),
+        ("0,9,1", 1),  # CUDA reads up to the first it does not have
+        ("1,-1,2", 1),
+        ("1,1", 0),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-1", 2),
+    ],
+)
+def test_gpus_are_those_that_cuda_would_offer(visible: str | None, count: int, tmp_path: Path) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert counted(environment, tmp_path) == 0
+    for bus in range(4):
+        (tmp_path / "driver" / f"0000:{bus:02x}:00.0").mkdir(parents=True)
+    assert counted(environment, tmp_path) == count
+
+
+def test_where_the_driver_shows_no_folder_its_device_files_count(tmp_path: Path) -> None:
+    """As in some containers."""
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidia11", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / "dev" / name).touch()
+    assert counted({}, tmp_path) == 3
+    assert counted({"CUDA_VISIBLE_DEVICES": "2,0"}, tmp_path) == 2
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize(("status", "count"), [(0, 5), (9, 0)])
+def test_where_the_driver_shows_no_folder_its_library_is_asked(status: int, count: int, tmp_path: Path) -> None:
+    """As under WSL2: a library with NVML's functions, which counts five GPUs or says that there is no driver."""
+    source, library = tmp_path / "nvml.c", tmp_path / "nvml.so"
+    source.write_text(
+        f"int nvmlInit_v2(void) {{ return {status}; }}\n"
+        "int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 5; return 0; }\n"
+        "int nvmlShutdown(void) { return 0; }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    assert counted({}, tmp_path, str(library)) == count
+    assert counted({"CUDA_VISIBLE_DEVICES": "4"}, tmp_path, str(library)) == min(count, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "own"),
+    [
+        ({}, False),
+        ({"SLURM_GPUS_ON_NODE": "4"}, False),  # --gpus-per-node=4, all tasks see all
+        ({"SLURM_GPUS_PER_TASK": "1"}, True),
+        ({"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=1"}, True),  # since SLURM 23.11
+        ({"SLURM_TRES_PER_TASK": "cpu=4"}, False),
+        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_GPU_BIND": "none"}, False),
+        ({"SLURM_GPU_BIND": "single:1"}, True),
+        ({"SLURM_GPU_BIND": "verbose,single:1"}, True),
+        ({"SLURM_GPU_BIND": "single:2"}, False),  # two tasks a GPU
+        ({"SLURM_GPU_BIND": "map_gpu:0,1,2,3"}, True),
+        ({"SLURM_GPU_BIND": "per_task:1"}, True),
+        ({"SLURM_GPU_BIND": "closest"}, False),
+    ],
+)
+def test_slurm_s_gpus_are_a_task_s_own_where_it_binds_them(environment: dict[str, str], own: bool) -> None:
+    assert are_own(environment) is own
