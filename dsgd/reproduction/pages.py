@@ -153,11 +153,19 @@ def _claim(found: Results, claim: Claim) -> str:
         f"Passes with: {claim.threshold}",
         _checks(finding.checks),
         finding.reason,
-        *([EXPLANATIONS[finding.verdict], _checks(finding.explanation)] if finding.explanation else []),
+        *([_introduced(finding), _checks(finding.explanation)] if finding.explanation else []),
         "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _introduced(finding: Finding) -> str:
+    """Return the sentence before the second measurement."""
+    missed = [check.verdict for check in finding.explanation if check.verdict is not Verdict.PASS]
+    if finding.verdict is Verdict.FAIL and set(missed) == {Verdict.INCONCLUSIVE}:
+        return "Unexplained as yet: a second measurement is inconclusive."
+    return EXPLANATIONS[finding.verdict]
 
 
 def _checks(checks: Sequence[Check]) -> str:

@@ -59,7 +59,8 @@ def crossover_map(found: Evidence) -> Figure:
             title = f"jitter {jitter} %, {'overlap' if overlap else 'no overlap'}"
             panels.append(ChartPanel(title, "nodes", "time of sync over theirs", lines, log_x=True, level=1.0))
     return chart(
-        panels, ["above the dashed line the asynchronous method reaches the target first; the better of its periods"]
+        panels,
+        ["above the dashed line the asynchronous method, by its better period, is first; at 0 it never gets there"],
     )
 
 

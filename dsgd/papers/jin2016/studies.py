@@ -29,9 +29,10 @@ def _contest(name: str, nodes: tuple[int, ...], contenders: str, *words: str) ->
 
 STUDIES = (
     _contest("few_even", FEW, ALL),
-    _contest("few_uneven", FEW, ALL, "cluster.jitter=0.1"),
+    _contest("few_uneven", FEW, ALL, "cluster.jitter=0.1", "compare.seeds=9"),
     _contest("many_uneven", MANY, MOST, "cluster.jitter=0.1", "budget.epochs=20"),
-    Study("period", (*TIMING, "algo=easgd,gossip", "algo.tau=1,10", "nodes=8", "budget.steps=200")),
+    _contest("hundred", (LAST,), MOST, "cluster.jitter=0.1", "budget.epochs=40"),
+    Study("period", (*TIMING, "algo=easgd,gossip", "algo.tau=1,10", "nodes=8", "budget.steps=4000")),
     Study("equal", LAG),
     Study("slow", (*LAG, f"cluster.slow_nodes={{{LAGGING}: 4.0}}")),
     Study("paused", (*LAG, f"cluster.stalls=[{{node: {LAGGING}, start_s: 0.0, duration_s: inf}}]")),
