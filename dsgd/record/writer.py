@@ -20,6 +20,7 @@ import yaml
 from dsgd.record.lock import give_room_back
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
+OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
 
 
 class Record:
@@ -129,14 +130,17 @@ def code_version() -> str:
     return f"dsgd {commit() or version('dsgd')}, torch {version('torch')}"
 
 
-def commit() -> str | None:
-    """Return the commit of the checkout that dsgd runs from, with '+' if files changed since; None for an installed
-    package."""
-    source = Path(__file__).resolve().parents[2]
+def commit(checkout: Path | None = None) -> str | None:
+    """Return the commit of the checkout that dsgd runs from, with '+' if the package or its configurations changed
+    since; None for an installed package."""
+    source = Path(__file__).resolve().parents[2] if checkout is None else checkout
     if not (source / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        head, changed = (
+            subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, check=True, timeout=60)
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", *OF_RUNS])
+        )
+        return head.stdout.strip() + "+" * bool(changed.stdout)
     except (OSError, subprocess.SubprocessError):
         return None  # no git on this machine, or not our repository

@@ -160,6 +160,11 @@ def _claim(found: Results, claim: Claim) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _short(commit: str | None) -> str:
+    """Return the first digits of a commit, with the plus that stands for files that had changed since."""
+    return "no commit" if commit is None else commit[:12] + "+" * commit.endswith("+")
+
+
 def _introduced(finding: Finding) -> str:
     """Return the sentence before the second measurement."""
     missed = [check.verdict for check in finding.explanation if check.verdict is not Verdict.PASS]
@@ -187,9 +192,7 @@ def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
     made = {
         (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
     }
-    names = sorted(
-        f"dsgd {version} at {(commit or 'no commit')[:12]}, torch {torch}" for version, commit, torch in made
-    )
+    names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
     tuning = sum(row["stage"] == archive.TUNING for row in rows)
     return [study.name, str(len(rows)), str(tuning or ""), "; ".join(names)]
 

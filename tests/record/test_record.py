@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 import yaml
 
 from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header, read_state, write_checkpoint
-from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, Record, finite, write_atomically
+from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, Record, commit, finite, write_atomically
 
 HEADER = {"config": {"nodes": 2, "algo": {"name": "sync"}}, "lines": 3, "wall_s": 1.5}
 
@@ -135,6 +136,7 @@ def test_a_process_killed_while_writing_leaves_the_old_checkpoint_whole(tmp_path
     before = (tmp_path / NAME).read_bytes()
     program = f"""
 import os
+import re
 from pathlib import Path
 from dsgd.record import writer
 writer.os.fsync = lambda number: os._exit(9)
@@ -200,3 +202,22 @@ def test_a_resumed_record_keeps_the_lines_that_the_checkpoint_knows(tmp_path: Pa
         assert (old / SUMMARY).exists()
     resumed.finish({"status": "completed"})
     assert os.listdir(tmp_path / "new") if elsewhere else not (tmp_path / "new").exists()
+
+
+def test_a_commit_has_a_plus_where_what_a_run_depends_on_has_changed(tmp_path: Path) -> None:
+    """Not where results have been written, as dsgd-reproduce does between two runs."""
+    assert commit(tmp_path) is None
+    for name in ("dsgd/a.py", "conf/a.yaml", "results/a.csv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("1")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
+        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True)
+    head = commit(tmp_path)
+    assert head is not None
+    assert re.fullmatch("[0-9a-f]{40}", head)
+    (tmp_path / "results/a.csv").write_text("2")
+    (tmp_path / "dsgd/new.py").touch()
+    assert commit(tmp_path) == head
+    (tmp_path / "conf/a.yaml").write_text("2")
+    assert commit(tmp_path) == f"{head}+"
