@@ -1,6 +1,6 @@
 """Read numbers of a run by name: the fields of its summary, and those that follow from them.
 
-The derived fields are means over the whole run. A step is one worker's: a gradient of `batch_size` samples."""
+The derived fields are means over the whole run. A step is one worker's, with whoever's gradients."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def _resolution_s(run: Run) -> float:
 
 
 def _steps(run: Run) -> float:
-    """Return the steps of all workers together."""
-    return _ratio(number(run.final("samples")), number(run.setting("batch_size")))
+    """Return the steps of all workers together; of a record without them, as many as there are batches."""
+    steps = run.final("worker_steps")
+    return sum(steps) if steps else _ratio(number(run.final("samples")), number(run.setting("batch_size")))
 
 
 def _ratio(above: float, below: float) -> float:

@@ -86,6 +86,14 @@ def test_derived_fields_are_what_their_names_say(grid: list[Run]):
     assert field_value(run, "bytes_sent_per_step") == pytest.approx(run.final("bytes_sent_total") / 400)
 
 
+def test_a_step_of_a_worker_is_one_though_its_gradient_was_dropped(grid: list[Run]) -> None:
+    """With backup workers there are more steps than samples that count."""
+    run = next(run for run in grid if run.nodes == 2)
+    assert run.summary is not None
+    run.summary["worker_steps"] = [400, 400]
+    assert field_value(run, "step_s") == pytest.approx(50 * 2 / 800)
+
+
 def test_the_figure_shows_the_data_of_the_table(grid: list[Run], tmp_path: Path):
     found = compare(grid, "test_error", "nodes", panels="lr")
     comparison_table(found).write(tmp_path / "table")
