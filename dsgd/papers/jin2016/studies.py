@@ -14,6 +14,7 @@ FULL = ("experiment=jin2016_resnet18_imagenet",)
 SYNC = "{algo: sync, algo.overlap: true}, {algo: sync, algo.overlap: false}"
 LONG = "{algo: easgd, algo.tau: 10}, {algo: gossip, algo.tau: 1}, {algo: gossip, algo.tau: 10}"
 ALL = f"compare.contenders=[{SYNC}, {{algo: easgd, algo.tau: 1}}, {LONG}]"
+PERIODS = f"compare.contenders=[{{algo: easgd, algo.tau: 1}}, {LONG}]"
 MOST = f"compare.contenders=[{SYNC}, {LONG}]"
 
 TIMING = ("engine=sim", "engine.gradients=none", "cluster=jin2016", "budget.epochs=null")
@@ -32,6 +33,7 @@ STUDIES = (
     _contest("few_uneven", FEW, ALL, "cluster.jitter=0.1", "compare.seeds=9"),
     _contest("many_uneven", MANY, MOST, "cluster.jitter=0.1", "budget.epochs=20"),
     _contest("hundred", (LAST,), MOST, "cluster.jitter=0.1", "budget.epochs=40"),
+    _contest("longer", (8,), PERIODS, "budget.epochs=40"),
     Study("period", (*TIMING, "algo=easgd,gossip", "algo.tau=1,10", "nodes=8", "budget.steps=4000")),
     Study("equal", LAG),
     Study("slow", (*LAG, f"cluster.slow_nodes={{{LAGGING}: 4.0}}")),
