@@ -42,7 +42,8 @@ def test_a_mini_batch_ends_the_run_without_any_mark(prefork: Prefork, tmp_path: 
 
 @pytest.mark.parametrize("algo", long_but(["sync"], LOCKSTEP))
 def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    """As it does when nothing happens to it; the marks before are the same, too."""
+    """As it does when nothing happens to it; the marks before are the same, too. With EASGD in turn workers are up to a
+    round of 3 steps apart, and whose mini-batch is the first to show it is a race: within a round."""
     rate = 1.02 if algo == "dpsgd" else 2.01  # the loss grows by a few per cent a step
     options = (*LOCKSTEP[algo], f"nodes={NODES}", "budget.steps=5000", f"optimizer.lr={rate}")
     (tmp_path / "undisturbed.skip").touch()
@@ -56,7 +57,8 @@ def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tm
     resumed = WatchedRun(prefork.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
     resumed.assert_ends("diverged", 0)
     found, wanted = resumed.run.summary, expected.run.summary
-    assert [found[key] for key in ("samples", "steps")] == [wanted[key] for key in ("samples", "steps")]
+    assert found["samples"] == NODES * found["steps"]
+    assert abs(found["steps"] - wanted["steps"]) <= (3 if algo == "easgd in turn" else 0)
     marks = zip(*(results(run.run.marks[:-1], CYCLE[algo])[:-1] for run in (resumed, expected)), strict=False)
     assert all(mine == theirs for mine, theirs in marks)
 
