@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
-from dsgd.reproduction.logged import Logged, finals
+from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding, at_least, close, exactly, judged
 
@@ -118,8 +118,7 @@ def _used_per_s(run: Run) -> float:
 
 
 def _step_s(run: Run) -> float:
-    (time_s,) = finals([run], "time_s")
-    return time_s / run.setting("budget.steps")
+    return run.final("time_s") / run.setting("budget.steps")
 
 
 def _with_backups(tail: str) -> Study:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsgd.record.reader import Run, number
 from dsgd.report.interval import Estimate, estimate
-from dsgd.reproduction.logged import Logged, finals
+from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, at_least, exactly, holds, judged, no_worse, within
 
@@ -197,8 +197,7 @@ def _efficiency(logged: Logged, servers: int) -> float:
 
 def _step_s(logged: Logged, servers: int) -> float:
     (run,) = logged.where(nodes=servers)
-    (time_s,) = finals([run], "time_s")
-    return time_s / run.setting("budget.steps")
+    return run.final("time_s") / run.setting("budget.steps")
 
 
 PAPER = Paper(

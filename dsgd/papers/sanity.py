@@ -107,9 +107,9 @@ def g5(found: Evidence) -> Finding:
         checks.append(at_most(f"{cluster}, `{algo}`: losses apart, over their range over seeds", apart / noise, 1.0))
     reason = (
         "Four hosts as network namespaces on one machine, with links of a known rate. They share its processors, so a "
-        "gradient is mostly a pause, as if an accelerator computed it. Where that fails, messages contend for the "
-        "server's port: TCP shares it in ways that the model does not have. The second measurement is of a quarter of "
-        "the messages."
+        "gradient is mostly a pause, as if an accelerator computed it. Where predictions fail, messages contend for "
+        "the server's port: TCP shares it in ways that the model does not have. The second measurement is of a quarter "
+        "of the messages."
     )
     return judged(checks, reason, explained_by=_predicted(found["relieved"], " a quarter of the messages,"))
 

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from dsgd.record.reader import Run, number
+from dsgd.report.fields import field_value
 from dsgd.report.labels import Flat, flatten, gather, label
 from dsgd.report.layout import Cell, ReportTable
 
@@ -62,10 +63,7 @@ class Pair:
 
 def step_s(run: Run) -> float:
     """Return the mean time of a worker's step, in seconds of the run's clock; NaN unless the run completed."""
-    time_s, samples = number(run.final("time_s")), number(run.final("samples"))
-    if run.status != "completed" or not (time_s > 0 and samples > 0):
-        return math.nan
-    return time_s * number(run.nodes) * number(run.setting("batch_size")) / samples
+    return field_value(run, "step_s") if run.status == "completed" else math.nan
 
 
 def pairs(runs: Sequence[Run]) -> list[Pair]:

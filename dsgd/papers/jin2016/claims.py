@@ -1,4 +1,4 @@
-"""How each claim is judged."""
+"""Judge the claims of Jin et al. from the logged runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, LAGGING, L
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender, final_loss, goal_of, paired_ratio, score
 from dsgd.report.crossing import time_to_target_s
+from dsgd.report.fields import field_value
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, judged, within
@@ -149,7 +150,7 @@ def _step_gain(found: Evidence, nodes: int) -> float:
     """Return the time of a step of all-reduce, which overlaps, over that of gossip with tau = 10."""
     settings = ({"algo": "sync", "algo__overlap": True}, {"algo": "gossip", "algo__tau": 10})
     both = [found[study_of(nodes)].contender(nodes=nodes, **of_one).runs[0] for of_one in settings]
-    sync, gossip = (run.final("time_s") / run.final("samples") for run in both)
+    sync, gossip = (field_value(run, "step_s") for run in both)
     return sync / gossip
 
 

@@ -8,7 +8,6 @@ from dsgd.reproduction.paper import Assumption, Chart, Claim, Paper, Study
 
 ORDERS = "[{algo: sync}, {algo: dpsgd, algo.gradient: before}, {algo: dpsgd, algo.gradient: after}]"
 WAYS = "[{algo: dpsgd}, {algo: sync, cluster.collective: star}, {algo: sync, cluster.collective: ring}]"
-
 SEEDS = "compare.seeds=9"  # with five the interval of L3a held a seed that never got there
 
 PAPER = Paper(

@@ -1,4 +1,4 @@
-"""How each claim is judged."""
+"""Judge the claims of Lian et al. from the logged runs."""
 
 from __future__ import annotations
 

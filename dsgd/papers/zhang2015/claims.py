@@ -1,4 +1,4 @@
-"""The claims of Zhang et al. 2015, and what they are judged by."""
+"""Judge the claims of Zhang et al. from the logged runs."""
 
 from __future__ import annotations
 
