@@ -157,6 +157,11 @@ class Experiment:
         """Number of training samples: all workers together process them in one epoch."""
         return self.data.train_samples(self.nodes)
 
+    @property
+    def contributors(self) -> int:
+        """Number of workers whose gradients count in a step of all."""
+        return self.nodes - self.algo.backups
+
     @cached_property
     def unit(self) -> int:
         """Samples of the smallest piece of work: a step of all workers in lock-step, otherwise of one worker."""
@@ -165,7 +170,7 @@ class Experiment:
     @cached_property
     def _step_samples(self) -> int:
         """Samples that count when every worker has made one step."""
-        return self.batch_size * (self.nodes - self.algo.backups)
+        return self.batch_size * self.contributors
 
     def samples_of(self, steps: int) -> int:
         """Return the samples behind so many steps, of all workers together."""
@@ -205,7 +210,7 @@ class Experiment:
     @cached_property
     def scale(self) -> float:
         """Factor of the linear scaling rule."""
-        return self.schedule.scale(self.nodes - self.algo.backups, self.batch_size)
+        return self.schedule.scale(self.contributors, self.batch_size)
 
     @cached_property
     def peak_lr(self) -> float:

@@ -12,19 +12,17 @@ class QuorumDecision:
     """Collect who has computed a gradient, step by step, and tell all workers when there are enough."""
 
     def __init__(self, experiment: Experiment, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._count = experiment.nodes - experiment.algo.backups
+        self._count = experiment.contributors
         self._tell = tell
-        self._decided = -1  # the latest step
-        self._first: dict[int, list[int]] = {}  # ranks, of steps that are not decided
+        self._steps = -1  # the latest that a worker has computed a gradient for
+        self._first: list[int] = []  # ranks of those that have
 
     def computed(self, steps: int, rank: int) -> None:
         """Take note of the gradient of a worker that has made so many steps."""
-        if steps <= self._decided:
+        if steps > self._steps:
+            self._steps, self._first = steps, []
+        if steps < self._steps or len(self._first) == self._count or rank in self._first:
             return
-        first = self._first.setdefault(steps, [])
-        if rank not in first:
-            first.append(rank)
-        if len(first) == self._count:
-            self._decided = steps
-            del self._first[steps]
-            self._tell({"kind": "first", "steps": steps, "ranks": first})
+        self._first.append(rank)
+        if len(self._first) == self._count:
+            self._tell({"kind": "first", "steps": steps, "ranks": self._first})

@@ -12,9 +12,8 @@ from dsgd.engine.task import Task
 from dsgd.processes.worker.process import CoordinatorClient
 from dsgd.worker import MeanOfFirst, Worker
 
-Taken = Callable[
-    [], Tensor | None
-]  # takes a finished gradient for good, with its statistics; None: the run ends with it
+# takes a finished gradient for good, with its statistics; None: the run ends with it
+Taken = Callable[[], Tensor | None]
 
 
 class QuorumMember:
@@ -36,15 +35,16 @@ class QuorumMember:
         self._compute = compute
         self._reduce = reduce
         self._waiting: tuple[Task[Any], MeanOfFirst] | None = None  # for the mean of the step
-        self._decided: dict[int, Sequence[int]] = {}  # ranks of the first, of steps that this worker has not come to
+        self._ahead: Sequence[int] | None = None  # the first of the next step, decided before this worker came to it
         self._computes = False
         self._taken: Taken | None = None  # of the step's gradient
 
     def enter(self, task: Task[Any], request: MeanOfFirst) -> None:
         """Take part in the worker's next step, unless others have been first or an earlier gradient is under way."""
         self._waiting = task, request
-        if self._worker.steps in self._decided:
-            self._close(self._decided.pop(self._worker.steps))
+        if self._ahead is not None:
+            ranks, self._ahead = self._ahead, None
+            self._close(ranks)
         elif not self._computes:
             self._begin(request.at)
 
@@ -53,7 +53,7 @@ class QuorumMember:
         if self._waiting is not None and steps == self._worker.steps:
             self._close(ranks)
         else:
-            self._decided[steps] = ranks
+            self._ahead = ranks
 
     def _begin(self, at: Tensor) -> None:
         self._computes = True
