@@ -13,8 +13,9 @@ LARGEST = 1e30  # of a rate: products of it with others are still floats of 32 b
 
 @dataclass(slots=True)
 class State:
-    """What a worker's optimiser remembers. vectors: [d] each, by name, changed in place. steps: since they were zero,
-    which are fewer than the worker's where a replacement began with fresh ones."""
+    """The vectors that a worker's optimiser remembers, [d] each, by name, changed in place.
+
+    steps: made since the vectors were zero; fewer than the worker's if a replacement of it began with fresh ones."""
 
     vectors: dict[str, Tensor]
     steps: int = 0
@@ -37,7 +38,7 @@ class Optimizer(Protocol):
 
     @property
     def decay_norm_and_bias(self) -> bool:
-        """Whether that acts on normalisation parameters and biases too."""
+        """Whether `gradient_decay` acts on normalisation parameters and biases too."""
         ...
 
     @property

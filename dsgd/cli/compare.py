@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What a comparison came to. contenders: with their measured runs. cells: the same under other conditions."""
+    """The contenders of a comparison with their measured runs; cells: the same under other conditions."""
 
     folder: Path
     options: CompareOptions

@@ -1,4 +1,4 @@
-"""How a command ends that makes runs: its exit status, and the one line that it says then."""
+"""End a command that makes runs: with its exit status and one line that says why."""
 
 from __future__ import annotations
 

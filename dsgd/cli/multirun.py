@@ -1,6 +1,6 @@
-"""What Hydra does for a sweep on this machine besides starting its jobs, where that is little enough to do it here.
+"""Begin a sweep on this machine as Hydra does: its folder, its multirun.yaml, its logging.
 
-Hydra composes every job of a sweep twice before it starts it, though all have been composed when they were checked.
+Hydra itself would compose every job twice more before it starts, though all were composed when they were checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SILENT = "disabled"  # Hydra's choice of logging that writes nothing
 
 
 def needs_hydra(config: DictConfig) -> bool:
-    """Return True if Hydra does more for the jobs of a sweep than to start them: callbacks, logs, files, an environment
+    """Return whether Hydra does more for the jobs of a sweep than to start them: callbacks, logs, files, an environment
     or a folder to work in."""
     hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
     job, choices = hydra["job"], hydra["runtime"]["choices"]

@@ -1,4 +1,4 @@
-"""What runs came to, as tuning compares them."""
+"""Score runs for tuning: by their time to the target, then by their loss."""
 
 from __future__ import annotations
 

@@ -50,8 +50,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of tuning came to. time_s: to the target, infinite if it did not reach it or there is none.
-    loss: at the end, infinite if it diverged or collapsed. Both on the validation samples."""
+    """Score of one run of tuning, on the validation samples.
+
+    time_s: seconds to the target, infinite if the run did not reach it or has none. loss: at the end, infinite if the
+    run diverged or collapsed."""
 
     time_s: float
     loss: float

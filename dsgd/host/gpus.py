@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 DRIVER = Path("/proc/driver/nvidia/gpus")  # of NVIDIA's driver for Linux, a folder for each GPU; WSL2 has none
@@ -46,6 +47,7 @@ def _folders(driver: Path) -> int:
     return sum(1 for _ in driver.iterdir()) if driver.is_dir() else 0
 
 
+@cache
 def _counted(nvml: str) -> int:
     """Return the number of GPUs that NVML knows; 0 without it."""
     try:

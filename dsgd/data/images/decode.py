@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -227,16 +227,10 @@ def _check_nvimgcodec() -> None:
 
 
 @cache
-def _nvimgcodec() -> Any:
-    """Import nvImageCodec. Raises ImportError."""
-    with _silence():
-        return importlib.import_module("nvidia.nvimgcodec")
-
-
-@cache
 def _part_decoder() -> Callable[[JpegPartPicture, Box], np.ndarray | None]:
     """Return a function from a JPEG file and a box to pixels; it returns None for files not supported."""
-    codec = _nvimgcodec()
+    with _silence():
+        codec = importlib.import_module("nvidia.nvimgcodec")
     cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": [codec.Backend(codec.CPU_ONLY)]}
     decoder = codec.Decoder(**cpu, max_num_cpu_threads=1)
     upright_rgb = codec.DecodeParams(apply_exif_orientation=False, sample_format=codec.I_RGB)
