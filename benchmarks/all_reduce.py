@@ -125,7 +125,7 @@ def every_way(batch_size: int, groups: Groups, gloo: Groups) -> Iterator[dict[st
         Problem(copy.deepcopy(module), data, torch.float32, WEIGHT_DECAY, decay_norm_and_bias=True) for _ in range(2)
     )
     compute, with_gloo = Compute(problem, CPU, groups), Compute(other, CPU, gloo)
-    averaging = Averaging(groups)
+    averaging = Averaging(groups, CPU[0])
 
     def after_the_pass(x: Tensor, buffers: Tensor) -> Tensor:
         return averaging.all_reduce_mean(compute.gradient(x, buffers, 0, 0).result()).result()
@@ -157,7 +157,7 @@ def both_groups(rank: int, store: TCPStore) -> Iterator[tuple[Groups, Groups]]:
     gloo = GroupSummation(rank, dist.group.WORLD)
     with Plane(rank, WORKERS, HOST, TOKEN, 1, torch.float32, TIME_LIMIT_S, TIME_LIMIT_S, print) as plane:
         store.set(f"port of {rank}", str(plane.port))
-        with closing(join_rings(plane, rank, WORKERS, (HOST, int(store.get(f"port of {1 - rank}"))))) as groups:
+        with closing(join_rings(plane, rank, WORKERS, (HOST, int(store.get(f"port of {1 - rank}"))), CPU[0])) as groups:
             yield groups, Groups(rank, WORKERS, gloo)
     gloo.close()
 

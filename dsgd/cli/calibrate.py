@@ -84,7 +84,7 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     experiment = config.experiment
     where = launch(os.environ)
-    devices_by_rank = worker_devices(config.engine.gpus_per_node, experiment.nodes, os.environ)
+    devices_by_rank = worker_devices(config.engine, experiment.nodes, os.environ)
     if where.kind != "local":
         if where.nodes != experiment.nodes:
             raise ConfigError(f"nodes must be {where.nodes}, the processes started, got {experiment.nodes}")

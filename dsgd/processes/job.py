@@ -34,8 +34,8 @@ class Limits:
 class ProcessJob:
     """The part of a run that every process of it is given when it is forked.
 
-    coordinator: its address. devices: names by rank, of the workers of this machine. state: contents of the checkpoint
-    to resume from; None for a new run.
+    coordinator: its address. devices: names by rank, of the workers of this machine. share_gpus: several workers may be
+    on one. state: contents of the checkpoint to resume from; None for a new run.
     """
 
     experiment: Experiment
@@ -45,11 +45,13 @@ class ProcessJob:
     limits: Limits
     threads: int
     devices: Mapping[int, Sequence[str]]
+    share_gpus: bool = False
     state: Mapping[str, Any] | None = None
 
-    def uses_gpus(self, node: int) -> bool:
-        """Return whether this machine's worker `node` computes on GPUs; a server does not."""
-        return any(name != "cpu" for name in self.devices.get(node, ()))
+    def has_own_gpus(self, node: int) -> bool:
+        """Return whether this machine's worker `node` has GPUs that no other computes on, as NCCL demands. A server has
+        none."""
+        return not self.share_gpus and any(name != "cpu" for name in self.devices.get(node, ()))
 
     @property
     def model_limit(self) -> VectorLimit:

@@ -24,7 +24,7 @@ KEYS += ("budget", "eval", "target", "wandb")
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last four are for
+    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last five are for
     engine=dist."""
 
     name: str = "auto"  # auto | sim | dist
@@ -37,6 +37,7 @@ class EngineOptions:
     timeout_s: float = 60.0
     patience_s: float = 2.0
     gpus_per_node: int | None = None
+    workers_per_gpu: int = 1
     restarts: int = 0
 
     def __post_init__(self) -> None:
@@ -58,6 +59,11 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be >= 0, got {value}")
+        if self.workers_per_gpu < 1:
+            raise ValueError(f"workers_per_gpu must be >= 1, got {self.workers_per_gpu}")
+        if self.workers_per_gpu > 1 and self.gpus_per_node not in (None, 1):
+            expected = f"1 or null where workers_per_gpu = {self.workers_per_gpu} share one"
+            raise ValueError(f"gpus_per_node must be {expected}, got {self.gpus_per_node}")
 
 
 @dataclass(frozen=True)

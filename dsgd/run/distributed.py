@@ -101,7 +101,7 @@ def _supervised(
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
     """Return what every process is given, and the coordinator's listening socket where that process is started here."""
     experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
-    devices = worker_devices(options.gpus_per_node, experiment.nodes, os.environ)
+    devices = worker_devices(options, experiment.nodes, os.environ)
     with prefixed(None):
         state = None if plan.checkpoint is None else read_state(plan.checkpoint.path)
         if plan.checkpoint is not None:
@@ -125,6 +125,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         limits=Limits(options.timeout_s, options.patience_s),
         threads=options.threads or 1,
         devices=devices,
+        share_gpus=options.workers_per_gpu > 1,
         state=state,
     )
     return job, listener

@@ -43,7 +43,7 @@ def _check_devices(plan: Plan) -> None:
         if plan.engine == "sim":
             names = {chosen_device(experiment.device).type}
         else:
-            by_rank = worker_devices(options.gpus_per_node, experiment.nodes, os.environ)
+            by_rank = worker_devices(options, experiment.nodes, os.environ)
             names = {name for of_rank in by_rank.values() for name in of_rank}
     if names == {"cpu"}:
         problem = _problem(experiment.precision, names)

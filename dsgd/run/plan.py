@@ -12,7 +12,7 @@ from typing import Any
 
 from dsgd.host.gpus import are_own, visible_gpus
 from dsgd.host.launcher import advice, launch
-from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.configuration import EngineOptions, RunConfig, configure
 from dsgd.run.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.run.values import ConfigError
 
@@ -87,14 +87,14 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         name, reason = wanted, "as configured"
     elif where.kind != "local":
         name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
-    elif found >= nodes:
+    elif found * config.engine.workers_per_gpu >= nodes:
         name, reason = "dist", f"there are {found} GPUs for {nodes} workers"
     else:
         gpu = "1 GPU" if found == 1 else f"{found} GPUs"
         name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
     if name == "dist":
         hint = advice(os.environ)
-        devices = described(worker_devices(config.engine.gpus_per_node, nodes, os.environ))
+        devices = described(worker_devices(config.engine, nodes, os.environ), config.engine.workers_per_gpu > 1)
         line = f"engine: dist, {reason}; time is the wall's; workers compute on {devices}"
         return name, line + (f"\n{hint}" if hint else "")
     if where.nodes > 1:
@@ -103,25 +103,31 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
-def described(devices: Mapping[int, Sequence[str]]) -> str:
-    """Return the devices of the workers that this process starts, in a few words."""
+def described(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:
+    """Return the devices of the workers that this process starts, in a few words. shared: others may be on the same."""
     names = list(dict.fromkeys(name for of_rank in devices.values() for name in of_rank))
-    return "the CPU" if names == ["cpu"] else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    if names == ["cpu"]:
+        return "the CPU"
+    span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    return f"{span}, which they share; sums over all go through the CPU" if shared else span
 
 
-def worker_devices(wanted: int | None, nodes: int, environment: Mapping[str, str]) -> dict[int, list[str]]:
+def worker_devices(options: EngineOptions, nodes: int, environment: Mapping[str, str]) -> dict[int, list[str]]:
     """Return the devices of each worker that this process starts, by rank: its GPUs, or the CPU.
 
-    wanted: GPUs of each; None: all that SLURM has given this task for itself, else one if there are enough for all
-    workers of this machine, else none. nodes: workers of the run. Raises ConfigError."""
+    Where `engine.gpus_per_node` is null, a worker has all GPUs that SLURM has given this task for itself, else one if
+    there are enough for all workers of this machine, else none. nodes: workers of the run. Raises ConfigError."""
+    wanted, sharers = options.gpus_per_node, options.workers_per_gpu
     where, found = launch(environment), visible_gpus(environment)
     local, own = where.kind == "local", where.kind == "slurm" and are_own(environment)
     ranks = range(nodes) if local else [where.rank]
     first, workers = (0, nodes) if local else (0, 1) if own else (where.local_rank, where.local_nodes)
-    each = wanted if wanted is not None else found if own else int(found >= workers)
-    if each * workers > found:
-        sharing = "for this task alone" if own else f"{workers} workers here"
-        raise ConfigError(f"engine.gpus_per_node must be <= {found // workers} ({found} GPUs, {sharing}), got {each}")
+    each = wanted if wanted is not None else found if own else int(found * sharers >= workers)
+    if each * workers > found * sharers:
+        here = "for this task alone" if own else f"{workers} workers here"
+        most = found * sharers // workers
+        raise ConfigError(f"engine.gpus_per_node must be <= {most} ({found} GPUs, {here}), got {each}")
     return {
-        rank: [f"cuda:{(first + place) * each + i}" for i in range(each)] or ["cpu"] for place, rank in enumerate(ranks)
+        rank: [f"cuda:{(first + place) * each // sharers + i}" for i in range(each)] or ["cpu"]
+        for place, rank in enumerate(ranks)
     }

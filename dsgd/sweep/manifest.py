@@ -28,7 +28,7 @@ WITHOUT_EFFECT = ("resume", "wandb", "trace")
 # Keys of `engine` that do change it.
 OF_ENGINE = {
     "sim": ("name", "gradients"),  # gradients only if `none`
-    "dist": ("name", "threads", "gpus_per_node", "restarts", "patience_s"),
+    "dist": ("name", "threads", "gpus_per_node", "workers_per_gpu", "restarts", "patience_s"),
 }
 
 

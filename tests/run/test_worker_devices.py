@@ -8,6 +8,7 @@ import pytest
 
 from dsgd.host import gpus
 from dsgd.run import plan
+from dsgd.run.configuration import EngineOptions
 from dsgd.run.plan import described, worker_devices
 from dsgd.run.values import ConfigError
 
@@ -67,7 +68,7 @@ ALONE = {"CUDA_VISIBLE_DEVICES": "2"}
 def test_a_worker_s_devices(
     environment: Mapping[str, str], nodes: int, wanted: int | None, devices: dict[int, list[str]]
 ) -> None:
-    assert worker_devices(wanted, nodes, environment) == devices
+    assert worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment) == devices
 
 
 @pytest.mark.parametrize(
@@ -85,17 +86,58 @@ def test_a_worker_s_devices(
 )
 def test_more_gpus_than_there_are(environment: Mapping[str, str], nodes: int, wanted: int, rule: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        worker_devices(wanted, nodes, environment)
+        worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment)
     assert str(caught.value) == rule
 
 
 @pytest.mark.parametrize(
-    ("devices", "text"),
+    ("environment", "nodes", "sharers", "gpus"),
     [
-        ({0: ["cpu"], 1: ["cpu"]}, "the CPU"),
-        ({3: ["cuda:0"]}, "cuda:0"),
-        ({0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}, "cuda:0 to cuda:3"),
+        ({}, 6, 2, [0, 0, 1, 1, 2, 2]),
+        ({}, 3, 2, [0, 0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 4, 4, [0, 0, 0, 0]),
+        (torchrun(3), 8, 4, [0]),
+        (torchrun(3), 8, 2, [1]),
+        (srun(3, SLURM_GPUS_PER_TASK="1", **ALONE), 8, 4, [0]),
     ],
 )
-def test_a_run_says_on_which_devices_it_computes(devices: dict[int, list[str]], text: str) -> None:
-    assert described(devices) == text
+@pytest.mark.parametrize("wanted", [None, 1])
+def test_workers_that_share_a_gpu(
+    environment: Mapping[str, str], nodes: int, sharers: int, gpus: list[int], wanted: int | None
+) -> None:
+    options = EngineOptions(gpus_per_node=wanted, workers_per_gpu=sharers)
+    assert list(worker_devices(options, nodes, environment).values()) == [[f"cuda:{gpu}"] for gpu in gpus]
+
+
+def test_too_many_workers_to_share_the_gpus() -> None:
+    assert worker_devices(EngineOptions(workers_per_gpu=2), 9, {}) == {rank: ["cpu"] for rank in range(9)}
+    with pytest.raises(ConfigError, match=r"^engine\.gpus_per_node must be <= 0 \(4 GPUs, 9 workers here\), got 1$"):
+        worker_devices(EngineOptions(gpus_per_node=1, workers_per_gpu=2), 9, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"workers_per_gpu": 0}, "workers_per_gpu must be >= 1, got 0"),
+        (
+            {"workers_per_gpu": 2, "gpus_per_node": 2},
+            "gpus_per_node must be 1 or null where workers_per_gpu = 2 share one, got 2",
+        ),
+    ],
+)
+def test_sharing_that_is_none(options: dict[str, int], rule: str) -> None:
+    with pytest.raises(ValueError, match=f"^{rule}$"):
+        EngineOptions(**options)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("devices", "shared", "text"),
+    [
+        ({0: ["cpu"], 1: ["cpu"]}, True, "the CPU"),
+        ({3: ["cuda:0"]}, False, "cuda:0"),
+        ({0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}, False, "cuda:0 to cuda:3"),
+        ({3: ["cuda:0"]}, True, "cuda:0, which they share; sums over all go through the CPU"),
+    ],
+)
+def test_a_run_says_on_which_devices_it_computes(devices: dict[int, list[str]], shared: bool, text: str) -> None:
+    assert described(devices, shared) == text

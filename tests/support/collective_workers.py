@@ -99,7 +99,7 @@ def assert_same_everywhere(averaging: Averaging, v: Tensor) -> None:
 
 
 def mean_of_vectors(groups: Groups) -> None:
-    averaging = Averaging(groups)
+    averaging = Averaging(groups, CPU[0])
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
         for numbers in (1, 1000, 300_001):
             vectors = [
@@ -116,7 +116,7 @@ def mean_of_vectors(groups: Groups) -> None:
 
 
 def mean_gradient(groups: Groups) -> None:
-    averaging = Averaging(groups)
+    averaging = Averaging(groups, CPU[0])
     for overrides in MODELS:
         problem = build_problem(experiment(*overrides, f"nodes={groups.nodes}", *DECAY))
         of_each = [own(problem, rank, 3) for rank in range(groups.nodes)]
@@ -176,7 +176,7 @@ def overflow(groups: Groups) -> None:
     expected = torch.stack([single.gradient(at, torch.empty(0), rank, 0) for rank in range(groups.nodes)]).mean(dim=0)
     assert float(expected.abs().max()) * 4096 > torch.finfo(torch.float16).max
     half = Problem(module, Loud(), torch.float32, 0.1, decay_norm_and_bias=True, autocast=torch.float16)
-    computing, averaging = Compute(half, CPU, groups), Averaging(groups)
+    computing, averaging = Compute(half, CPU, groups), Averaging(groups, CPU[0])
     for step in (0, 0):
         found = computing.mean_gradient(at, torch.empty(0), groups.rank, step).result()
         assert_close(found, expected, 0.01)
@@ -188,7 +188,7 @@ def overflow(groups: Groups) -> None:
 def two_threads(groups: Groups) -> None:
     """Gradients and vectors of the same length are under way at the same time."""
     problem = branches()
-    computing, averaging = Compute(problem, CPU, groups), Averaging(groups)
+    computing, averaging = Compute(problem, CPU, groups), Averaging(groups, CPU[0])
     at, none = point(problem, groups.rank), torch.empty(0)
     steps = range(30)
     gradients = [computing.mean_gradient(at, none, groups.rank, step) for step in steps]
@@ -209,7 +209,7 @@ def two_threads(groups: Groups) -> None:
 def silence(groups: Groups) -> None:
     """The last of three workers dies, the second of two is stopped."""
     problem = branches()
-    computing, averaging = Compute(problem, CPU, groups), Averaging(groups)
+    computing, averaging = Compute(problem, CPU, groups), Averaging(groups, CPU[0])
     averaging.all_reduce_mean(torch.ones(3)).result()
     if groups.rank == groups.nodes - 1:
         os.kill(os.getpid(), signal.SIGKILL if groups.nodes == 3 else signal.SIGSTOP)
@@ -243,7 +243,7 @@ def joined(folder: Path, rank: int, nodes: int, timeout_s: float) -> Iterator[Gr
         (folder / f"{rank}.new").rename(folder / f"{rank}.port")
         right = folder / f"{(rank + 1) % nodes}.port"
         until(right.exists)
-        with closing(join_rings(plane, rank, nodes, (HOST, int(right.read_text())))) as groups:
+        with closing(join_rings(plane, rank, nodes, (HOST, int(right.read_text())), CPU[0])) as groups:
             yield groups
 
 

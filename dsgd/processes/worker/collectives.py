@@ -1,8 +1,9 @@
 """Sums of vectors over all workers, and the thread that averages vectors with them.
 
-Workers on CPUs are a ring of the plane's own connections (pairwise/ring.py), workers on GPUs a process group of NCCL.
-Either serves one thread: operations of two threads would mix silently. So there are two, one for the gradients that the
-compute thread reduces, and one for the vectors of `Averaging`.
+Workers with GPUs of their own are a process group of NCCL, others a ring of the plane's own connections
+(pairwise/ring.py), by way of the host's memory where they share a GPU. Either serves one thread: operations of two
+threads would mix silently. So there are two, one for the gradients that the compute thread reduces, and one for the
+vectors of `Averaging`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,7 @@ from torch.distributed.distributed_c10d import Store
 from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.pairwise.ring import RingBroken, SumRing
 from dsgd.processes.pairwise.wire import RINGS
+from dsgd.processes.worker.device_thread import DeviceThread
 
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
@@ -76,23 +78,26 @@ class Groups:
 
 
 class RingSummation:
-    """Implements `Summation` on CPUs, by a ring."""
+    """Implements `Summation` by a ring, for vectors on `device`."""
 
-    def __init__(self, rank: int, ring: SumRing) -> None:
+    def __init__(self, rank: int, ring: SumRing, device: torch.device) -> None:
         self._rank = rank
         self._ring = ring
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ring")  # starts no thread before its first task
+        self._thread = DeviceThread(device, "ring")
 
     def sum(self, v: Tensor, what: str) -> None:
+        at_host = v.to("cpu")
         with _ring_errors(self._rank, what):
-            self._ring.all_reduce(v)
+            self._ring.all_reduce(at_host)
+        if at_host is not v:
+            v.copy_(at_host)
 
     def begin(self, v: Tensor, what: str) -> Callable[[], None]:
         return self._thread.submit(self.sum, v, what).result
 
     def close(self) -> None:
         self._ring.shutdown()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.close()
         self._ring.close()
 
 
@@ -123,21 +128,23 @@ class GroupSummation:
                 dist.destroy_process_group()
 
 
-def join_rings(plane: Plane, rank: int, nodes: int, right: tuple[str, int]) -> Groups:
-    """Join the rings of all workers on CPUs; waits for both neighbours, up to the plane's timeout_s. right: address of
-    the next rank's plane. Raises CollectiveFailed."""
+def join_rings(plane: Plane, rank: int, nodes: int, right: tuple[str, int], device: torch.device) -> Groups:
+    """Join the rings of all workers; waits for both neighbours, up to the plane's timeout_s. right: address of the next
+    rank's plane. device: of the vectors. Raises CollectiveFailed."""
     if nodes == 1:
         return Groups(rank, nodes)
     with _ring_errors(rank, f"meeting {nodes} workers"):
-        gradients, vectors = (RingSummation(rank, plane.ring(number, right)) for number in RINGS)
+        gradients, vectors = (RingSummation(rank, plane.ring(number, right), device) for number in RINGS)
     return Groups(rank, nodes, gradients, vectors)
 
 
-def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: str) -> Groups:
-    """Form NCCL's process groups of all workers; waits for all, up to timeout_s.
+def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: str, device: torch.device) -> Groups:
+    """Form NCCL's process groups of all workers, and use them once, which connects them; waits for all, up to
+    timeout_s.
 
     store: new for every start of all workers. address: IPv4 address of the interface that carries the traffic, unless
-    NCCL_SOCKET_IFNAME names another one. Raises CollectiveFailed; ValueError if no interface has the address.
+    NCCL_SOCKET_IFNAME names another one. device: of this worker's vectors. Raises CollectiveFailed; ValueError if no
+    interface has the address.
     """
     if nodes == 1:
         return Groups(rank, nodes)
@@ -149,14 +156,17 @@ def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: st
         with _torch_errors(rank, f"meeting {nodes} workers"):
             dist.init_process_group("nccl", store=store, rank=rank, world_size=nodes, timeout=limit)
             vectors = dist.new_group(backend="nccl", timeout=limit)
+        assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
+        assert dist.group.WORLD is not None
+        summations = [GroupSummation(rank, group) for group in (dist.group.WORLD, vectors)]
+        for summation in summations:
+            summation.sum(torch.zeros(1, device=device), "the first all-reduce")
     except CollectiveFailed:
         if dist.is_initialized():
             with suppress(RuntimeError):  # a dead peer cannot take part; there is nothing left to save
                 dist.destroy_process_group()
         raise
-    assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
-    assert dist.group.WORLD is not None
-    return Groups(rank, nodes, GroupSummation(rank, dist.group.WORLD), GroupSummation(rank, vectors))
+    return Groups(rank, nodes, *summations)
 
 
 @contextmanager
@@ -201,12 +211,12 @@ def interface_of(address: str) -> str:
 
 
 class Averaging:
-    """Averages vectors over all workers, in a thread of its own. All workers must make the same calls in the same
-    order."""
+    """Averages vectors on `device` over all workers, beside the gradients there. All workers must make the same calls
+    in the same order."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, device: torch.device) -> None:
         self._groups = groups
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
+        self._thread = DeviceThread(device, "averaging")
 
     def all_reduce_mean(self, v: Tensor, count: int | None = None) -> Future[Tensor]:
         """Average v [d], float32 or float64, over all workers; bitwise equal in all of them. v must not change until
@@ -216,7 +226,7 @@ class Averaging:
 
     def close(self) -> None:
         """End the thread. Calls that have not begun are cancelled; one that has is waited for, up to the time limit."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.close()
 
     def _mean(self, v: Tensor, count: int | None) -> Tensor:
         groups = self._groups
@@ -224,9 +234,7 @@ class Averaging:
             return v
         total = v.clone()
         groups.vectors.sum(total, f"all-reduce of {v.numel()} numbers")
-        total.div_(groups.nodes if count is None else count)
-        finish(total.device)
-        return total
+        return total.div_(groups.nodes if count is None else count)
 
 
 def finish(device: torch.device) -> None:

@@ -181,20 +181,21 @@ class Compute:
     def gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
         """Compute the gradient [d] at the point `at` [d] of worker `rank`'s batch of `step`, weight decay included.
         Updates the buffers [nb] in place. `at` must not change until the future is done."""
-        return self._thread.submit(self._gradient, at, buffers, rank, step, 1)
+        return self._thread.submit(self._gradient, at, buffers, rank, step, 1, step + 1)
 
     def mean_gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
         """Compute the mean [d] over all workers of their `gradient`, bitwise equal in all of them; communication
         overlaps with the backward pass. All workers must make the same calls in the same order. The future may raise
         CollectiveFailed."""
-        return self._thread.submit(self._gradient, at, buffers, rank, step, self._groups.nodes)
+        return self._thread.submit(self._gradient, at, buffers, rank, step, self._groups.nodes, step + 1)
 
     def warm_up(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> None:
-        """Compute a gradient outside of the run's time, for what is loaded or tuned on first use. Changes nothing.
-        Raises Unsuitable for a module that cannot be compiled."""
+        """Compute a gradient outside of the run's time, for what is loaded or tuned on first use. Changes nothing, and
+        begins to load the same batch again, as the run begins with it. Raises Unsuitable for a module that cannot be
+        compiled."""
         problem = self._problem
         with compiling(type(problem.module).__name__) if problem.compiled else nullcontext():
-            self.gradient(at, buffers.clone(), rank, step).result()
+            self._thread.submit(self._gradient, at, buffers.clone(), rank, step, 1, step).result()
         self.busy_s = 0.0
         if self.spans is not None:
             self.spans.clear()
@@ -208,12 +209,12 @@ class Compute:
         for replica in self._replicas:
             replica.close()
 
-    def _gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int, workers: int) -> Tensor:
+    def _gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int, workers: int, next_step: int) -> Tensor:
         began = time.monotonic()
         start_buffers = buffers.clone()
         batches = self._batches.get(rank, step)
         if self._prefetches:
-            self._batches.prefetch(rank, step + 1)
+            self._batches.prefetch(rank, next_step)
         scales = iter(self._problem.loss_scales)
         while True:
             scale = next(scales)

@@ -1,7 +1,7 @@
 """The engine of a worker in a process of its own: it answers an algorithm's requests by doing the work.
 
 The algorithm's coroutines run in the thread that calls `WorkerEngine.run`. Gradients, collectives and messages run in
-other threads and return as events. Vectors are copied to the CPU for the pairwise plane, and back.
+other threads and return as events.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dsgd.optimizer import State
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
+from dsgd.processes.worker.device_vectors import DeviceVectors
 from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
 from dsgd.processes.worker.quorum import QuorumMember, Taken
 from dsgd.processes.worker.spans import as_vector
@@ -43,6 +44,7 @@ class WorkerEngine:
         x: Tensor,
         buffers: Tensor,
         plane: Plane,
+        vectors: Plane | DeviceVectors,
         compute: Compute,
         averaging: Averaging,
         client: CoordinatorClient,
@@ -50,6 +52,7 @@ class WorkerEngine:
         self.experiment = experiment
         self.rules = StepRules(experiment)
         self.plane = plane
+        self.vectors = vectors  # what sends those of the worker's device
         self.compute = compute
         self.averaging = averaging
         self.client = client
@@ -127,10 +130,10 @@ class WorkerEngine:
         return start(coroutine, self, self.perform)
 
     def publish(self, worker: Worker) -> None:
-        self.plane.publish(to_cpu(worker.x), worker.steps)
+        self.vectors.publish(worker.x, worker.steps)
 
     def inbox(self, worker: Worker) -> list[Tensor]:
-        return [vector.to(worker.x.device) for vector, _, _ in self.plane.inbox()]
+        return [vector for vector, _, _ in self.vectors.inbox()]
 
     def done(self, worker: Worker) -> bool:
         if self._checkpoint is not None:
@@ -180,7 +183,7 @@ class WorkerEngine:
         self._submit(key, vectors, {})
 
     def _submit(self, key: str, vectors: dict[str, Tensor], extra: dict[str, Any]) -> None:
-        copies = {name: to_cpu(vector).clone() for name, vector in vectors.items()}
+        copies = {name: vector.detach().to("cpu", copy=True) for name, vector in vectors.items()}
         fields = {"key": key, "steps": self.worker.steps, "time_s": self.time_s, "counters": self.counters()}
         self.client.submit({**fields, "extra": extra}, copies)
 
@@ -306,13 +309,12 @@ class WorkerEngine:
     # Pairwise messages and server calls
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        future = self.plane.exchange(to_cpu(request.vector), self.worker.steps, request.targets, request.sources)
-        device = self.worker.x.device
+        future = self.vectors.exchange(request.vector, self.worker.steps, request.targets, request.sources)
 
         def answer(done: Future[dict[int, Tensor]]) -> None:
             received = _result(done)
             self._count(0, len(received))
-            task.resume({source: vector.to(device) for source, vector in received.items()})
+            task.resume(received)
 
         self._then(future, answer)
 
@@ -324,9 +326,9 @@ class WorkerEngine:
                 return
             pulled = done.result()
             self._count(pulled.peer_steps - pulled.steps)
-            task.resume(pulled.vector.to(self.worker.x.device))
+            task.resume(pulled.vector)
 
-        self._then(self.plane.pull(request.peer), answer)
+        self._then(self.vectors.pull(request.peer), answer)
 
     def _push(self, task: Task[Any], request: Push) -> None:
         steps = self.worker.steps
@@ -339,11 +341,11 @@ class WorkerEngine:
                 self._count(self.worker.steps - steps)  # acknowledged on arrival
             task.resume()
 
-        self._then(self.plane.push(request.peer, to_cpu(request.vector), steps), answer)
+        self._then(self.vectors.push(request.peer, request.vector, steps), answer)
 
     def _call(self, task: Task[Any], request: Call) -> None:
         p, k = self.experiment.nodes, self.experiment.algo.servers
-        parts = [None] * k if request.vector is None else list(to_cpu(request.vector).tensor_split(k))
+        parts = [None] * k if request.vector is None else list(request.vector.tensor_split(k))
         answers: dict[int, Tensor | None] = {}
 
         def answer(shard: int, done: Future[Any]) -> None:
@@ -353,21 +355,16 @@ class WorkerEngine:
             if len(answers) == k:
                 found = [answers[i] for i in range(k)]
                 whole = [part for part in found if part is not None]
-                task.resume(None if found[0] is None else torch.cat(whole).to(self.worker.x.device))
+                task.resume(None if found[0] is None else torch.cat(whole))
 
         for shard, part in enumerate(parts):
-            future = self.plane.call(p + shard, request.operation, part, request.scalars)
+            future = self.vectors.call(p + shard, request.operation, part, request.scalars)
             self._then(future, lambda done, shard=shard: answer(shard, done))
 
     def _count(self, staleness: int, times: int = 1) -> None:
         self.staleness[0] += staleness * times
         self.staleness[1] += times
         self.staleness[2] = max(self.staleness[2], staleness)
-
-
-def to_cpu(vector: Tensor) -> Tensor:
-    """Return the vector itself if it is on the CPU, else a copy there."""
-    return vector.detach().to("cpu")
 
 
 def _result(done: Future[T]) -> T:

@@ -21,6 +21,7 @@ from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_nccl, join_rings
 from dsgd.processes.worker.compute import Compute
+from dsgd.processes.worker.device_vectors import DeviceVectors
 from dsgd.processes.worker.engine import WorkerEngine
 from dsgd.processes.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
 from dsgd.processes.worker.spans import as_vector
@@ -37,10 +38,12 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     for device in devices:
         prepare(experiment.precision, device)
     joined = connect_peers(plane, client)
-    groups = _join_groups(job, rank, plane, joined, client.local_address)
+    groups = _join_groups(job, rank, plane, joined, client.local_address, devices[0])
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
     compute = Compute(problem, devices, groups, trace=experiment.trace)
-    engine = WorkerEngine(experiment, rank, x, buffers, plane, compute, Averaging(groups), client)
+    averaging = Averaging(groups, devices[0])
+    vectors = plane if devices[0].type == "cpu" else DeviceVectors(plane, devices[0])
+    engine = WorkerEngine(experiment, rank, x, buffers, plane, vectors, compute, averaging, client)
     stored = job.state["workers"][rank] if job.state is not None and not is_replacement else None
     if stored is not None and "vectors" in stored:
         engine.restore(stored)
@@ -84,20 +87,22 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
         engine.plane.relocate(message["node"], (message["host"], message["port"]))
 
 
-def _join_groups(job: ProcessJob, rank: int, plane: Plane, joined: Message, address: str) -> Groups:
+def _join_groups(
+    job: ProcessJob, rank: int, plane: Plane, joined: Message, address: str, device: torch.device
+) -> Groups:
     """Join the other workers of a lock-step algorithm. Other algorithms have none: they must not depend on anybody.
 
-    joined: the coordinator's message with the addresses of all, and a store's port if the workers are on GPUs. Raises
-    CannotGoOn."""
+    joined: the coordinator's message with the addresses of all, and a store's port if they have GPUs of their own.
+    device: of this worker's vectors. Raises CannotGoOn."""
     nodes, store_port = job.experiment.nodes, joined["store"]
     if not job.experiment.algo.lockstep:
         return Groups(rank, 1)
     try:
         if store_port is None:
             host, port = joined["addresses"][(rank + 1) % nodes]
-            return join_rings(plane, rank, nodes, (host, port))
+            return join_rings(plane, rank, nodes, (host, port), device)
         store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
-        return join_nccl(store, rank, nodes, job.limits.timeout_s, address)
+        return join_nccl(store, rank, nodes, job.limits.timeout_s, address, device)
     except CollectiveFailed as error:
         raise CannotGoOn(str(error), error.peer) from error
 

@@ -200,7 +200,7 @@ def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
     problem, limits, log = job.problem, job.limits, partial(print, flush=True)
     address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
     plane = Plane(node, nodes, address, job.token, problem.dimension, problem.dtype, timeout_s, patience_s, log)
-    client.send("hello", role="node", node=node, host=address, port=plane.port, gpus=job.uses_gpus(node))
+    client.send("hello", role="node", node=node, host=address, port=plane.port, gpus=job.has_own_gpus(node))
     client.start_reports(max(REPORT_S, nodes / REPORTS_PER_S))
     return plane
 

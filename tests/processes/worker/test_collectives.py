@@ -23,6 +23,7 @@ from tests.support.planes import HOST, plane
 
 GUARD_S = 120  # against hanging
 ALONE = Groups(0, 1)
+CPU = torch.device("cpu")
 Held = Callable[[str, int, Sequence[int]], None]
 
 two_and_three = pytest.mark.parametrize("nodes", long_but([3], [2, 3]))
@@ -92,7 +93,7 @@ def test_a_lost_peer_fails_what_the_others_wait_for_within_the_time_limit(nodes:
 
 
 def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
-    averaging = Averaging(ALONE)
+    averaging = Averaging(ALONE, CPU)
     v = torch.randn(7)
     assert torch.equal(averaging.all_reduce_mean(v).result(), v)
     averaging.close()
@@ -100,7 +101,7 @@ def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
 
 def test_alone_nobody_is_met() -> None:
     with plane(0, 1) as own:
-        for groups in (join_rings(own, 0, 1, (HOST, 1)), join_nccl(HashStore(), 0, 1, 1.0, "192.0.2.1")):
+        for groups in (join_rings(own, 0, 1, (HOST, 1), CPU), join_nccl(HashStore(), 0, 1, 1.0, "192.0.2.1", CPU)):
             assert (groups.nodes, groups.gradients, groups.vectors) == (1, None, None)
 
 
@@ -108,7 +109,7 @@ def test_a_worker_that_does_not_come_is_waited_for_up_to_the_time_limit() -> Non
     with plane(0, 3, timeout_s=0.3) as own, plane(1, 3) as right:
         rule = r"^worker 0: meeting 3 workers failed: worker 2 has not connected for 0\.3 s$"
         with pytest.raises(CollectiveFailed, match=rule) as caught:
-            join_rings(own, 0, 3, (HOST, right.port))
+            join_rings(own, 0, 3, (HOST, right.port), CPU)
         assert caught.value.peer == 2
 
 
@@ -117,7 +118,7 @@ def test_the_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
     rule = r"^address must be the IPv4 address of an interface here \(.*lo 127\.0\.0\.1.*\), got 192\.0\.2\.1$"
     with pytest.raises(ValueError, match=rule):
-        join_nccl(HashStore(), 0, 2, 0.5, "192.0.2.1")
+        join_nccl(HashStore(), 0, 2, 0.5, "192.0.2.1", CPU)
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,22 @@ def test_the_problem_stays_of_use_to_others() -> None:
     assert torch.equal(own(of, 0, 0)[0], expected)
     assert not any(slot.owner.get_parameter(slot.name)._post_accumulate_grad_hooks for slot in of.parameters)
     compute.close()
+
+
+def test_on_a_gpu_what_is_read_ahead_in_the_warm_up_is_the_first_batch_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of, read = problem("mlp"), list[int]()
+    batch = of.data.batch
+
+    def noted(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        read.append(step)
+        return batch(rank, step)
+
+    monkeypatch.setattr(of.data, "batch", noted)
+    with computing(of) as compute:
+        monkeypatch.setattr(compute, "_prefetches", True)  # as on a GPU
+        compute.warm_up(of.start, of.start_buffers, 1, 5)
+        for step in (5, 6):
+            compute.gradient(of.start, of.start_buffers.clone(), 1, step).result()
+    assert read == [5, 5, 6, 7]
