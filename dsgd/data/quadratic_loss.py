@@ -55,7 +55,7 @@ class QuadraticData:
 
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         minimum, noise = targets.unbind(dim=-2)
-        curved = 0.5 * self._curvature * (outputs - minimum) ** 2
+        curved = 0.5 * self._curvature.to(outputs.device) * (outputs - minimum) ** 2
         return (curved + noise * outputs).sum(dim=-1)
 
 

@@ -14,7 +14,7 @@ from dsgd.gradients.stacked import StackedEvaluator, chosen_device
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.host.resources import keep_freed_memory
-from dsgd.problem.precision import compiling, prepare
+from dsgd.problem.precision import compiling, prepare, tolerate_missing
 from dsgd.problem.problem import Problem
 
 
@@ -36,6 +36,7 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
         return ChosenEvaluator(NullEvaluator(), name)
     device = chosen_device(experiment.device)
     prepare(experiment.precision, device)
+    tolerate_missing(device)
     keep_freed_memory()
     # a loss that is more than the cross entropy of outputs may have tensors of its own, and these are on the CPU
     loop_device = device if problem.data.classes is not None else torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from dsgd.experiment import Experiment
 from dsgd.gradients.stacked import chosen_device
 from dsgd.host.resources import keep_freed_memory
-from dsgd.problem.precision import compiling, compute_deterministically, prepare
+from dsgd.problem.precision import compiling, compute_deterministically, prepare, tolerate_missing
 from dsgd.problem.problem import Problem
 
 WARM_UP = 3  # gradients that do not count, fewer of a large model: memory is taken and kernels are chosen in them
@@ -31,6 +31,7 @@ def gradient_seconds(experiment: Experiment, problem: Problem, threads: int) -> 
     on_cpu = experiment.gradients == "vmap" or problem.data.classes is None
     device = torch.device("cpu") if on_cpu else chosen_device(experiment.device)
     prepare(experiment.precision, device)
+    tolerate_missing(device)
     problem.to(device)
     inputs, targets = (part.to(device) for part in problem.data.batch(0, 0))
     x, buffers = problem.start.to(device, copy=True), problem.start_buffers.to(device, copy=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -217,18 +217,20 @@ class Problem:
         self.bind(x.to(self.device), buffers.to(self.device))
         self.module.eval()
         classes = self.data.classes or 0
-        loss, correct, among_five, count = 0.0, 0, 0, 0
+        # read at the end: a GPU goes on to the next batch meanwhile
+        counts, losses, correct, among_five = list[int](), list[Tensor](), list[Tensor](), list[Tensor]()
         for batch, labels in evaluation_batches(self.data, test, limit, shard):
             batch, labels = batch.to(self.device), labels.to(self.device)
             outputs = self.module(batch)
-            loss += float(self.data.loss(outputs, labels)) * len(batch)
-            count += len(batch)
+            counts.append(len(batch))
+            losses.append(self.data.loss(outputs, labels))
             if classes:
-                correct += int((outputs.argmax(dim=1) == labels).sum())
+                correct.append((outputs.argmax(dim=1) == labels).sum())
             if classes > 5:
                 largest = outputs.argsort(dim=1, descending=True, stable=True)[:, :5]  # the first of equals, as argmax
-                among_five += int((largest == labels.unsqueeze(1)).sum())
-        return Sums(loss, correct, among_five, count)
+                among_five.append((largest == labels.unsqueeze(1)).sum())
+        loss = sum(mean * count for mean, count in zip(_numbers(losses), counts, strict=True))
+        return Sums(loss, sum(_numbers(correct)), sum(_numbers(among_five)), sum(counts))
 
     @torch.no_grad()
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:
@@ -245,6 +247,11 @@ class Problem:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         return buffers.to(x.device)
+
+
+def _numbers(scalars: Sequence[Tensor]) -> list[Any]:
+    """Return the values of scalars on one device."""
+    return torch.stack(list(scalars)).tolist() if scalars else []
 
 
 def build_problem(experiment: Experiment) -> Problem:

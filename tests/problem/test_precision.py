@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._inductor import config as inductor
 
 from dsgd.gradients.choice import choose_evaluator
-from dsgd.problem.precision import Unsuitable, prepare
+from dsgd.problem.precision import Unsuitable, prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.processes.worker.collectives import Groups
 from dsgd.processes.worker.compute import Compute
@@ -154,6 +154,32 @@ def test_what_a_device_cannot_do_is_one_line() -> None:
         prepare(precision, CPU)
     with pytest.raises(Unsuitable, match=r"^precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32"):
         prepare("tf32", CPU)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp64"])
+def test_the_settings_of_a_gpu_can_be_read_whoever_asks(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch has two sets of them and raises where they differ; the compiler asks for the older one."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    try:
+        prepare(precision, torch.device("cuda"))
+        has = precision == "tf32"
+        assert torch.backends.cuda.matmul.allow_tf32 == has
+        assert torch.backends.cudnn.allow_tf32 == has
+        assert (torch.backends.cudnn.conv.fp32_precision == "tf32") == has  # pyright: ignore[reportAttributeAccessIssue]
+        assert (torch.backends.cuda.matmul.fp32_precision == "tf32") == has
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True
+
+
+def test_an_operation_that_only_a_gpu_has_no_deterministic_form_of_is_a_warning_there() -> None:
+    try:
+        for device, mode in ((CPU, 2), (torch.device("cuda"), 1)):
+            torch.set_deterministic_debug_mode("error")
+            tolerate_missing(device)
+            assert torch.get_deterministic_debug_mode() == mode
+    finally:
+        torch.set_deterministic_debug_mode("default")
 
 
 def test_a_run_of_a_precision_that_the_device_cannot_do_ends_before_it_begins(
