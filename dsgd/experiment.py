@@ -107,9 +107,9 @@ class Experiment:
     budget: Budget
     eval: Evaluation
     target: Target
-    gradients: str = "loop"  # stacked | vmap | loop | none
+    gradients: str = "loop"  # auto | stacked | vmap | loop | graphs | none
     stack_size: int | None = None  # most models in one call of `stacked`; None: as many as the cache holds
-    device: str = "auto"  # of `stacked`: auto | cpu | cuda
+    device: str = "auto"  # of gradients: auto | cpu | cuda
     channels_last: bool = False  # images and kernels in memory
     compile: bool = False  # the model, by torch.compile
     trace: bool = False

@@ -41,6 +41,17 @@ class Classification:
         statistics = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(self.train[0]))
         self._mean, self._deviation = (of.view(-1, 1, 1) for of in statistics)
 
+    def move_to(self, device: torch.device) -> None:
+        """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
+        images = self._train_images, self._test_images
+        if device.type == "cuda" and 2 * sum(of.nbytes for of in images) > torch.cuda.mem_get_info(device)[0]:
+            return
+        self._train_images, self._test_images = (of.to(device) for of in images)
+        self._train_labels, self._test_labels = self._train_labels.to(device), self._test_labels.to(device)
+        self._mean, self._deviation = self._mean.to(device), self._deviation.to(device)
+        for made in ("_train_set", "_test_set"):
+            self.__dict__.pop(made, None)
+
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""
         indices = torch.from_numpy(self.partition.indices(rank, step))
@@ -120,4 +131,4 @@ def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor)
     padded = F.pad(images, (PAD, PAD, PAD, PAD))
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view
     moved = windows[torch.arange(len(images)), :, PAD - down, PAD - right]
-    return torch.where(mirror.view(-1, 1, 1, 1), moved.flip(-1), moved)
+    return torch.where(mirror.to(images.device).view(-1, 1, 1, 1), moved.flip(-1), moved)

@@ -15,6 +15,15 @@ EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activa
 
 
 @runtime_checkable
+class MovableData(Protocol):
+    """Data in memory that can be on the device that computes with them."""
+
+    def move_to(self, device: torch.device) -> None:
+        """Move the samples to a device, unless they would take more than half of its free memory."""
+        ...
+
+
+@runtime_checkable
 class StreamedEvaluation(Protocol):
     """Data that do not fit into memory: they stream evaluation batches, and have no `train_set` and `test_set`."""
 

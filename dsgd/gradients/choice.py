@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from dsgd.experiment import Experiment
+from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator
@@ -20,7 +21,7 @@ from dsgd.problem.problem import Problem
 
 @dataclass(frozen=True)
 class ChosenEvaluator:
-    """An evaluator and its name: stacked | vmap | loop | none.
+    """An evaluator and its name: stacked | vmap | loop | graphs | none.
 
     why: one line on the choice, None if it is the one asked for and has nothing to tell."""
 
@@ -30,7 +31,8 @@ class ChosenEvaluator:
 
 
 def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluator:
-    """Build the evaluator asked for, or the next of stacked, vmap, loop that can serve the module."""
+    """Build the evaluator asked for, or the next of graphs, loop or of stacked, vmap, loop that can serve the module.
+    auto: graphs on a GPU, otherwise stacked."""
     name = experiment.gradients
     if name == "none":
         return ChosenEvaluator(NullEvaluator(), name)
@@ -38,17 +40,26 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
     prepare(experiment.precision, device)
     tolerate_missing(device)
     keep_freed_memory()
-    # a loss that is more than the cross entropy of outputs may have tensors of its own, and these are on the CPU
+    # data without classes are quadratics, too small for a GPU
     loop_device = device if problem.data.classes is not None else torch.device("cpu")
-    option = _option_of_loop(experiment)
+    if name == "auto":
+        name = "graphs" if loop_device.type == "cuda" else "stacked"
+    option = _option_of_loop(experiment, name)
     if name == "loop" or option is not None:
         loop = LoopEvaluator(problem, loop_device)
         if experiment.compile:
             with compiling(type(problem.module).__name__):
                 problem.gradient(problem.start.to(loop_device), problem.start_buffers.to(loop_device, copy=True), 0, 0)
-        why = f"gradients: loop, because {option} is for one model at a time"
+        fixed = "is no CUDA graph" if name == "graphs" else "is for one model at a time"
+        why = f"gradients: loop, because {option} {fixed}"
         return ChosenEvaluator(loop, "loop", why if name != "loop" else None)
     why = None
+    if name == "graphs":
+        try:
+            return ChosenEvaluator(GraphEvaluator(problem, loop_device), name, f"gradients: graphs, on {loop_device}")
+        except Uncapturable as error:
+            why = f"gradients: loop, because a gradient is no CUDA graph: {error}"
+        return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why)
     if name == "stacked":
         try:
             stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
@@ -66,10 +77,11 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
     return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why)
 
 
-def _option_of_loop(experiment: Experiment) -> str | None:
-    """Return the option, if any, that only the module by itself supports."""
-    if experiment.precision in ("bf16", "fp16"):
+def _option_of_loop(experiment: Experiment, name: str) -> str | None:
+    """Return the option, if any, that only the module by itself supports. name: of the evaluator asked for."""
+    of_loop = ("fp16",) if name == "graphs" else ("bf16", "fp16")
+    if experiment.precision in of_loop:
         return f"precision={experiment.precision}"
-    if experiment.channels_last:
+    if experiment.channels_last and name != "graphs":
         return "channels_last=true"
     return "compile=true" if experiment.compile else None

@@ -16,7 +16,7 @@ class LoopEvaluator:
     def __init__(self, problem: Problem, device: torch.device | None = None) -> None:
         self.problem = problem
         self.device = device or torch.device("cpu")
-        problem.to(self.device)
+        problem.live_on(self.device)
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         for item in pending:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dsgd.data import Data
-from dsgd.data.protocols import evaluation_batches
+from dsgd.data.protocols import MovableData, evaluation_batches
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
 
@@ -198,6 +198,13 @@ class Problem:
         self.module.to(device)
         if self.decay_mask is not None:
             self.decay_mask = self.decay_mask.to(device)
+
+    def live_on(self, device: torch.device) -> None:
+        """Move everything to a device: the module, the initial vectors, and data that can be moved and fit there."""
+        self.to(device)
+        self.start, self.start_buffers = self.start.to(device), self.start_buffers.to(device)
+        if isinstance(self.data, MovableData):
+            self.data.move_to(device)
 
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> Measured:
         """Evaluate a model on the test or training set (its first `limit` samples)."""

@@ -34,7 +34,7 @@ def snapshot(simulation: Simulation) -> dict[str, Any]:
     return {
         "fingerprint": _fingerprint(simulation),
         "progress": asdict(simulation.progress),
-        "vectors": [vector.detach().clone() for vector in live_vectors(simulation)],
+        "vectors": [vector.detach().to("cpu", copy=True) for vector in live_vectors(simulation)],
     }
 
 

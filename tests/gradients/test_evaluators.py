@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from dsgd.gradients.graphs import GraphEvaluator
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
-from tests.support.simulate import experiment
+from tests.support.simulate import experiment, simulate
 
 EXACT = 1e-12  # of float64, relative to the largest entry
 RANKS = 3
@@ -27,7 +28,7 @@ MODELS = {
     "resnet8, batch norm": ["model=resnet8", "model.width=4"],
     "resnet8, group norm": ["model=resnet8", "model.width=4", "model.norm=group"],
 }
-EVALUATORS = ["loop", "vmap", "stacked"]
+EVALUATORS = ["loop", "vmap", "stacked", "graphs"]
 
 each_model = pytest.mark.parametrize("model", MODELS)
 each_evaluator = pytest.mark.parametrize("evaluator", EVALUATORS)
@@ -54,6 +55,8 @@ def evaluator_of(name: str, of: Problem) -> GradientEvaluator:
         return NullEvaluator()
     if name == "stacked":
         return StackedEvaluator(of, nodes=8)  # few are built sooner
+    if name == "graphs":
+        return GraphEvaluator(of, torch.device("cpu"))
     return {"loop": LoopEvaluator, "vmap": VmapEvaluator}[name](of)
 
 
@@ -276,3 +279,13 @@ def test_building_a_problem_leaves_the_global_random_stream_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first.start, second.start)
     assert not torch.equal(first.start, other.start)
+
+
+@pytest.mark.parametrize("algo", ["sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree"])
+def test_a_whole_run_by_graphs_has_the_bits_of_one_by_the_loop(algo: str) -> None:
+    """On a CPU, where the passes are the same; with momentum and batch norm."""
+    run = [*MODELS["resnet8, batch norm"], f"algo={algo}", "nodes=3", "batch_size=5", "budget.steps=4"]
+    run += ["eval.every_steps=2", "eval.workers=all", "optimizer.momentum=0.9"]
+    loop, graphs = (simulate(*run, f"engine.gradients={name}") for name in ("loop", "graphs"))
+    assert graphs.marks == loop.marks
+    assert torch.equal(graphs.x, loop.x)

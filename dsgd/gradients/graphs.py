@@ -1,0 +1,108 @@
+"""Evaluates gradients one after the other on a GPU, where launching their many small kernels would take most of the
+time: as replays of one CUDA graph, several at a time on streams of their own.
+
+All replays run the same kernels, so a gradient has the same bits whatever is computed beside it. Vectors, and data that
+fit, stay on the GPU, and the host reads nothing but the losses, once for all pending gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from dsgd.gradients.pending import PendingGradient
+from dsgd.problem.problem import Problem
+
+STREAMS = 8  # more than the kernels of a small network can fill
+WARM_UP = 3  # passes before the capture, in which libraries choose their kernels
+
+
+class Uncapturable(Exception):
+    """Raised for a module whose gradient is no CUDA graph; says why in one line."""
+
+
+class GraphEvaluator:
+    """Evaluate gradients as replays of a CUDA graph; on a CPU as the same passes without one.
+
+    Moves the problem, its vectors and its data to the device. Raises Uncapturable."""
+
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self.problem = problem
+        self.device = device
+        problem.live_on(device)
+        try:
+            self._lanes = [_Lane(problem) for _ in range(STREAMS if device.type == "cuda" else 1)]
+        except RuntimeError as error:  # of CUDA, which names the operation
+            raise Uncapturable(" ".join(str(error).split())) from error
+
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
+        points = [item.snapshot for item in pending if item.snapshot is not None]
+        values = [torch.empty_like(x) for x in points]
+        losses = torch.empty(len(pending), dtype=self.problem.dtype, device=self.device)
+        for lane in self._lanes:
+            lane.wait_for_caller()
+        for place, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
+            lane = self._lanes[place % len(self._lanes)]
+            with lane.queue():
+                batch = self.problem.data.batch(item.rank, item.step)
+                lane.gradient(x, item.buffers, batch, g, losses[place])
+        for lane in self._lanes:
+            lane.join_caller()
+        for item, g, loss in zip(pending, values, losses.cpu(), strict=True):
+            item.set(g, item.buffers, loss)
+
+
+class _Lane:
+    """One gradient at a time, at fixed places in memory: on a GPU a stream, and a graph of the pass."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._x, self._buffers = problem.start.clone(), problem.start_buffers.clone()
+        self._inputs, self._targets = (part.to(problem.device, copy=True) for part in problem.data.batch(0, 0))
+        self._stream: torch.cuda.Stream | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if problem.device.type == "cuda":
+            self._stream = torch.cuda.Stream(problem.device)
+            self.wait_for_caller()
+            with self.queue():
+                for _ in range(WARM_UP):
+                    self._pass()
+            self._stream.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                self._g, self._loss = self._pass()
+
+    def queue(self) -> AbstractContextManager[object]:
+        """Return a context in which work on the device is queued on this lane's stream."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def gradient(self, x: Tensor, buffers: Tensor, batch: tuple[Tensor, Tensor], g: Tensor, loss: Tensor) -> None:
+        """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar; change the buffers [nb]."""
+        inputs, targets = batch
+        self._x.copy_(x)
+        self._buffers.copy_(buffers)
+        self._inputs.copy_(inputs)
+        self._targets.copy_(targets)
+        if self._graph is None:
+            self._g, self._loss = self._pass()
+        else:
+            self._graph.replay()
+        g.copy_(self._g)
+        loss.copy_(self._loss)
+        buffers.copy_(self._buffers)
+
+    def wait_for_caller(self) -> None:
+        """Let later work of this lane begin after what the caller has queued so far."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._problem.device))
+
+    def join_caller(self) -> None:
+        """Let later work of the caller begin after what this lane has queued so far."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._problem.device).wait_stream(self._stream)
+
+    def _pass(self) -> tuple[Tensor, Tensor]:
+        return self._problem.gradient_of_batch(self._x, self._buffers, self._inputs, self._targets)
