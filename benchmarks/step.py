@@ -3,9 +3,10 @@
     python benchmarks/step.py [--batch 8] [--steps 1] [--repeats 7] [--threads 1] [--precision fp32] [--channels-last]
 
 Both compute the same: forward, backward, momentum 0.9, weight decay, on images that are in memory; on the GPU where
-there is one. The hand-written loop has torch's own optimiser, the worker a flat vector of parameters and its threads.
-They take turns; printed are medians per step, and the medians of the ratios of neighbours, by the clock and by the
-processor time of this process, which depends less on what else the machine does.
+there is one, and there the loop's images are on it from the start, while the worker's come from the host as 8-bit
+pixels. The hand-written loop has torch's own optimiser, the worker a flat vector of parameters and its threads. They
+take turns; printed are medians per step, and the medians of the ratios of neighbours, by the clock and by the processor
+time of this process, which depends less on what else the machine does.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dsgd.models.library import Torchvision
 from dsgd.optimizer import SGD
 from dsgd.problem.precision import AUTOCAST, prepare
 from dsgd.problem.problem import Problem
+from dsgd.processes.worker.batches import normalised
 from dsgd.processes.worker.collectives import Groups, finish
 from dsgd.processes.worker.compute import Compute
 
@@ -34,19 +36,24 @@ LR, MOMENTUM, CLASSES = 0.01, 0.9, 1000
 
 
 class Images:
-    """The same random batch at every step."""
+    """The same random batch at every step. Implements `Pixels`, for GPUs."""
 
     samples, classes, input_shape = 1 << 20, CLASSES, (3, 224, 224)
+    scale, shift = torch.full((3, 1, 1), 1 / 64), torch.full((3, 1, 1), -2.0)
 
     def __init__(self, batch_size: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.train_set = self.test_set = (
-            torch.randn(batch_size, *self.input_shape, generator=generator),
-            torch.randint(CLASSES, (batch_size,), generator=generator),
-        )
+        pixels = torch.randint(256, (batch_size, *self.input_shape), dtype=torch.uint8, generator=generator)
+        labels = torch.randint(CLASSES, (batch_size,), generator=generator)
+        on_gpu = torch.cuda.is_available()
+        self._pixels = (pixels.pin_memory(), labels.pin_memory()) if on_gpu else (pixels, labels)
+        self.train_set = self.test_set = normalised(pixels, self, torch.float32), labels
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         return self.train_set
+
+    def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
+        return self._pixels
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets)
@@ -73,9 +80,10 @@ def plain(problem: Problem, device: torch.device, channels_last: bool) -> Callab
     module = copy.deepcopy(problem.module).to(device=device, memory_format=memory_format).train()  # pyright: ignore
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     run = torch.compile(module) if problem.compiled else module
+    batch = [part.to(device) for part in problem.data.batch(0, 0)]
 
     def step() -> None:
-        inputs, targets = (part.to(device) for part in problem.data.batch(0, 0))
+        inputs, targets = batch
         if channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad()
@@ -134,7 +142,9 @@ def main() -> None:
     for turn in range(options.repeats):
         for which in (0, 1) if turn % 2 else (1, 0):
             found[which].append(timed(loops[which], options.steps, device))
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {options.threads} threads"
+    name = f"CPU, {options.threads} threads"
+    if device.type == "cuda":
+        name = f"{torch.cuda.get_device_name(device)}, peak {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB"
     print(f"{options.model}, 224 x 224, batch {options.batch}, {options.precision}, torch {torch.__version__}, {name}")
     for kind, place in (("by the clock", 0), ("processor time", 1)):
         by_plain, by_ours = ([round_[place] for round_ in of] for of in found)

@@ -29,12 +29,12 @@ class GraphEvaluator:
 
     Moves the problem, its vectors and its data to the device. Raises Uncapturable."""
 
-    def __init__(self, problem: Problem, device: torch.device) -> None:
+    def __init__(self, problem: Problem, device: torch.device, streams: int = STREAMS) -> None:
         self.problem = problem
         self.device = device
         problem.live_on(device)
         try:
-            self._lanes = [_Lane(problem) for _ in range(STREAMS if device.type == "cuda" else 1)]
+            self._lanes = [_Lane(problem) for _ in range(streams if device.type == "cuda" else 1)]
         except RuntimeError as error:  # of CUDA, which names the operation
             raise Uncapturable(" ".join(str(error).split())) from error
 

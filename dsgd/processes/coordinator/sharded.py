@@ -21,6 +21,7 @@ from dsgd.data.protocols import SharedDecoding
 from dsgd.experiment import Experiment
 from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import accuracy_fields, distinct, fields, output_model
+from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem, Sums, total
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.job import EXIT_FAILED, ProcessJob
@@ -229,8 +230,12 @@ def measure_workers_in_parts(
 
 
 def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
-    """Evaluate parts as they come, until the coordinator ends the process or an evaluation raises."""
+    """Evaluate parts as they come, on the first device of worker `rank`, until the coordinator ends the process or an
+    evaluation raises."""
     torch.set_num_threads(job.threads)
+    device = torch.device(job.devices[rank][0])
+    prepare(job.experiment.precision, device)
+    job.problem.to(device)
     parts: SimpleQueue[EvaluationPart] = SimpleQueue()
 
     def enqueue(message: Message, vectors: dict[str, Tensor]) -> None:
