@@ -5,6 +5,7 @@
 exchange: both send and both receive at once. pull: one way, asked for by the receiver. GB/s is of the payload in one
 direction, in medians over rounds that take the ways in turn; the ratio is to the plain sockets of the same run. The
 plain sockets receive into one buffer again and again; the others may not, since their receivers keep what they got.
+In place: large vectors are read in the memory of the other process (engine.transport=auto).
 crc32: what a checksum of the vectors would cost, of the one that is sent and of the one that comes.
 """
 
@@ -29,7 +30,8 @@ from torch import Tensor
 from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.pairwise.wire import as_bytes
 
-WIDTHS = (10, 14, 10, 8, 8)
+WIDTHS = (10, 16, 10, 8, 8)
+HOST, TOKEN = "127.0.0.1", b"a benchmark's key"
 PATIENCE_S = 60.0
 Ways = dict[tuple[str, str], Callable[[], None]]
 
@@ -86,11 +88,11 @@ def gloo_ways(rank: int, x: Tensor) -> Ways:
     return {("exchange", "gloo"): exchange, ("pull", "gloo"): pull}
 
 
-def plane_ways(rank: int, x: Tensor, plane: Plane, control: socket.socket) -> Ways:
+def plane_ways(rank: int, x: Tensor, plane: Plane, control: socket.socket, name: str) -> Ways:
     control.sendall(plane.port.to_bytes(2, "big"))
     port = int.from_bytes(control.recv(2, socket.MSG_WAITALL), "big")
     addresses: list[tuple[str, int] | None] = [None, None]
-    addresses[1 - rank] = ("127.0.0.1", port)
+    addresses[1 - rank] = (HOST, port)
     plane.publish(x, 0)
     plane.connect(addresses)
 
@@ -106,11 +108,8 @@ def plane_ways(rank: int, x: Tensor, plane: Plane, control: socket.socket) -> Wa
         if rank == 0:
             plane.pull(1).result(PATIENCE_S)
 
-    return {
-        ("exchange", "plane"): exchange,
-        ("exchange", "plane + crc32"): exchange_with_checksum,
-        ("pull", "plane"): pull,
-    }
+    checked: Ways = {} if "in place" in name else {("exchange", "plane + crc32"): exchange_with_checksum}
+    return {("exchange", name): exchange, ("pull", name): pull, **checked}
 
 
 @contextlib.contextmanager
@@ -119,9 +118,13 @@ def all_ways(rank: int, x: Tensor, control: socket.socket, store: str) -> Iterat
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=PATIENCE_S)
     )
-    with Plane(rank, 2, "127.0.0.1", b"a benchmark's key", len(x), x.dtype, PATIENCE_S, PATIENCE_S, print) as plane:
+    with (
+        Plane(rank, 2, HOST, TOKEN, len(x), x.dtype, PATIENCE_S, PATIENCE_S, print) as plane,
+        Plane(rank, 2, HOST, TOKEN, len(x), x.dtype, PATIENCE_S, PATIENCE_S, print, attach=True) as in_place,
+    ):
         ways = plain_socket_ways(rank, x, control) | gloo_ways(rank, x)
-        yield ways | plane_ways(rank, x, plane, control)
+        ways |= plane_ways(rank, x, plane, control, "plane") | plane_ways(rank, x, in_place, control, "plane, in place")
+        yield ways
     dist.destroy_process_group()
 
 

@@ -35,7 +35,8 @@ class ProcessJob:
     """The part of a run that every process of it is given when it is forked.
 
     coordinator: its address. devices: names by rank, of the workers of this machine. share_gpus: several workers may be
-    on one. state: contents of the checkpoint to resume from; None for a new run.
+    on one. attach: read large vectors of processes of this machine where they are. state: contents of the checkpoint to
+    resume from; None for a new run.
     """
 
     experiment: Experiment
@@ -46,6 +47,7 @@ class ProcessJob:
     threads: int
     devices: Mapping[int, Sequence[str]]
     share_gpus: bool = False
+    attach: bool = False
     state: Mapping[str, Any] | None = None
 
     def has_own_gpus(self, node: int) -> bool:

@@ -14,6 +14,7 @@ from dsgd.schedule import Schedule
 
 GRADIENTS = ("auto", "stacked", "vmap", "loop", "graphs", "none")
 DEVICES = ("auto", "cpu", "cuda")
+TRANSPORTS = ("auto", "tcp")
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
 MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
 MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
@@ -24,7 +25,7 @@ KEYS += ("budget", "eval", "target", "wandb")
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last five are for
+    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last six are for
     engine=dist."""
 
     name: str = "auto"  # auto | sim | dist
@@ -38,11 +39,13 @@ class EngineOptions:
     patience_s: float = 2.0
     gpus_per_node: int | None = None
     workers_per_gpu: int = 1
+    transport: str = "auto"  # auto | tcp
     restarts: int = 0
 
     def __post_init__(self) -> None:
         one_of(self.gradients, GRADIENTS, "gradients")
         one_of(self.device, DEVICES, "device")
+        one_of(self.transport, TRANSPORTS, "transport")
         for name in ("threads", "stack_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

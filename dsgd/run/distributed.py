@@ -126,6 +126,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         threads=options.threads or 1,
         devices=devices,
         share_gpus=options.workers_per_gpu > 1,
+        attach=options.transport == "auto",
         state=state,
     )
     return job, listener

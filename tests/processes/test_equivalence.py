@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dsgd.data import Quadratic
+from dsgd.processes.pairwise.wire import LEAST_BYTES
 from dsgd.sim.simulation import Simulation
 from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork, Run
@@ -112,6 +113,17 @@ def test_lock_step_ends_with_the_same_parameters_on_quadratics(prefork: Prefork,
     options = ("nodes=3", "budget.steps=21", "optimizer.momentum=0.8", "optimizer.weight_decay=0.03")
     simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options)
     assert len({mark["samples"] for mark in simulated.marks}) == 22
+
+
+@pytest.mark.parametrize("algo", ["dpsgd", "easgd"])
+def test_vectors_that_are_read_in_place_end_with_the_same_parameters(
+    prefork: Prefork, tmp_path: Path, algo: str
+) -> None:
+    """Large ones, of which two processes of one machine read each other's; `easgd` calls its server."""
+    large = ("data.dim=150000", "nodes=2", "budget.steps=5", "eval.every_steps=null")
+    variant = ("algo.variant=sync", "algo.tau=2") if algo == "easgd" else ()
+    assert LEAST_BYTES < 8 * 150000
+    assert_same(prefork, tmp_path, algo, *QUADRATIC, *large, *variant)
 
 
 @pytest.mark.parametrize("options", long_but(["algo.average=true"], ["algo.average=true", "algo.momentum=0.7"]))

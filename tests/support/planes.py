@@ -34,8 +34,9 @@ class Log:
 
 
 def plane(rank: int, nodes: int, dimension: int = 8, timeout_s: float = LIMIT_S, patience_s: float = LIMIT_S,
-          log: Callable[[str], None] | None = None, dtype: torch.dtype = torch.float64) -> Plane:  # fmt: skip
-    return Plane(rank, nodes, HOST, TOKEN, dimension, dtype, timeout_s, patience_s, log or Log())
+          log: Callable[[str], None] | None = None, dtype: torch.dtype = torch.float64,
+          attach: bool = False) -> Plane:  # fmt: skip
+    return Plane(rank, nodes, HOST, TOKEN, dimension, dtype, timeout_s, patience_s, log or Log(), attach=attach)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dsgd.processes.pairwise.attach import attach
 from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, connect, handshake
 from dsgd.processes.pairwise.wire import Frame, Kind, ProtocolViolation, Status
 
@@ -176,6 +177,8 @@ class Channel:
             if moves != self._moves or self._cancelled():
                 link.shutdown()
         handshake(link, self._node.settings.encode_hello(self._node.rank, self._rank), patience_s)
+        if self._node.attaches and link.is_within_host:
+            attach(link, self._node.settings, patience_s)
         return link
 
     def _cancelled(self) -> bool:

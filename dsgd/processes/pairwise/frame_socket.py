@@ -19,12 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dsgd.processes.pairwise.process_memory import ProcessMemory
 from dsgd.processes.pairwise.wire import (
+    ADDRESS,
     HEADER,
+    LEAST_BYTES,
     MAX_NAME_BYTES,
     MAX_SCALARS,
     MAX_TEXT_BYTES,
+    PIECE_BYTES,
+    READ,
     REFUSALS,
+    RELEASED,
     Frame,
     HelloReply,
     Kind,
@@ -95,6 +101,7 @@ class LocalNode:
     sent: Callable[[int], None]
     received: Callable[[int], None]
     log: Callable[[str], None]
+    attaches: bool  # to processes of its host, to read their vectors in place
 
     @property
     def slice_s(self) -> float:
@@ -149,6 +156,12 @@ class FrameSocket:
         self._closing = threading.Lock()  # a closed socket's number may belong to another file by the next shutdown
         self._queued = 0  # bytes that the kernel still had to send or have acknowledged, at the last look
         self.received = 0
+        self.memory: ProcessMemory | None = None  # of the peer, where both sides read large vectors in place
+
+    @property
+    def is_within_host(self) -> bool:
+        """Return whether both ends have one address."""
+        return self._socket.getsockname()[0] == self._socket.getpeername()[0]
 
     def send(self, frame: Frame, vector: Tensor | bytes | None, patience_s: float) -> int:
         """Send a frame and its vector, or the text of an error. Returns the bytes of the vector."""
@@ -158,8 +171,17 @@ class FrameSocket:
         head = HEADER.pack(
             frame.kind, frame.status, len(frame.scalars), len(name), frame.steps, frame.sequence, length
         ) + struct.pack(f"<{len(name)}s{len(frame.scalars)}d", name, *frame.scalars)
-        self.write(head, memoryview(payload or b""), patience_s)
-        return length if isinstance(vector, Tensor) else 0
+        if not isinstance(vector, Tensor):
+            self.write(head, memoryview(payload or b""), patience_s)
+            return 0
+        if self._in_place(length):
+            self.write(head, memoryview(ADDRESS.pack(vector.data_ptr())), patience_s)
+            for _ in range(0, length, PIECE_BYTES):
+                self._expect(READ, patience_s)
+            self.write(RELEASED, memoryview(b""), patience_s)
+        else:
+            self.write(head, memoryview(payload or b""), patience_s)
+        return length
 
     def receive(self, settings: PlaneSettings, patience_s: float) -> Frame:
         """Receive the next frame, up to its payload. Raises ProtocolViolation."""
@@ -184,9 +206,30 @@ class FrameSocket:
     def receive_vector(self, frame: Frame, node: LocalNode, patience_s: float) -> Tensor:
         """Receive the vector behind a frame, into memory of the node's pool."""
         vector = node.pool.take(frame.payload // node.pool.dtype.itemsize)
-        self.read_into(as_bytes(vector), patience_s)
+        if self._in_place(frame.payload):
+            self._read_in_place(as_bytes(vector), patience_s)
+        else:
+            self.read_into(as_bytes(vector), patience_s)
         node.received(frame.payload)
         return vector
+
+    def _in_place(self, count: int) -> bool:
+        return self.memory is not None and count >= LEAST_BYTES
+
+    def _read_in_place(self, view: memoryview, patience_s: float) -> None:
+        """Read a vector from the peer's memory; it is whole if this returns."""
+        assert self.memory is not None
+        (address,) = ADDRESS.unpack(self.read(ADDRESS.size, patience_s))
+        for begin in range(0, len(view), PIECE_BYTES):
+            piece = view[begin : begin + PIECE_BYTES]
+            self.memory.read_into(piece, address + begin)
+            self.received += len(piece)
+            self.write(READ, memoryview(b""), patience_s)
+        self._expect(RELEASED, patience_s)
+
+    def _expect(self, sign: bytes, patience_s: float) -> None:
+        if (found := self.read(1, patience_s)) != sign:
+            raise ProtocolViolation(f"{found!r} where a vector is read in place, not {sign!r}")
 
     def read(self, count: int, patience_s: float) -> bytes:
         data = bytearray(count)
@@ -207,7 +250,11 @@ class FrameSocket:
             view, waited_s = view[count:], 0.0
 
     def skip(self, count: int, patience_s: float) -> None:
-        """Read so many bytes and drop them."""
+        """Read a vector of so many bytes and drop it."""
+        if self._in_place(count):
+            self.read(ADDRESS.size, patience_s)
+            self.write(READ * -(-count // PIECE_BYTES), memoryview(b""), patience_s)
+            return self._expect(RELEASED, patience_s)
         scratch = memoryview(bytearray(min(count, 1 << 16)))
         while count:
             piece = scratch[:count]

@@ -25,6 +25,7 @@ from torch import Tensor
 from dsgd.processes.pairwise.channel import Channel, PeerRequest, Unreachable
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import LocalNode, VectorPool
+from dsgd.processes.pairwise.process_memory import permit_reading
 from dsgd.processes.pairwise.ring import RingEntrance, SumRing, join_ring
 from dsgd.processes.pairwise.server import Operation, PeerListener, Responder
 from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
@@ -46,12 +47,14 @@ class Plane:
     """Exchange vectors with the other nodes of a run. `with` closes it."""
 
     def __init__(self, rank: int, nodes: int, address: str, token: bytes, dimension: int, dtype: torch.dtype,
-                 timeout_s: float, patience_s: float, log: Callable[[str], None]) -> None:  # fmt: skip
+                 timeout_s: float, patience_s: float, log: Callable[[str], None],
+                 attach: bool = False) -> None:  # fmt: skip
         """Listen on a free port of `address`, on no other address, for the other nodes of this run.
 
         nodes: workers and servers together. token: 16 to 32 bytes that only the nodes of this run know. dimension: d,
         the limit on a vector's length. timeout_s: how long no byte may move in an exchange or a call. patience_s: the
-        same for pull and push, and the interval at which a node that did not answer is tried again.
+        same for pull and push, and the interval at which a node that did not answer is tried again. attach: read large
+        vectors of nodes of this host where they are, if the system lets both do so (attach.py).
         """
         settings = PlaneSettings(token, nodes, dimension, dtype)
         if not 0 <= rank < nodes:
@@ -65,7 +68,10 @@ class Plane:
         self._closing = threading.Lock()
         self._closed = False
         pool = VectorPool(dtype, POOL_SIZE)
-        self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, self._sent, self._received, log)
+        counted = self._sent, self._received
+        self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, *counted, log, attach)
+        if attach:
+            permit_reading()
         self._exchanges = Exchanges(timeout_s, lambda source: self._listener.received(source), self._ping, log)
         self._responder = Responder(node, self._exchanges)
         self._entrance = RingEntrance()

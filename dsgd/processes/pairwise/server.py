@@ -16,6 +16,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dsgd.processes.admission import Admission, OffenceLog
+from dsgd.processes.pairwise.attach import answer_attach
 from dsgd.processes.pairwise.channel import join_thread
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, VectorPool
@@ -92,6 +93,8 @@ class Responder:
                     self._exchanges.arrived(rank, frame.sequence, self._vector(link, frame))
                 case Kind.CALL:
                     self._call(rank, link, frame)
+                case Kind.ATTACH:
+                    answer_attach(link, frame, self._node)
 
     def _vector(self, link: FrameSocket, frame: Frame) -> Tensor:
         return link.receive_vector(frame, self._node, self._node.timeout_s)

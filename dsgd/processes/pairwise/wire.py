@@ -5,6 +5,10 @@ sides send frames: a header of HEADER.size bytes, the operation's name, the scal
 most one vector as they lie in memory. Everything is little endian, so such a host is required. A client asks and the
 server answers with a frame of the same kind; an EXCHANGE alone has no answer.
 
+A client whose first frame is ATTACH asks whether both sides can read the other's memory (attach.py), and says in a last
+ATTACH whether it can. If so, a vector of LEAST_BYTES or more is not sent: its address follows the frame. The reader
+answers a byte READ for each PIECE_BYTES of it that it has read, and the owner of the vector RELEASED at the end.
+
 A hello with another purpose than REQUESTS opens a place in a ring instead (ring.py): no frames follow, but for every
 all-reduce RING_HEADER and the numbers.
 """
@@ -20,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PLANE_MAGIC, VERSION = b"dsgd", 2
+PLANE_MAGIC, VERSION = b"dsgd", 3
 # magic, version, dtype, token bytes, token, rank, the rank asked, nodes, d, purpose
 HELLO = struct.Struct("<4sHBB32sIIIQI")
 REQUESTS, RINGS = 0, (1, 2)  # purposes of a connection: requests, or a ring with this number
@@ -28,6 +32,10 @@ RING_MAGIC = b"ring"
 RING_HEADER = struct.Struct("<4sB3xQQ")  # magic, dtype, how many all-reduces were before, numbers
 HEADER = struct.Struct("<BBBB4xqqq")  # kind, status, scalars, name bytes, steps, sequence, payload bytes (-1: none)
 DTYPE_CODES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
+LEAST_BYTES = 1 << 20  # of a vector that is read in place: a smaller one fits into a socket's buffers, and nobody waits
+PIECE_BYTES = 1 << 26  # after which its reader says that it goes on
+ADDRESS = struct.Struct("<Q")
+READ, RELEASED = b"\x06", b"\x07"
 MAX_SCALARS, MAX_NAME_BYTES, MAX_TEXT_BYTES = 16, 32, 1000
 
 
@@ -37,6 +45,7 @@ class Kind(enum.IntEnum):
     PUSH = 3  # steps of the sender; answer OK or BUSY
     EXCHANGE = 4  # steps of the sender; sequence number of the exchange, counted per pair
     CALL = 5  # name and scalars; answer: steps: the staleness
+    ATTACH = 6  # steps: the number of the sender's process; name: its secret; sequence: where that is; NOTHING: cannot
 
 
 class Status(enum.IntEnum):

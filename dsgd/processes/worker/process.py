@@ -199,7 +199,8 @@ def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
     nodes = job.experiment.nodes + job.experiment.algo.servers
     problem, limits, log = job.problem, job.limits, partial(print, flush=True)
     address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
-    plane = Plane(node, nodes, address, job.token, problem.dimension, problem.dtype, timeout_s, patience_s, log)
+    vectors = problem.dimension, problem.dtype
+    plane = Plane(node, nodes, address, job.token, *vectors, timeout_s, patience_s, log, attach=job.attach)
     client.send("hello", role="node", node=node, host=address, port=plane.port, gpus=job.has_own_gpus(node))
     client.start_reports(max(REPORT_S, nodes / REPORTS_PER_S))
     return plane
