@@ -54,7 +54,7 @@ class Classification:
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""
-        indices = torch.from_numpy(self.partition.indices(rank, step))
+        indices = self._beside_images(self.partition.indices(rank, step))
         images = self._train_images[indices]
         if self.augment:
             images = move_and_mirror(images, *self._movements(rank, step))
@@ -62,7 +62,7 @@ class Classification:
 
     def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return inputs [n, b, channels, height, width] and labels [n, b]; row i is `batch(ranks[i], steps[i])`."""
-        indices = torch.from_numpy(self.partition.several(ranks, steps))
+        indices = self._beside_images(self.partition.several(ranks, steps))
         shape, indices = indices.shape, indices.flatten()
         labels = self._train_labels.index_select(0, indices).view(shape)
         if not self.augment:  # evaluation keeps the normalised images anyway
@@ -103,8 +103,13 @@ class Classification:
         """Draw the augmentation of a batch: pixels down, pixels to the right, whether to mirror, each [b]."""
         rng = stream("augmentation", self.partition.seed, rank, step)
         b = self.partition.batch_size
-        down, right = torch.from_numpy(rng.integers(-PAD, PAD + 1, (2, b)))
-        return down, right, torch.from_numpy(rng.integers(0, 2, b) == 1)
+        down, right = self._beside_images(rng.integers(-PAD, PAD + 1, (2, b)))
+        return down, right, self._beside_images(rng.integers(0, 2, b) == 1)
+
+    def _beside_images(self, numbers: np.ndarray) -> Tensor:
+        """Return numbers on the device of the images, which a GPU fetches in its turn: nobody waits for it."""
+        found, device = torch.from_numpy(numbers), self._train_images.device
+        return found if device.type == "cpu" else found.pin_memory().to(device, non_blocking=True)
 
     def _normalised(self, images: Tensor) -> Tensor:
         return images.to(self.dtype).sub_(self._mean).div_(self._deviation)
@@ -130,5 +135,5 @@ def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor)
     height, width = images.shape[2:]
     padded = F.pad(images, (PAD, PAD, PAD, PAD))
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view
-    moved = windows[torch.arange(len(images)), :, PAD - down, PAD - right]
-    return torch.where(mirror.to(images.device).view(-1, 1, 1, 1), moved.flip(-1), moved)
+    moved = windows[torch.arange(len(images), device=images.device), :, PAD - down, PAD - right]
+    return torch.where(mirror.view(-1, 1, 1, 1), moved.flip(-1), moved)
