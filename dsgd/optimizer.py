@@ -21,6 +21,11 @@ class State:
     steps: int = 0
 
 
+def remembered(state: State | None) -> list[Tensor]:
+    """Return the vectors of a state, in the same order in every worker; none before the first step."""
+    return [] if state is None else [state.vectors[name] for name in sorted(state.vectors)]
+
+
 class Optimizer(Protocol):
     """`optimizer.*`, and the update that it describes."""
 

@@ -107,6 +107,8 @@ class Engine(Protocol):
     def done(self, worker: Worker) -> bool: ...
     def learning_rate(self, worker: Worker) -> float: ...
     def step(self, worker: Worker, g: Tensor) -> None: ...
+    def remembered(self, worker: Worker) -> Sequence[Tensor]: ...
+    def forget(self, worker: Worker) -> None: ...
 
 
 class Worker:
@@ -167,6 +169,16 @@ class Worker:
         """One local optimiser step on x with the gradient g [d]: SGD or AdamW, at the schedule's rate. From now on
         the samples behind g count."""
         self._engine.step(self, g)
+
+    @property
+    def remembered(self) -> Sequence[Tensor]:
+        """The vectors [d] that the local optimiser remembers, momentum or moments, to be changed in place; before the
+        first step, and where it remembers nothing, there are none."""
+        return self._engine.remembered(self)
+
+    def forget(self) -> None:
+        """Let the local optimiser begin anew, as before the first step."""
+        self._engine.forget(self)
 
     async def all_reduce_mean(self, v: Tensor) -> Tensor:
         """The mean [d] of v over all workers, which must all take part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.rows import repeat_as_rows
+from dsgd.optimizer import remembered
 from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem
 from dsgd.sim.all_reduce import AllReduces
@@ -140,6 +141,12 @@ class Machine:
         node.optimizer_state = self.rules.step(worker, g, node.optimizer_state, self.samples)
         self.steps += 1
         self.samples = self.experiment.samples_of(self.steps)
+
+    def remembered(self, worker: Worker) -> Sequence[Tensor]:
+        return remembered(self.nodes[worker.rank].optimizer_state)
+
+    def forget(self, worker: Worker) -> None:
+        self.nodes[worker.rank].optimizer_state = None
 
     # Gradients
 

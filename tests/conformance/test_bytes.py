@@ -47,6 +47,7 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     "sync": lambda algo, k: (k * 2 * (P - 1) / P, 0),
     "dpsgd": lambda algo, k: (k * len(algo.topology.targets(0)), 0),
     "delayfree": lambda algo, k: (ceil(k / (algo.tau // 2)) * 2 * (P - 1) / P, 0),
+    "localsgd": lambda algo, k: ((algo.switch + (k - 1 - algo.switch) // algo.tau) * 2 * (P - 1) / P, 0),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
     "easgd": lambda algo, k: (
         ceil(k / algo.tau) * (2 * (P - 1) / P if algo.variant == "sync" else 1),
@@ -64,6 +65,8 @@ OPTIONS = [
     ("dpsgd", "topology=one_peer_exponential", "algo.gradient=after"),
     ("delayfree",),
     ("delayfree", "algo.tau=6"),
+    ("localsgd",),
+    ("localsgd", "algo.tau=3", "algo.switch=5"),
     ("gossip", "algo.tau=3", "algo.mode=push"),
     ("gossip", "algo.tau=10", "algo.mode=pull"),
     ("easgd",),

@@ -51,9 +51,17 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "delayfree, tau 2": ("delayfree", "algo.tau=2"),
     "delayfree, tau 4": ("delayfree", "algo.tau=4"),
     "delayfree, tau 16": ("delayfree", "algo.tau=16"),
+    "localsgd": ("localsgd", "algo.tau=3"),
+    "localsgd, post-local": ("localsgd", "algo.tau=4", "algo.switch=6", "algo.momentum=average"),
+    "localsgd, forgetful": ("localsgd", "algo.tau=2", "algo.momentum=zero"),
     "easgd, all at once": ("easgd", "algo.variant=sync", "algo.tau=2"),
 }
-IN_A_NETWORK = {"sync, overlapping", "dpsgd, after", "delayfree, tau 4"}  # by `make test`; the others on quadratics
+IN_A_NETWORK = {
+    "sync, overlapping",
+    "dpsgd, after",
+    "delayfree, tau 4",
+    "localsgd",
+}  # by `make test`; the others on quadratics
 GRAPHS = (
     ("complete", 3),
     ("exponential", 4),

@@ -33,6 +33,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
     ("dpsgd", "algo.gradient=first", "topology=ring"),
     ("delayfree", "algo.tau=4"),
+    ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
 ]
 
 CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [

@@ -1,4 +1,4 @@
-"""The six algorithms once more, as plain NumPy loops on the quadratic: nothing in common with the package but the data.
+"""The algorithms once more, as plain NumPy loops on the quadratic: nothing in common with the package but the data.
 
 Lock-step algorithms are matrices X [nodes, dim] and return their path [steps + 1, nodes, dim]. In the others a worker
 is a generator that yields the seconds it waits; they return what workers and centre hold at the end of the budget.
@@ -161,6 +161,23 @@ def delayfree(s: Setting, tau: int) -> Array:
         if (k + 1) % (tau // 2) == 0 or k + 1 == s.steps:
             X = start.mean(axis=0) + (X - start)
             start = X
+        path.append(X)
+    return np.array(path)
+
+
+def localsgd(s: Setting, tau: int, switch: int = 0, momentum: str = "keep") -> Array:
+    X, V = s.xs(), np.zeros((s.nodes, s.data.dim))
+    path = [X]
+    for k in range(s.steps):
+        G = s.gradients(k, X)
+        if k < switch:
+            G = np.tile(G.mean(axis=0), (s.nodes, 1))
+        V = s.momentum * V + G
+        X = X - s.rate(k * s.nodes) * (G + s.momentum * V if s.nesterov else V)
+        if k >= switch and (k + 1 - switch) % tau == 0 and k + 1 < s.steps:
+            X = np.tile(X.mean(axis=0), (s.nodes, 1))
+            if momentum != "keep":
+                V = np.zeros_like(V) if momentum == "zero" else np.tile(V.mean(axis=0), (s.nodes, 1))
         path.append(X)
     return np.array(path)
 

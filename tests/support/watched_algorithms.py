@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import delayfree, downpour, dpsgd, easgd, gossip, sync
+from dsgd.algorithms import delayfree, downpour, dpsgd, easgd, gossip, localsgd, sync
 from dsgd.engine.task import Join
 from dsgd.worker import Worker
 
@@ -214,6 +214,11 @@ class DelayFree(Observed, delayfree.DelayFree):
 
 
 @dataclass(frozen=True)
+class LocalSGD(Observed, localsgd.LocalSGD):
+    pass
+
+
+@dataclass(frozen=True)
 class Gossip(Observed, gossip.Gossip):
     pass
 
@@ -228,7 +233,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-CLASSES = {cls.__name__.lower(): cls for cls in (Sync, DPSGD, DelayFree, Gossip, EASGD, Downpour)}
+CLASSES = {cls.__name__.lower(): cls for cls in (Sync, DPSGD, DelayFree, LocalSGD, Gossip, EASGD, Downpour)}
 
 
 def observed(algo: str, folder: Path) -> tuple[str, ...]:

@@ -36,9 +36,16 @@ LOCKSTEP = {
     "sync": ("algo=sync",),
     "dpsgd": ("algo=dpsgd",),
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
+    "localsgd": ("algo=localsgd", "algo.tau=3"),
     "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
-CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 6, "easgd in turn": 1}  # samples of three workers, for `results`
+CYCLE = {
+    "sync": 1,
+    "dpsgd": 1,
+    "delayfree": 6,
+    "localsgd": 1,
+    "easgd in turn": 1,
+}  # samples of three workers, for `results`
 ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}
 
 

@@ -7,7 +7,7 @@ other threads and return as events.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
@@ -20,7 +20,7 @@ from dsgd.engine.divergence import Diverged
 from dsgd.engine.rules import StepRules
 from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
-from dsgd.optimizer import State
+from dsgd.optimizer import State, remembered
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
@@ -156,6 +156,12 @@ class WorkerEngine:
         if experiment.algo.lockstep:
             before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
             self._mark_due = now // experiment.mark_samples > before // experiment.mark_samples
+
+    def remembered(self, worker: Worker) -> Sequence[Tensor]:
+        return remembered(self.optimizer_state)
+
+    def forget(self, worker: Worker) -> None:
+        self.optimizer_state = None
 
     # Snapshots
 

@@ -1,0 +1,95 @@
+"""Local SGD: all-reduce at tau = 1, and between averages as far apart as independent walks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.localsgd import MOMENTUM, LocalSGD
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from tests.support import reference
+from tests.support.reference import Setting
+from tests.support.simulated import assert_close, run
+
+SPREAD = np.random.default_rng(8).standard_normal((4, 5))
+
+
+@pytest.mark.parametrize("momentum", MOMENTUM)
+@pytest.mark.parametrize(("tau", "switch"), [(1, 0), (3, 0), (4, 5), (50, 0), (2, 50)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(steps=13),
+        Setting(steps=13, nodes=1, momentum=0.8),
+        Setting(steps=13, momentum=0.8, weight_decay=0.05, start=SPREAD),
+        Setting(steps=13, momentum=0.8, nesterov=True, halve_at=6),
+    ],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, switch: int, momentum: str) -> None:
+    found = run(setting, LocalSGD(tau, switch, momentum)).xs
+    assert_close(found, reference.localsgd(setting, tau, switch, momentum))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", ["keep", "average"])
+def test_with_an_average_after_every_step_it_is_synchronous_sgd(momentum: str, nesterov: bool) -> None:
+    """Momentum is linear: the mean of the steps is the step of the mean. The last step is not averaged."""
+    s = Setting(steps=30, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
+    for switch in (0, 7):
+        path = run(s, LocalSGD(1, switch, momentum))
+        assert_close(path.xs[:-1], run(s, Sync()).xs[:-1], 1e-10)
+        assert_close(path.mean[-1], run(s, Sync()).mean[-1], 1e-10)
+
+
+@pytest.mark.parametrize("tau", [3, 7])
+def test_with_equal_curvature_the_mean_goes_the_way_of_synchronous_sgd(tau: int) -> None:
+    s = Setting(steps=21, momentum=0.5)
+    assert_close(run(s, LocalSGD(tau)).mean, run(s, Sync()).xs[:, 0], 1e-10)
+
+
+@pytest.mark.parametrize("tau", [1, 5])
+@pytest.mark.parametrize("switch", [0, 20])
+def test_one_worker_is_sgd_bit_for_bit(tau: int, switch: int) -> None:
+    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
+    assert (run(s, LocalSGD(tau, switch)).xs == run(s, Sync()).xs).all()
+
+
+def test_slow_network_and_stragglers_change_no_value() -> None:
+    s = Setting(steps=13, momentum=0.5)
+    path = run(s, LocalSGD(4), Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
+    assert path.marks[-1]["idle_fraction_max"] > 0.3
+    assert_close(path.xs[-1], reference.localsgd(s, 4)[-1])
+
+
+def test_the_variance_of_the_mean_after_an_average_does_not_depend_on_tau() -> None:
+    """lr sigma^2 / (p h (2 - lr h)) in every coordinate."""
+    s = Setting(nodes=4, lr=0.2, steps=400, data=Quadratic(dim=1000, condition=2, spread=0, noise=0.7), seed=0)
+    s = replace(s, start=np.tile(s.target, (s.nodes, 1)))
+    expected = s.lr * s.data.noise**2 / (s.nodes * s.h * (2 - s.lr * s.h))
+    for tau in (1, 8):
+        errors = run(s, LocalSGD(tau)).mean[104::8] - s.target
+        assert np.mean(errors**2 / expected) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("nodes", [2, 8])
+def test_within_a_round_workers_drift_apart_as_their_noise(nodes: int) -> None:
+    """k steps after an average the mean square of x_i - mean is lr^2 sigma^2 (1 - 1/p) (1 - r^2k) / (1 - r^2)."""
+    tau, data = 6, Quadratic(dim=2000, condition=2, spread=0, noise=0.7)
+    s = Setting(nodes, 5 * tau, lr=0.3, data=data, seed=0)
+    path, r = run(s, LocalSGD(tau)), 1 - s.lr * s.h
+    for k in range(tau):
+        found = np.mean([(path.xs[tau * n + k] - path.mean[tau * n + k]) ** 2 for n in range(5)], axis=(0, 1))
+        expected = (s.lr * data.noise) ** 2 * (1 - 1 / nodes) * (1 - r ** (2 * k)) / (1 - r**2)
+        assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.05, abs=1e-20)
+
+
+def test_a_round_waits_for_the_slowest_sum_of_its_gradients_and_sends_one_vector() -> None:
+    """9 steps of 1 s and two all-reduces among two workers, of two messages of half a vector each: 2 (a + N / 2B)."""
+    s = Setting(nodes=2, steps=9)
+    path = run(s, LocalSGD(4), Cluster(1.0, 800.0, 0.25, message_bytes=50.0))
+    assert path.marks[-1]["time_s"] == pytest.approx(9 + 2 * 2 * (0.25 + 25 / 100), rel=1e-12)
+    assert path.marks[-1]["bytes_sent"] == pytest.approx(2 * 2 * 50.0)
