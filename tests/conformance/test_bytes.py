@@ -48,6 +48,7 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     "dpsgd": lambda algo, k: (k * len(algo.topology.targets(0)), 0),
     "delayfree": lambda algo, k: (ceil(k / (algo.tau // 2)) * 2 * (P - 1) / P, 0),
     "localsgd": lambda algo, k: ((algo.switch + (k - 1 - algo.switch) // algo.tau) * 2 * (P - 1) / P, 0),
+    "diloco": lambda algo, k: (ceil(k / algo.tau) * 2 * (P - 1) / P, 0),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
     "easgd": lambda algo, k: (
         ceil(k / algo.tau) * (2 * (P - 1) / P if algo.variant == "sync" else 1),
@@ -67,6 +68,7 @@ OPTIONS = [
     ("delayfree", "algo.tau=6"),
     ("localsgd",),
     ("localsgd", "algo.tau=3", "algo.switch=5"),
+    ("diloco", "algo.tau=4"),
     ("gossip", "algo.tau=3", "algo.mode=push"),
     ("gossip", "algo.tau=10", "algo.mode=pull"),
     ("easgd",),

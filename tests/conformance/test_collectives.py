@@ -12,7 +12,7 @@ from tests.conformance.test_resume import QUADRATIC, assert_same, in_memory, in_
 from tests.support.cases import ALGORITHMS, prepared
 
 WAYS = [(name, messages) for name in COLLECTIVES for messages in (False, True) if not (name == "best" and messages)]
-CASES = [("sync",), ("sync", "algo.overlap=false"), ("delayfree", "algo.tau=4"), ("localsgd", "algo.tau=3")]
+CASES = [("sync",), ("sync", "algo.overlap=false"), ("delayfree", "algo.tau=4"), ("diloco", "algo.tau=3")]
 
 each_case = pytest.mark.parametrize("case", CASES, ids=" ".join)
 each_way = pytest.mark.parametrize(("collective", "messages"), WAYS)

@@ -80,7 +80,7 @@ def test_two_processes_write_the_same_bytes_apart_from_host_time(sweeps: tuple[S
     metrics = without_host_time(one / "metrics.jsonl")
     assert metrics == without_host_time(other / "metrics.jsonl")
     assert b"wall_s" not in metrics
-    assert metrics.count(b"\n") == 13
+    assert metrics.count(b"\n") in (13, 14)  # one more where the workers average after their last step
     summaries = [strict((folder / "summary.json").read_text()) for folder in (one, other)]
     assert all(summary.pop("wall_s") >= 0 for summary in summaries)
     assert summaries[0] == summaries[1]

@@ -54,6 +54,8 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "localsgd": ("localsgd", "algo.tau=3"),
     "localsgd, post-local": ("localsgd", "algo.tau=4", "algo.switch=6", "algo.momentum=average"),
     "localsgd, forgetful": ("localsgd", "algo.tau=2", "algo.momentum=zero"),
+    "diloco": ("diloco", "algo.tau=3"),
+    "diloco, slowmo": ("diloco", "algo.tau=2", "algo.outer=slowmo", "algo.olr=1", "algo.beta=0.5"),
     "easgd, all at once": ("easgd", "algo.variant=sync", "algo.tau=2"),
 }
 IN_A_NETWORK = {

@@ -95,6 +95,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "dpsgd, after": ("dpsgd", "algo.gradient=after"),
     "delayfree": ("delayfree", "algo.tau=4"),
     "localsgd": ("localsgd", "algo.tau=4"),
+    "diloco without its outer optimiser": ("diloco", "algo.tau=4", "algo.olr=1", "algo.beta=0"),
     "gossip, pull": ("gossip", "+algo.own=15"),
     "gossip, push": ("gossip", "algo.mode=push", "+algo.own=15"),
     "easgd without its spring": ("easgd", "algo.alpha=0", "+algo.own=15"),

@@ -33,6 +33,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
     ("dpsgd", "algo.gradient=first", "topology=ring"),
     ("delayfree", "algo.tau=4"),
+    ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
 ]
 

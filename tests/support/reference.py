@@ -182,6 +182,25 @@ def localsgd(s: Setting, tau: int, switch: int = 0, momentum: str = "keep") -> A
     return np.array(path)
 
 
+def diloco(s: Setting, tau: int, outer: str, olr: float, beta: float) -> tuple[Array, Array]:
+    """Returns the paths of the workers and of theta."""
+    X, V = s.xs(), np.zeros((s.nodes, s.data.dim))
+    theta, u = X[0], np.zeros(s.data.dim)
+    path, centres = [X], [theta]
+    for k in range(s.steps):
+        G = s.gradients(k, X)
+        V = s.momentum * V + G
+        X = X - s.rate(k * s.nodes) * (G + s.momentum * V if s.nesterov else V)
+        if (k + 1) % tau == 0 or k + 1 == s.steps:
+            D, rate = (theta - X).mean(axis=0), s.rate((k + 1) * s.nodes)
+            u = beta * u + (D / rate if outer == "slowmo" else D)
+            theta = theta - olr * {"nesterov": D + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
+            X = np.tile(theta, (s.nodes, 1))
+        path.append(X)
+        centres.append(theta)
+    return np.array(path), np.array(centres)
+
+
 def easgd_in_lockstep(
     s: Setting, tau: int, alpha: Callable[[float], float], in_turn: bool, delta: float | None = None
 ) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import delayfree, downpour, dpsgd, easgd, gossip, localsgd, sync
+from dsgd.algorithms import delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, sync
 from dsgd.engine.task import Join
 from dsgd.worker import Worker
 
@@ -219,6 +219,11 @@ class LocalSGD(Observed, localsgd.LocalSGD):
 
 
 @dataclass(frozen=True)
+class DiLoCo(Observed, diloco.DiLoCo):
+    pass
+
+
+@dataclass(frozen=True)
 class Gossip(Observed, gossip.Gossip):
     pass
 
@@ -233,7 +238,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-CLASSES = {cls.__name__.lower(): cls for cls in (Sync, DPSGD, DelayFree, LocalSGD, Gossip, EASGD, Downpour)}
+CLASSES = {cls.__name__.lower(): cls for cls in (Sync, DPSGD, DelayFree, LocalSGD, DiLoCo, Gossip, EASGD, Downpour)}
 
 
 def observed(algo: str, folder: Path) -> tuple[str, ...]:

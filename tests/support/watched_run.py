@@ -37,6 +37,7 @@ LOCKSTEP = {
     "dpsgd": ("algo=dpsgd",),
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
     "localsgd": ("algo=localsgd", "algo.tau=3"),
+    "diloco": ("algo=diloco", "algo.tau=3"),
     "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
 CYCLE = {
@@ -44,6 +45,7 @@ CYCLE = {
     "dpsgd": 1,
     "delayfree": 6,
     "localsgd": 1,
+    "diloco": 1,
     "easgd in turn": 1,
 }  # samples of three workers, for `results`
 ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}
