@@ -23,11 +23,13 @@ from dsgd.problem.problem import Problem
 class ChosenEvaluator:
     """An evaluator and its name: stacked | vmap | loop | graphs | none.
 
-    why: one line on the choice, None if it is the one asked for and has nothing to tell."""
+    why: one line on the choice, None if it is the one asked for and has nothing to tell. instead: of the one asked for,
+    which cannot serve."""
 
     evaluator: GradientEvaluator
     name: str
     why: str | None = None
+    instead: bool = False
 
 
 def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluator:
@@ -52,14 +54,14 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
                 problem.gradient(problem.start.to(loop_device), problem.start_buffers.to(loop_device, copy=True), 0, 0)
         fixed = "is no CUDA graph" if name == "graphs" else "is for one model at a time"
         why = f"gradients: loop, because {option} {fixed}"
-        return ChosenEvaluator(loop, "loop", why if name != "loop" else None)
+        return ChosenEvaluator(loop, "loop", why if name != "loop" else None, instead=name != "loop")
     why = None
     if name == "graphs":
         try:
             return ChosenEvaluator(GraphEvaluator(problem, loop_device), name, f"gradients: graphs, on {loop_device}")
         except Uncapturable as error:
             why = f"gradients: loop, because a gradient is no CUDA graph: {error}"
-        return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why)
+        return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why, instead=True)
     if name == "stacked":
         try:
             stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
@@ -72,9 +74,9 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
     vmap = VmapEvaluator(problem)
     failed = vmap.failure()
     if failed is None:
-        return ChosenEvaluator(vmap, "vmap", why and f"gradients: vmap, because {why}")
+        return ChosenEvaluator(vmap, "vmap", why and f"gradients: vmap, because {why}", instead=why is not None)
     why = f"gradients: loop, because {f'{why}, and ' if why else ''}vmap fails: {failed}"
-    return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why)
+    return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why, instead=True)
 
 
 def _option_of_loop(experiment: Experiment, name: str) -> str | None:

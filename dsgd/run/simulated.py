@@ -87,7 +87,7 @@ class SimulatedTraining:
             except OtherRun as error:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
-        elif plan.why or chosen.name != experiment.gradients:
+        elif plan.why or chosen.instead:
             print(*filter(None, (why, chosen.why, foreign_time(plan.config))), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
