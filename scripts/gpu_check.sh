@@ -8,7 +8,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 if [ "${1:-}" = --wheels ]; then
-    python3 -m venv .venv-gpu && .venv-gpu/bin/pip install -q --no-index --find-links "$2" -e '.[test]' || exit 1
+    python3 -m venv .venv-gpu && .venv-gpu/bin/pip install -q --no-index --find-links "$2" -e . pytest hypothesis || exit 1
     PYTHON=.venv-gpu/bin/python
     shift 2
 fi

@@ -156,7 +156,7 @@ def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> 
     timed = [
         (run.algorithm, run.setting("engine.gradients")) for run in found if run.setting("cluster.latency_s") == 1e-3
     ]
-    assert sorted(timed) == [("gossip", "stacked")] * 2 + [("sync", "none")] * 2
+    assert sorted(timed) == [("gossip", "auto")] * 2 + [("sync", "none")] * 2
 
 
 @pytest.mark.parametrize(
