@@ -26,7 +26,7 @@ from dsgd.cli.local_sweep import LocalSweep, with_threads
 from dsgd.cli.multirun import begin_multirun
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.launcher import launch
-from dsgd.host.signals import STOP_SIGNALS, Interruption
+from dsgd.host.signals import STOP_SIGNALS, Interruption, ignore
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
@@ -56,8 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         interruption.end()
         sys.argv = as_called
         for number, handler in handlers.items():
-            # as a command of its own this process ends now, and signals must not change its exit status
-            signal.signal(number, signal.SIG_IGN if argv is None else handler)
+            if argv is None:  # this process, a command of its own, ends now; signals must not change its exit status
+                ignore(number)
+            else:
+                signal.signal(number, handler)
 
 
 def _run(arguments: list[str], interruption: Interruption) -> int:

@@ -79,6 +79,13 @@ def blocked(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def ignore(number: signal.Signals) -> None:
+    """Have a signal do nothing from now on, also one that has come and that Python has not handled yet: it would say
+    that it was ignored due to a race condition, if the handler was exchanged before it was called."""
+    ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(int(signal.SIG_IGN)))  # no further one comes
+    signal.signal(number, signal.SIG_IGN)  # calls the handler first for those that have come
+
+
 @dataclass(frozen=True)
 class CaughtSignals:
     """Signals that were caught instead of doing anything. descriptor: readable after each. numbers: of STOP_SIGNALS."""
