@@ -10,6 +10,10 @@ Two rules keep shared memory sound in both engines:
 - a vector that was handed over (sent, published, reduced) belongs to the engine: hand over a clone, never the live `x`;
   the point of a gradient is lent until the answer comes, and may be `x` where nothing changes it meanwhile;
 - a vector that an `await` returned may be shared with other workers: read it, never write to it.
+
+What is sent, reduced or exchanged may be shorter than x, or a code: whatever it is, it is a vector [n] of numbers of
+x's type, and `size` is what sending it costs, as a share of what x costs: n / d. (A run for its times alone has vectors
+without numbers, so the vector cannot tell.)
 """
 
 from __future__ import annotations
@@ -59,9 +63,10 @@ class MeanOfFirst(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllReduceMean(Request):
-    """The mean [d] over all workers of the vectors they contribute; leaves when the last one has entered."""
+    """The mean [n] over all workers of the vectors they contribute; leaves when the last one has entered."""
 
     vector: Tensor
+    size: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +76,7 @@ class Exchange(Request):
     vector: Tensor
     targets: Sequence[int]
     sources: Sequence[int]
+    size: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +93,7 @@ class Push(Request):
 
     peer: int
     vector: Tensor
+    size: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,16 +187,16 @@ class Worker:
         """Let the local optimiser begin anew, as before the first step."""
         self._engine.forget(self)
 
-    async def all_reduce_mean(self, v: Tensor) -> Tensor:
-        """The mean [d] of v over all workers, which must all take part."""
-        return await AllReduceMean(v)
+    async def all_reduce_mean(self, v: Tensor, size: float = 1.0) -> Tensor:
+        """The mean [n] of v [n] over all workers, which must all take part."""
+        return await AllReduceMean(v, size)
 
     async def exchange(
-        self, v: Tensor, peers: Sequence[int], sources: Sequence[int] | None = None
+        self, v: Tensor, peers: Sequence[int], sources: Sequence[int] | None = None, size: float = 1.0
     ) -> dict[int, Tensor]:
-        """Send v to all peers and receive theirs, concurrently and free of deadlock in any graph. In a directed graph
-        the vectors come from other nodes, `sources`, than they go to. Returns {source: vector}."""
-        return await Exchange(v, peers, peers if sources is None else sources)
+        """Send v [n] to all peers and receive theirs, concurrently and free of deadlock in any graph. In a directed
+        graph the vectors come from other nodes, `sources`, than they go to. Returns {source: vector}."""
+        return await Exchange(v, peers, peers if sources is None else sources, size)
 
     def publish(self) -> None:
         """Make a copy of the present x what peers get from pull()."""
@@ -199,13 +206,13 @@ class Worker:
         """The peer's last published vector [d]; None if the peer is dead or silent, which happens to real ones."""
         return await Pull(peer)
 
-    async def push(self, peer: int, v: Tensor) -> None:
-        """Deliver v [d] to the peer's inbox; returns when it is there. To a dead peer, or one that takes nothing out of
+    async def push(self, peer: int, v: Tensor, size: float = 1.0) -> None:
+        """Deliver v [n] to the peer's inbox; returns when it is there. To a dead peer, or one that takes nothing out of
         a full inbox, it is lost."""
-        await Push(peer, v)
+        await Push(peer, v, size)
 
     def inbox(self) -> list[Tensor]:
-        """Take the vectors [d] that have been pushed to this worker since the last call, in order of arrival."""
+        """Take the vectors [n] that have been pushed to this worker since the last call, in order of arrival."""
         return self._engine.inbox(self)
 
     async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:

@@ -67,11 +67,12 @@ class AllReduces:
         begin_s: float,
         end_s: float,
         parts: int = 1,
+        size: float = 1.0,
     ) -> None:
         """Enter the worker's next all-reduce, with a vector that is computed between these times, and in equal parts:
         each is ready when its share of the backward pass is over, and is reduced as soon as everybody's is, after
-        those before it. All leave when the last one has the whole."""
-        node, number = task.owner, task.owner.collectives
+        those before it. All leave when the last one has the whole. size: of the vector, as a share of x."""
+        node, number, n_bytes = task.owner, task.owner.collectives, self._message_bytes * size
         node.collectives += 1
         pending = self._pending.get(number)
         if pending is None:
@@ -79,25 +80,25 @@ class AllReduces:
             if self._messages is not None:
                 self.taken = self._collective
                 ends = [None] * (parts - 1) + [partial(self._end, pending)]
-                self._parts[number] = [self._messages.add(self._message_bytes / parts, end) for end in ends]
+                self._parts[number] = [self._messages.add(n_bytes / parts, end) for end in ends]
         last = pending.enter(task, node.worker, contribution, _ready_s(begin_s, end_s, 1 / parts), end_s)
         if self._messages is not None:
             for k, part in enumerate(self._parts[number], start=1):
                 ready_s = _ready_s(begin_s, end_s, k / parts)
                 self._loop.at(ready_s, self._messages.ready, part, node.worker.rank)
         elif last:
-            self._loop.at(self._run(pending.begin_s, pending.end_s, parts), self._end, pending)
+            self._loop.at(self._run(pending.begin_s, pending.end_s, n_bytes, parts), self._end, pending)
 
-    def _run(self, first_s: float, last_s: float, parts: int) -> float:
+    def _run(self, first_s: float, last_s: float, n_bytes: float, parts: int) -> float:
         """Run an all-reduce whose first and last part are ready everywhere at these times, and return when it is over.
 
         It is held up by its first or by its last part alone: those of one worker are ready at regular intervals, so
         the times at which everybody's are, the latest of p such sequences, lie on or below a line from first to
         last."""
-        part_s, self.taken = all_reduce_s(self._collective, self._nodes, self._message_bytes / parts, self._links)
+        part_s, self.taken = all_reduce_s(self._collective, self._nodes, n_bytes / parts, self._links)
         begin_s = max(first_s, self._free_s)
         self._free_s = max(begin_s + parts * part_s, last_s + part_s)
-        sizes = bytes_of_nodes(self.taken, self._nodes, self._message_bytes)
+        sizes = bytes_of_nodes(self.taken, self._nodes, n_bytes)
         for port, size in zip(self._ports, sizes, strict=False):  # without a star there is no centre
             self._network.count(port, size, begin_s, self._free_s)
         return self._free_s

@@ -192,7 +192,7 @@ class Machine:
         self.all_reduces.enter(task, gradient, self.loop.now, end, bucket_count(self.message_bytes))
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now)
+        self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now, size=request.size)
 
     def _reduced(self, all_reduce: PendingAllReduce) -> None:
         vectors: list[Tensor] = []
@@ -223,7 +223,7 @@ class Machine:
     # Pairs
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        node, worker, size = task.owner, task.owner.worker, self.message_bytes
+        node, worker, size = task.owner, task.owner.worker, self.message_bytes * request.size
         rank, message = worker.rank, (request.vector, worker.steps)
         self.network.send(
             rank, [(target, size, self._arrived, (self.nodes[target], rank, message)) for target in request.targets]
@@ -264,7 +264,7 @@ class Machine:
     def _push(self, task: Task[Any], request: Push) -> None:
         worker = task.owner.worker
         arguments = (task, request.peer, request.vector, worker.steps)
-        self.network.send(worker.rank, [(request.peer, self.message_bytes, self._pushed, arguments)])
+        self.network.send(worker.rank, [(request.peer, self.message_bytes * request.size, self._pushed, arguments)])
 
     def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
         self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))

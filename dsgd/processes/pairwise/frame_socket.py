@@ -194,7 +194,7 @@ class FrameSocket:
                 f"{scalars} scalars and a name of {length} bytes, at most {MAX_SCALARS} and {MAX_NAME_BYTES}"
             )
         item = 1 if status == Status.FAILED else settings.dtype.itemsize
-        limit = MAX_TEXT_BYTES if status == Status.FAILED else settings.dimension * item
+        limit = MAX_TEXT_BYTES if status == Status.FAILED else settings.longest * item
         if not -1 <= payload <= limit or (payload > 0 and payload % item):
             raise ProtocolViolation(f"a payload of {payload} bytes, at most {limit} and in items of {item}")
         body = self.read(length + 8 * scalars, patience_s)

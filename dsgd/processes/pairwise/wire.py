@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PLANE_MAGIC, VERSION = b"dsgd", 3
+PLANE_MAGIC, VERSION = b"dsgd", 4
 # magic, version, dtype, token bytes, token, rank, the rank asked, nodes, d, purpose
 HELLO = struct.Struct("<4sHBB32sIIIQI")
 REQUESTS, RINGS = 0, (1, 2)  # purposes of a connection: requests, or a ring with this number
@@ -92,12 +92,18 @@ class PlaneSettings:
         if sys.byteorder != "little":
             raise ValueError(f"vectors are sent as little endian, but this host is {sys.byteorder} endian")
 
+    @property
+    def longest(self) -> int:
+        """The numbers of the longest vector that may be sent: values with their places, and a few scalars beside."""
+        return 2 * self.dimension + MAX_SCALARS
+
     def check_vector(self, vector: Tensor) -> None:
-        """Raise ValueError if the vector cannot be sent: it must be contiguous, of this dtype, on the CPU, [<= d]."""
+        """Raise ValueError if the vector cannot be sent: it must be contiguous, of this dtype, on the CPU, and not
+        longer than `longest`."""
         right = vector.ndim == 1 and vector.dtype == self.dtype and vector.device.type == "cpu"
-        if not right or len(vector) > self.dimension or not vector.is_contiguous():
+        if not right or len(vector) > self.longest or not vector.is_contiguous():
             raise ValueError(
-                f"a vector must be contiguous {self.dtype} on the CPU with at most {self.dimension} numbers, "
+                f"a vector must be contiguous {self.dtype} on the CPU with at most {self.longest} numbers, "
                 f"got {vector.dtype} on {vector.device} of shape {tuple(vector.shape)}, strides {vector.stride()}"
             )
 

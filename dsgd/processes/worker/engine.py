@@ -66,7 +66,7 @@ class WorkerEngine:
         self.missed = 0  # pulls and pushes that failed
         self.ended = False  # True: the loop stops, and pending requests are dropped
         self.communicating: list[tuple[float, float]] | None = [] if experiment.trace else None
-        self._collective_calls = 0
+        self._reduced = 0  # numbers, in collectives
         self._busy_s = 0.0  # time spent in the coroutines
         self._begun = 0.0
         self._mark_due = False
@@ -169,7 +169,7 @@ class WorkerEngine:
         """Return this worker's contribution to the fields of a mark."""
         p = self.experiment.nodes
         # of a ring, ours, and NCCL's for large vectors: sent, and as many received
-        collective_bytes = round(self._collective_calls * 2 * (p - 1) / p * self.worker.x.nbytes)
+        collective_bytes = round(2 * (p - 1) / p * self._reduced * self.worker.x.element_size())
         return {
             **{name: count + collective_bytes for name, count in self.plane.counters().items()},
             "busy_s": self.compute.busy_s + self._busy_s,
@@ -248,12 +248,12 @@ class WorkerEngine:
         self._compute(self.compute.gradient, request.at, lambda taken: self._resume(task, taken()))
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
-        self._count_collective("mean_gradient")
+        self._count_collective("mean_gradient", self.worker.x)
         entered = self.worker.steps
         self._compute(self.compute.mean_gradient, request.at, lambda taken: self._resume(task, taken(), entered))
 
     def _mean_of_first(self, task: Task[Any], request: MeanOfFirst) -> None:
-        self._count_collective("mean_of_first")
+        self._count_collective("mean_of_first", self.worker.x)
         self.quorum.enter(task, request)
 
     def _compute(
@@ -290,7 +290,7 @@ class WorkerEngine:
             task.resume(vector)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        self._count_collective("all_reduce_mean")
+        self._count_collective("all_reduce_mean", request.vector)
         self._reduce(task, request.vector, self.experiment.nodes)
 
     def _reduce(self, task: Task[Any], vector: Tensor, count: int) -> None:
@@ -299,10 +299,10 @@ class WorkerEngine:
         future = self.averaging.all_reduce_mean(vector, count)
         self._then(future, lambda done: self._resume(task, _result(done), entered))
 
-    def _count_collective(self, what: str) -> None:
+    def _count_collective(self, what: str, vector: Tensor) -> None:
         if not self.experiment.algo.lockstep:
             raise TypeError(f"{what} needs all workers: an algorithm that awaits it must say lockstep = True")
-        self._collective_calls += 1
+        self._reduced += vector.numel()
 
     def _count_mean(self, task: Task[Any], entered: int) -> None:
         """Count the staleness of a mean where the algorithm takes it. entered: the steps made when it gave its

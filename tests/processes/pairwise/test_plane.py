@@ -32,7 +32,7 @@ from tests.support.planes import (
 
 @pytest.mark.parametrize(
     "wrong",
-    [torch.zeros(8), torch.zeros(9, dtype=torch.float64), torch.zeros(8, 1, dtype=torch.float64),
+    [torch.zeros(8), torch.zeros(33, dtype=torch.float64), torch.zeros(8, 1, dtype=torch.float64),
      torch.zeros(16, dtype=torch.float64)[::2]],
     ids=["dtype", "length", "shape", "strides"],
 )  # fmt: skip
@@ -45,7 +45,7 @@ def test_what_is_no_vector_of_the_run_is_refused_before_it_is_sent(wrong: Tensor
             lambda: a.call(1, "add", wrong, ()),
         ):
             with pytest.raises(
-                ValueError, match=r"^a vector must be contiguous torch\.float64 on the CPU with at most 8 numbers"
+                ValueError, match=r"^a vector must be contiguous torch\.float64 on the CPU with at most 32 numbers"
             ):
                 attempt()
 

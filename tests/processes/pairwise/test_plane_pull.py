@@ -149,7 +149,7 @@ def test_half_an_answer_and_then_the_end_is_unreachable_at_once() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ((Kind.PULL, Status.OK, 72), "a payload of 72 bytes, at most 64"),
+        ((Kind.PULL, Status.OK, 264), "a payload of 264 bytes, at most 256"),
         ((Kind.PULL, Status.OK, -1), "pull ok of -1 bytes to pull"),
         ((Kind.PULL, Status.NOTHING, 8), "pull nothing of 8 bytes to pull"),
         ((Kind.PULL, Status.FAILED, 8), "pull failed of 8 bytes to pull"),

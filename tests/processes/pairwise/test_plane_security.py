@@ -138,7 +138,7 @@ def test_a_stranger_who_says_nothing_is_dropped_after_a_while(monkeypatch: pytes
 @pytest.mark.parametrize(
     "data",
     [
-        HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 72) + bytes(72),
+        HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 264) + bytes(264),
         HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 1 << 62),
         HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 7) + bytes(7),
         HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, -1),
