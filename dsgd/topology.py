@@ -73,6 +73,12 @@ class Topology:
         return dense
 
     @cached_property
+    def is_symmetric(self) -> bool:
+        """Tell whether W is symmetric, and the same at every step."""
+        rows = self.rows[0]
+        return len(self.rows) == 1 and all(rows[j].get(i) == w for i, row in enumerate(rows) for j, w in row.items())
+
+    @cached_property
     def spectral_gap(self) -> float:
         """1 - the factor by which a step shrinks the nodes' distance from their mean, at worst; from 0 to 1.
 

@@ -46,6 +46,7 @@ def steps_of(algo: Algorithm, wanted: int) -> int:
 FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     "sync": lambda algo, k: (k * 2 * (P - 1) / P, 0),
     "dpsgd": lambda algo, k: (k * len(algo.topology.targets(0)), 0),
+    "corrected": lambda algo, k: ((2 if algo.method == "tracking" else 1) * k * len(algo.topology.targets(0)), 0),
     "delayfree": lambda algo, k: (ceil(k / (algo.tau // 2)) * 2 * (P - 1) / P, 0),
     "localsgd": lambda algo, k: ((algo.switch + (k - 1 - algo.switch) // algo.tau) * 2 * (P - 1) / P, 0),
     "diloco": lambda algo, k: (ceil(k / algo.tau) * 2 * (P - 1) / P, 0),
@@ -64,6 +65,8 @@ OPTIONS = [
     ("dpsgd", "topology=complete"),
     ("dpsgd", "topology=hypercube"),
     ("dpsgd", "topology=one_peer_exponential", "algo.gradient=after"),
+    ("corrected",),
+    ("corrected", "algo.method=tracking", "topology=complete"),
     ("delayfree",),
     ("delayfree", "algo.tau=6"),
     ("localsgd",),

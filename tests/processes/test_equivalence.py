@@ -48,6 +48,8 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "dpsgd, before": ("dpsgd",),
     "dpsgd, after": ("dpsgd", "algo.gradient=after"),
     "dpsgd, first": ("dpsgd", "algo.gradient=first"),
+    "corrected, d2": ("corrected",),
+    "corrected, tracking": ("corrected", "algo.method=tracking"),
     "delayfree, tau 2": ("delayfree", "algo.tau=2"),
     "delayfree, tau 4": ("delayfree", "algo.tau=4"),
     "delayfree, tau 16": ("delayfree", "algo.tau=16"),

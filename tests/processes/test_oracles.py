@@ -93,6 +93,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "sync": ("sync",),
     "dpsgd": ("dpsgd",),
     "dpsgd, after": ("dpsgd", "algo.gradient=after"),
+    "corrected": ("corrected",),
     "delayfree": ("delayfree", "algo.tau=4"),
     "localsgd": ("localsgd", "algo.tau=4"),
     "diloco without its outer optimiser": ("diloco", "algo.tau=4", "algo.olr=1", "algo.beta=0"),

@@ -32,6 +32,8 @@ VARIANTS: list[tuple[str, ...]] = [
     ("gossip", "algo.peers=topology"),
     ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
     ("dpsgd", "algo.gradient=first", "topology=ring"),
+    ("corrected", "algo.method=tracking"),
+    ("corrected", "algo.method=qg", "topology=one_peer_exponential"),
     ("delayfree", "algo.tau=4"),
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),

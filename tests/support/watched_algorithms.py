@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, sync
+from dsgd.algorithms import corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, sync
 from dsgd.engine.task import Join
 from dsgd.worker import Worker
 
@@ -209,6 +209,11 @@ class DPSGD(Observed, dpsgd.DPSGD):
 
 
 @dataclass(frozen=True)
+class Corrected(Observed, corrected.Corrected):
+    pass
+
+
+@dataclass(frozen=True)
 class DelayFree(Observed, delayfree.DelayFree):
     pass
 
@@ -238,7 +243,8 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-CLASSES = {cls.__name__.lower(): cls for cls in (Sync, DPSGD, DelayFree, LocalSGD, DiLoCo, Gossip, EASGD, Downpour)}
+OBSERVED = (Sync, DPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Gossip, EASGD, Downpour)
+CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 
 def observed(algo: str, folder: Path) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ FREE_RUNNING = {
 LOCKSTEP = {
     "sync": ("algo=sync",),
     "dpsgd": ("algo=dpsgd",),
+    "corrected": ("algo=corrected", "algo.method=tracking"),
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
     "localsgd": ("algo=localsgd", "algo.tau=3"),
     "diloco": ("algo=diloco", "algo.tau=3"),
@@ -43,6 +44,7 @@ LOCKSTEP = {
 CYCLE = {
     "sync": 1,
     "dpsgd": 1,
+    "corrected": 1,
     "delayfree": 6,
     "localsgd": 1,
     "diloco": 1,

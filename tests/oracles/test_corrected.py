@@ -1,0 +1,162 @@
+"""D2, gradient tracking, quasi-global momentum, DecentLaM: their papers' forms, and where each of them ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.corrected import METHODS, Corrected
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.topology import Complete, OnePeerExponential, RandomRegular, Ring, Star, Topology
+from tests.support.reference import Array, Setting
+from tests.support.simulated import assert_close, run
+
+SPREAD = np.random.default_rng(8).standard_normal((8, 5))
+GRAPHS = {4: Ring(), 7: Ring(), 8: Star(), 6: RandomRegular(degree=3)}
+EXACT = ("d2", "tracking")
+
+
+def corrected(
+    s: Setting, method: str, graph: Callable[[int, int], Topology] | None = None, **options: float
+) -> Corrected:
+    topology = (graph or GRAPHS[s.nodes].build)(s.nodes, s.seed)
+    return Corrected(topology, method, **options)
+
+
+def d2(s: Setting, W: Array, beta: float) -> Array:
+    """Tang et al. 2018: x(t+1) = W (2 x(t) - x(t-1) - lr (g(t) - g(t-1))), at first W (x - lr g)."""
+    half = (W + np.eye(s.nodes)) / 2
+    G = s.gradients(0, s.xs())
+    path = [s.xs(), half @ (s.xs() - s.lr * G)]
+    for k in range(1, s.steps):
+        G, last = s.gradients(k, path[-1]), G
+        path.append(half @ (2 * path[-1] - path[-2] - s.lr * (G - last)))
+    return np.array(path)
+
+
+def tracking(s: Setting, W: Array, beta: float) -> Array:
+    """Pu and Nedic 2021: x' = W (x - lr y), y' = W y + g' - g, at first y = g."""
+    G = s.gradients(0, s.xs())
+    Y, path = G, [s.xs()]
+    for k in range(s.steps):
+        path.append(W @ (path[-1] - s.lr * Y))
+        G, last = s.gradients(k + 1, path[-1]), G
+        Y = W @ Y + G - last
+    return np.array(path)
+
+
+def qg(s: Setting, W: Array, beta: float) -> Array:
+    M, path = np.zeros_like(s.xs()), [s.xs()]
+    for k in range(s.steps):
+        X, rate = path[-1], s.rate(k * s.nodes)
+        path.append(W @ (X - rate * (s.gradients(k, X) + beta * M)))
+        M = beta * M + (1 - beta) * (X - path[-1]) / rate
+    return np.array(path)
+
+
+def decentlam(s: Setting, W: Array, beta: float) -> Array:
+    M, path = np.zeros_like(s.xs()), [s.xs()]
+    for k in range(s.steps):
+        X, rate = path[-1], s.rate(k * s.nodes)
+        M = beta * M + (X - W @ (X - rate * s.gradients(k, X))) / rate
+        path.append(X - rate * M)
+    return np.array(path)
+
+
+LOOPS = {"d2": d2, "tracking": tracking, "qg": qg, "decentlam": decentlam}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("nodes", GRAPHS)
+def test_agrees_with_the_papers_form_as_a_numpy_loop(method: str, nodes: int) -> None:
+    s = Setting(nodes=nodes, steps=14, weight_decay=0.05, start=SPREAD[:nodes])
+    algo = corrected(s, method, beta=0.8)
+    assert_close(run(s, algo).xs, LOOPS[method](s, algo.topology.matrix(), 0.8), 1e-10)
+
+
+@pytest.mark.parametrize("method", ["qg", "decentlam"])
+def test_the_rate_of_a_schedule_is_that_of_the_step(method: str) -> None:
+    s = Setting(nodes=4, steps=14, halve_at=6)
+    algo = corrected(s, method, beta=0.8)
+    assert_close(run(s, algo).xs, LOOPS[method](s, algo.topology.matrix(), 0.8), 1e-10)
+
+
+@pytest.mark.parametrize("nodes", [4, 6])
+@pytest.mark.parametrize("method", EXACT)
+def test_every_worker_ends_at_the_minimiser_of_all(method: str, nodes: int) -> None:
+    """Whose own minima are elsewhere. D-PSGD's workers do not, and with momentum less so."""
+    data = Quadratic(dim=5, condition=4, noise=0)
+    s = Setting(nodes=nodes, steps=300, lr=0.4, data=data, start=SPREAD[:nodes])
+    off = np.abs(run(s, corrected(s, method), mark_samples=s.samples).xs[-1] - s.target).max()
+    assert off < 1e-8
+    topology = GRAPHS[nodes].build(nodes, s.seed)
+    beside = [
+        np.abs(run(each, DPSGD(topology, "first"), mark_samples=s.samples).xs[-1] - s.target).max()
+        for each in (s, replace(s, momentum=0.5))
+    ]
+    assert beside[1] > 1.1 * beside[0] > 0.05
+
+
+@pytest.mark.parametrize("method", ["qg", "decentlam"])
+def test_momentum_moves_no_fixed_point(method: str) -> None:
+    """Both end where D-PSGD without momentum does."""
+    data = Quadratic(dim=5, condition=4, noise=0)
+    s = Setting(nodes=4, steps=400, lr=0.2, data=data)
+    expected = run(s, DPSGD(Ring().build(4, 3), "first"), mark_samples=s.samples).xs[-1]
+    found = run(s, corrected(s, method, beta=0.5), mark_samples=s.samples).xs[-1]
+    assert_close(found, expected, 1e-7)
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_the_mean_moves_by_the_mean_of_the_gradients_exactly(method: str) -> None:
+    s = Setting(nodes=7, steps=12, start=SPREAD[:7], weight_decay=0.05)
+    path = run(s, corrected(s, method))
+    gradients = np.array([s.gradients(k, x).mean(axis=0) for k, x in enumerate(path.xs[:-1])])
+    assert_close(np.diff(path.mean, axis=0), -s.lr * gradients, 1e-10)
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_on_a_complete_graph_from_one_start_tracking_is_all_reduce_sgd(method: str) -> None:
+    s = Setting(nodes=4, steps=12)
+    found, expected = run(s, corrected(s, method, Complete().build)), run(s, Sync())
+    if method == "tracking":
+        assert_close(found.xs, expected.xs, 1e-10)
+    assert_close(found.mean, expected.mean, 1e-10)  # W of d2 is not the complete graph's
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_worker(method: str) -> None:
+    """SGD; with heavy ball; or quasi-hyperbolic momentum, whose buffer decays by 1 - (1 - beta)^2."""
+    s, beta = Setting(nodes=1, steps=15, start=SPREAD[:1]), 0.8
+    found = run(s, corrected(s, method, Ring().build, beta=beta)).xs
+    if method in EXACT:
+        assert_close(found, run(s, Sync()).xs, 1e-12)
+    elif method == "decentlam":
+        assert_close(found, run(replace(s, momentum=beta), Sync()).xs, 1e-12)
+    else:
+        x, m = s.xs()[0], np.zeros(5)
+        for k in range(s.steps):
+            g = s.gradient(0, k, x)
+            x = x - s.lr * (g + beta * m)
+            m = (1 - (1 - beta) ** 2) * m + (1 - beta) * g
+            assert_close(found[k + 1, 0], x, 1e-12)
+
+
+def test_quasi_global_momentum_of_zero_is_dpsgd_whose_step_comes_first() -> None:
+    s = Setting(nodes=7, steps=12, start=SPREAD[:7])
+    topology = OnePeerExponential().build(7, 3)
+    assert_close(run(s, Corrected(topology, "qg", 0.0)).xs, run(s, DPSGD(topology, "first")).xs, 1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_slow_network_and_stragglers_change_no_value(method: str) -> None:
+    s = Setting(nodes=4, steps=13)
+    path = run(s, corrected(s, method), Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
+    assert path.marks[-1]["idle_fraction_max"] > 0.3
+    assert_close(path.xs[-1], run(s, corrected(s, method)).xs[-1])
