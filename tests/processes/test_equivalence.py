@@ -58,6 +58,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "localsgd, forgetful": ("localsgd", "algo.tau=2", "algo.momentum=zero"),
     "diloco": ("diloco", "algo.tau=3"),
     "diloco, slowmo": ("diloco", "algo.tau=2", "algo.outer=slowmo", "algo.olr=1", "algo.beta=0.5"),
+    "streaming": ("streaming", "algo.tau=4", "algo.fragments=2", "algo.delay=1"),
     "easgd, all at once": ("easgd", "algo.variant=sync", "algo.tau=2"),
 }
 IN_A_NETWORK = {

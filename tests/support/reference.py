@@ -165,6 +165,34 @@ def delayfree(s: Setting, tau: int) -> Array:
     return np.array(path)
 
 
+def streaming(
+    s: Setting, tau: int, fragments: int, delay: int, mix: float, olr: float, beta: float
+) -> tuple[Array, Array]:
+    """Returns the paths of the workers and of theta. Times as in the paper: fragment f of P is merged at every step t
+    with t mod tau = (f + 1) tau / P mod tau, and leaves `delay` steps before."""
+    X, direction = s.xs(), Direction(s)
+    theta, v = X[0], np.zeros(s.data.dim)
+    ranges = np.array_split(np.arange(s.data.dim), fragments)
+    leaving: dict[int, Array] = {}
+    path, centres = [X], [theta]
+    for t in range(1, s.steps + 1):
+        X = X - s.rate((t - 1) * s.nodes) * direction(s.gradients(t - 1, X))
+        for f, part in enumerate(ranges):
+            merged = (f + 1) * tau // fragments % tau
+            if (t + delay) % tau == merged:
+                leaving[f] = (theta - X).mean(axis=0)[part]
+            if t % tau == merged:
+                D = leaving.pop(f)
+                v[part] = beta * v[part] + D
+                theta = theta.copy()
+                theta[part] -= olr * (D + beta * v[part])
+                X = X.copy()
+                X[:, part] = mix * X[:, part] + (1 - mix) * theta[part]
+        path.append(X)
+        centres.append(theta)
+    return np.array(path), np.array(centres)
+
+
 def localsgd(s: Setting, tau: int, switch: int = 0, momentum: str = "keep") -> Array:
     X, V = s.xs(), np.zeros((s.nodes, s.data.dim))
     path = [X]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, sync
+from dsgd.algorithms import corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, streaming, sync
 from dsgd.engine.task import Join
 from dsgd.worker import Worker
 
@@ -229,6 +229,11 @@ class DiLoCo(Observed, diloco.DiLoCo):
 
 
 @dataclass(frozen=True)
+class Streaming(Observed, streaming.Streaming):
+    pass
+
+
+@dataclass(frozen=True)
 class Gossip(Observed, gossip.Gossip):
     pass
 
@@ -243,7 +248,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Gossip, EASGD, Downpour)
+OBSERVED = (Sync, DPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Streaming, Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 

@@ -39,6 +39,7 @@ LOCKSTEP = {
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
     "localsgd": ("algo=localsgd", "algo.tau=3"),
     "diloco": ("algo=diloco", "algo.tau=3"),
+    "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
     "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
 CYCLE = {
@@ -48,6 +49,7 @@ CYCLE = {
     "delayfree": 6,
     "localsgd": 1,
     "diloco": 1,
+    "streaming": 12,
     "easgd in turn": 1,
 }  # samples of three workers, for `results`
 ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}

@@ -1,0 +1,89 @@
+"""Streaming DiLoCo: DiLoCo whose parameters travel in fragments, one at a time, while the next steps are computed.
+
+Reference: Douillard et al. 2025, arXiv 2501.18512, Algorithm 2. Without fragments and delay: `diloco`.
+
+    each step t of worker i:                               x_i    parameters of worker i, [d]
+        x_i = x_i - lr g_i                                 g_i    stochastic gradient at x_i, [d]
+        where a fragment f leaves, every tau / P steps:    theta  the output model, the same in all workers, [d]
+            begin D = mean_j (theta_f - x_jf)              f      one of P fragments, each [d / P], in turn
+        delay steps later:                                 v      momentum of the outer optimiser, [d]
+            v_f = beta v_f + D;  theta_f = theta_f - olr (D + beta v_f)
+            x_if = mix x_if + (1 - mix) theta_f
+
+Every fragment leaves once in tau steps; the largest burst is N / P. mix keeps a share of what a worker has done by
+itself, the steps since the fragment left among them: without delay 0 throws nothing away, with one it does. With
+fragments=1, delay=0 and mix=0 it is DiLoCo, with mix=1 every worker is alone.
+
+Differences from the paper: fragments are ranges of the parameter vector of equal length, not layers; numbers are sent
+as they are, not in 4 bits. At the end of a run the last fragment may leave early; what the other fragments have moved
+since they left is not in theta.
+Cost per worker: P all-reduces of N / P bytes in tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits for
+a fragment that takes longer than the delay. Time of a step: t + max(0, T - delay t) P / tau, T of a fragment's
+all-reduce.
+Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 0, whatever mix is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Streaming(Algorithm):
+    tau: int = 20  # steps between two merges of a fragment
+    fragments: int = 4  # into which the parameters are cut: more have smaller bursts
+    delay: int = 1  # steps that hide a fragment's all-reduce
+    mix: float = 0.5  # share of its own parameters that a worker keeps at a merge
+    olr: float = 0.7  # rate of the outer steps
+    beta: float = 0.9  # momentum of the outer steps, Nesterov's
+    lockstep: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.tau < 1:
+            raise ValueError(f"tau must be >= 1, got {self.tau}")
+        if self.fragments < 1 or self.tau % self.fragments:
+            raise ValueError(f"fragments must divide tau={self.tau}, got {self.fragments}")
+        if not 0 <= self.delay < self.cycle:
+            raise ValueError(f"delay must be in [0, tau / fragments = {self.cycle}), got {self.delay}")
+        if not 0 <= self.mix <= 1:
+            raise ValueError(f"mix must be in [0, 1], got {self.mix}")
+        if not 0 <= self.olr < float("inf"):
+            raise ValueError(f"olr must be >= 0, got {self.olr}")
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+
+    @property
+    def cycle(self) -> int:
+        return self.tau // self.fragments
+
+    @property
+    def output(self) -> str:
+        return "theta"
+
+    async def train(self, worker: Worker) -> None:
+        x, theta, v = worker.x, worker.keep("theta", worker.x), worker.keep("v")
+        parts = list(zip(*(vector.tensor_split(self.fragments) for vector in (x, theta, v)), strict=True))
+        while not worker.done:
+            x_f, theta_f, v_f = parts[worker.steps // self.cycle % self.fragments]
+            await self.steps(worker, self.cycle - self.delay)
+            arriving = worker.start(worker.all_reduce_mean(theta_f - x_f, 1 / self.fragments))
+            await self.steps(worker, self.delay)
+            self.merge(x_f, theta_f, v_f, await arriving)
+
+    async def steps(self, worker: Worker, count: int) -> None:
+        """Make `count` local steps, or fewer where the run ends."""
+        for _ in range(count):
+            if worker.done:
+                return
+            worker.step(await worker.gradient(worker.x))
+
+    def merge(self, x: Tensor, theta: Tensor, v: Tensor, D: Tensor) -> None:
+        v.mul_(self.beta).add_(D)
+        theta.add_(D, alpha=-self.olr).add_(v, alpha=-self.olr * self.beta)
+        x.lerp_(theta, 1 - self.mix)

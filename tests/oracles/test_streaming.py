@@ -1,0 +1,99 @@
+"""Streaming DiLoCo: DiLoCo at one end of its options, independent workers at the other, and its time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.algorithms.diloco import DiLoCo
+from dsgd.algorithms.streaming import Streaming
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from tests.support import reference
+from tests.support.reference import Setting
+from tests.support.simulated import assert_close, run
+from tests.support.timing import timed
+
+SPREAD = np.random.default_rng(8).standard_normal((4, 5))
+START = np.tile(SPREAD[0], (4, 1))
+
+
+@pytest.mark.parametrize(
+    ("tau", "fragments", "delay", "mix"),
+    [(6, 2, 0, 0.0), (6, 2, 1, 0.5), (6, 3, 1, 0.3), (12, 3, 3, 0.8), (4, 4, 0, 1.0)],
+)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(steps=24, start=START),
+        Setting(steps=24, nodes=1, momentum=0.8),
+        Setting(steps=24, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=10),
+    ],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, fragments: int, delay: int, mix: float) -> None:
+    path = run(setting, Streaming(tau, fragments, delay, mix, olr=0.6, beta=0.7))
+    xs, centres = reference.streaming(setting, tau, fragments, delay, mix, 0.6, 0.7)
+    assert_close(path.xs, xs)
+    assert_close(path.c, centres)
+
+
+@pytest.mark.parametrize("steps", [24, 22])
+def test_one_fragment_without_delay_is_diloco(steps: int) -> None:
+    s = Setting(steps=steps, momentum=0.8, nesterov=True, weight_decay=0.05)
+    expected = run(s, DiLoCo(5, olr=0.6, beta=0.7))
+    path = run(s, Streaming(5, 1, 0, 0.0, olr=0.6, beta=0.7))
+    assert_close(path.xs, expected.xs)
+    assert_close(path.c, expected.c)
+
+
+def test_every_coordinate_is_that_of_diloco_with_a_first_round_of_its_own_length() -> None:
+    """On a diagonal problem: fragment f begins with a round of (f + 1) tau / P steps, then has whole ones."""
+    s = Setting(steps=36, start=START)
+    path = run(s, Streaming(12, 3, 0, 0.0, olr=0.6, beta=0.7))
+    for f, part in enumerate(np.array_split(np.arange(s.data.dim), 3)):
+        theta, v, X = START[0], np.zeros(5), START
+        for t in range(1, s.steps + 1):
+            X = X - s.lr * s.gradients(t - 1, X)
+            if t % 12 == (f + 1) * 4 % 12:
+                D = (theta - X).mean(axis=0)
+                v = 0.7 * v + D
+                theta = theta - 0.6 * (D + 0.7 * v)
+                X = np.tile(theta, (s.nodes, 1))
+        assert_close(path.xs[-1][:, part], X[:, part])
+
+
+def test_whoever_keeps_all_that_is_its_own_is_alone() -> None:
+    s = Setting(steps=24, momentum=0.5)
+    path = run(s, Streaming(6, 2, 1, 1.0))
+    X, direction = s.xs(), reference.Direction(s)
+    for k in range(s.steps):
+        X = X - s.lr * direction(s.gradients(k, X))
+    assert_close(path.xs[-1], X)
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.5])
+def test_one_worker_without_an_outer_optimiser(mix: float) -> None:
+    """It is SGD without delay; with one, a round shrinks an error by mix r^tau + (1 - mix) r^(tau - delay)."""
+    s = Setting(nodes=1, steps=24, start=SPREAD[:1], data=Quadratic(dim=5, spread=0, noise=0))
+    assert_close(run(s, Streaming(6, 2, 0, mix, olr=1.0, beta=0.0)).xs, run(s, Sync()).xs)
+    found = run(s, Streaming(6, 1, 2, mix, olr=1.0, beta=0.0)).xs[-1, 0] - s.target
+    r = 1 - s.lr * s.h
+    assert_close(found, (SPREAD[0] - s.target) * (mix * r**6 + (1 - mix) * r**4) ** 4)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 12), st.integers(1, 4), st.integers(1, 5), st.integers(0, 4), st.floats(1e-3, 10.0), st.data())
+def test_a_fragment_that_takes_longer_than_its_delay_is_waited_for(
+    p: int, fragments: int, cycle: int, delay: int, transfer_s: float, data: st.DataObject
+) -> None:
+    """t + max(0, T - delay t) / cycle for a step, T of the all-reduce of a fragment."""
+    t, a, delay = 1.0, data.draw(st.floats(0, 0.1)), min(delay, cycle - 1)
+    cluster = Cluster(t, 8e6 / transfer_s, a, message_bytes=1e6, collective="ring")
+    simulation = timed(Streaming(cycle * fragments, fragments, delay), cluster, p, steps=6 * cycle)
+    T = 2 * (p - 1) * (a + transfer_s / fragments / p)
+    assert simulation.time_s == pytest.approx(6 * (cycle * t + max(0.0, T - delay * t)), rel=1e-9)
+    sent = simulation.machine.network.bytes_sent(simulation.time_s)
+    assert sent == pytest.approx([6 * 2 * (p - 1) / p * 1e6 / fragments] * p, rel=1e-9)
