@@ -85,6 +85,7 @@ CASES = [
     ("algo=streaming algo.fragments=3", "algo.fragments must divide tau=20", "got 3"),
     ("algo=streaming algo.delay=5", "algo.delay must be in [0, tau / fragments = 5)", "got 5"),
     ("algo=streaming algo.mix=1.5", "algo.mix must be in [0, 1]", "got 1.5"),
+    ("algo=noloco algo.gamma=-1", "algo.gamma must be >= 0", "got -1"),
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),
     ("algo=diloco algo.beta=1", "algo.beta must be in [0, 1)", "got 1"),
     ("algo=diloco algo.olr=-0.1", "algo.olr must be >= 0", "got -0.1"),

@@ -30,7 +30,9 @@ def test_every_key_has_its_value_and_what_it_does() -> None:
     shown = call("--help", "algo=easgd", "algo.tau=4", "cluster=jin2016", "experiment=slow_network")
     assert (shown.status, shown.err) == (0, "")
     lines = [re.sub(" +#", " #", line) for line in shown.out.splitlines()]
-    assert "algo: corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, streaming, sync" in lines
+    assert (
+        "algo: corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, noloco, streaming, sync" in lines
+    )
     assert "--multirun,-m : Run multiple jobs with the configured launcher and sweeper" in lines
     for line in (
         "experiment=slow_network: Slow network and one slow node: who waits for whom? The comparison of `make",

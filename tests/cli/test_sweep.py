@@ -101,6 +101,7 @@ def test_every_choice_of_a_group_can_be_swept(tmp_path: Path, monkeypatch: pytes
         "easgd",
         "gossip",
         "localsgd",
+        "noloco",
         "streaming",
         "sync",
     }

@@ -51,6 +51,7 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     "localsgd": lambda algo, k: ((algo.switch + (k - 1 - algo.switch) // algo.tau) * 2 * (P - 1) / P, 0),
     "diloco": lambda algo, k: (ceil(k / algo.tau) * 2 * (P - 1) / P, 0),
     "streaming": lambda algo, k: (ceil(k / algo.cycle) / algo.fragments * 2 * (P - 1) / P, 0),
+    "noloco": lambda algo, k: (ceil(k / algo.tau), 0),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
     "easgd": lambda algo, k: (
         ceil(k / algo.tau) * (2 * (P - 1) / P if algo.variant == "sync" else 1),
@@ -73,6 +74,7 @@ OPTIONS = [
     ("localsgd",),
     ("localsgd", "algo.tau=3", "algo.switch=5"),
     ("diloco", "algo.tau=4"),
+    ("noloco", "algo.tau=4"),
     ("streaming", "algo.tau=6", "algo.fragments=2"),
     ("gossip", "algo.tau=3", "algo.mode=push"),
     ("gossip", "algo.tau=10", "algo.mode=pull"),

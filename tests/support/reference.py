@@ -193,6 +193,25 @@ def streaming(
     return np.array(path), np.array(centres)
 
 
+def noloco(s: Setting, tau: int, olr: float, beta: float, gamma: float, pairs: Callable[[int], list[int]]) -> Array:
+    """pairs: by round, an order of the workers of whom the first two are partners, the next two, and so on. The form
+    with the slow parameters and their displacement apart."""
+    X, direction = s.xs(), Direction(s)
+    phi, m = X, np.zeros_like(X)
+    path = [X]
+    for k in range(s.steps):
+        X = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
+        if (k + 1) % tau == 0 or k + 1 == s.steps:
+            order = pairs(k // tau)
+            W = np.eye(s.nodes)
+            for i, j in zip(order[::2], order[1::2], strict=False):
+                W[[i, i, j, j], [i, j, i, j]] = 0.5
+            m = beta * m + olr * W @ (X - phi) + gamma * (W @ phi - phi)
+            X = phi = phi + m
+        path.append(X)
+    return np.array(path)
+
+
 def localsgd(s: Setting, tau: int, switch: int = 0, momentum: str = "keep") -> Array:
     X, V = s.xs(), np.zeros((s.nodes, s.data.dim))
     path = [X]

@@ -18,7 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, streaming, sync
+from dsgd.algorithms import (
+    corrected,
+    delayfree,
+    diloco,
+    downpour,
+    dpsgd,
+    easgd,
+    gossip,
+    localsgd,
+    noloco,
+    streaming,
+    sync,
+)
 from dsgd.engine.task import Join
 from dsgd.worker import Worker
 
@@ -234,6 +246,11 @@ class Streaming(Observed, streaming.Streaming):
 
 
 @dataclass(frozen=True)
+class NoLoCo(Observed, noloco.NoLoCo):
+    pass
+
+
+@dataclass(frozen=True)
 class Gossip(Observed, gossip.Gossip):
     pass
 
@@ -248,7 +265,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Streaming, Gossip, EASGD, Downpour)
+OBSERVED = (Sync, DPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo, Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 

@@ -40,6 +40,7 @@ LOCKSTEP = {
     "localsgd": ("algo=localsgd", "algo.tau=3"),
     "diloco": ("algo=diloco", "algo.tau=3"),
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
+    "noloco": ("algo=noloco", "algo.tau=4"),
     "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
 CYCLE = {
@@ -50,6 +51,7 @@ CYCLE = {
     "localsgd": 1,
     "diloco": 1,
     "streaming": 12,
+    "noloco": 1,
     "easgd in turn": 1,
 }  # samples of three workers, for `results`
 ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}

@@ -1,0 +1,79 @@
+"""NoLoCo: DiLoCo without a collective; after local steps random pairs mix what they have moved, and where they are.
+
+Reference: Kolehmainen et al. 2025, arXiv 2506.10911.
+
+    each round of worker i:                                phi_i  slow parameters of worker i, [d]
+        x_i = phi_i                                        x_i    parameters of worker i, [d]
+        tau times:  x_i = x_i - lr g_i                     g_i    stochastic gradient at x_i, [d]
+        j = partner of i in this round                     m_i    momentum of the outer optimiser, [d]
+        m_i = beta m_i + olr mean(x - phi) + gamma (mean(phi) - phi_i)     means over i and j
+        phi_i = phi_i + m_i
+
+gamma pulls partners together; without it they would drift apart. Only olr (x - phi) + gamma phi is sent. Without
+gradients the distances of the phi_i shrink in mean square for 0 < gamma < 2 (1 - beta^2) / (1 - beta / (p - 1)):
+DiLoCo's momentum of 0.9 leaves little room. Where curvatures are equal, the mean of the phi_i goes the way of DiLoCo
+with heavy ball; with two workers that began at one point, every phi_i does.
+
+Differences from the paper: pairs are drawn anew in every round, from a seed that all workers share; with an odd number
+of workers one of them is its own partner. One vector is sent in place of two. The last round may be shorter.
+Cost per worker: N bytes in tau steps. Waits for one partner, every tau steps, not for the slowest of all.
+Output model: the mean of the x_i, which at the end of a round is that of the phi_i. One worker: SGD with an outer
+optimiser, exactly SGD with olr = 1 and beta = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dsgd.streams import stream
+from dsgd.worker import Algorithm, Worker
+
+
+@dataclass(frozen=True)
+class NoLoCo(Algorithm):
+    tau: int = 20  # local steps of a round: the paper's 50 are for runs of 25,000
+    olr: float = 0.7  # rate of the outer steps
+    beta: float = 0.5  # momentum of the outer steps
+    gamma: float = 0.7  # pull towards the partner's slow parameters
+    seed: int = 0  # of the pairs
+    lockstep: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.tau < 1:
+            raise ValueError(f"tau must be >= 1, got {self.tau}")
+        for name in ("olr", "gamma"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
+    def warning(self, momentum: float) -> str | None:
+        most = 2 * (1 - self.beta**2)
+        if 0 < self.gamma < most:
+            return None
+        rule = f"with algo.beta={self.beta:g} it must be > 0 and, for many workers, < {most:g}"
+        return f"algo.gamma={self.gamma:g} lets the workers drift apart: {rule}"
+
+    def partner(self, worker: Worker, turn: int) -> list[int]:
+        """Return the partner in this round, counted from 0; none for the worker that is left over."""
+        order = stream("pairs", self.seed, turn).permutation(worker.nodes).tolist()
+        place = order.index(worker.rank) ^ 1
+        return order[place : place + 1]
+
+    async def train(self, worker: Worker) -> None:
+        x, phi, m = worker.x, worker.keep("phi", worker.x), worker.keep("m")
+        while not worker.done:
+            worker.step(await worker.gradient(x))
+            if worker.steps % self.tau and not worker.done:
+                continue
+            partner = self.partner(worker, (worker.steps - 1) // self.tau)
+            moved = (x - phi).mul_(self.olr).add_(phi, alpha=self.gamma)
+            mean = moved
+            for theirs in (await worker.exchange(moved, partner)).values():
+                mean = moved.lerp(theirs, 0.5)
+            m.mul_(self.beta).add_(mean).sub_(phi, alpha=self.gamma)
+            phi.add_(m)
+            x.copy_(phi)
