@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.data.partition import Partition, check_share
-from dsgd.data.validation import Validation
+from dsgd.data.partition import check_share
+from dsgd.data.split import Split
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ LAYOUT = {
 
 
 @dataclass(frozen=True)
-class Cifar(Validation):
+class Cifar(Split):
     """Photographs of 32 x 32 pixels in 10 or 100 classes; 50,000 for training and 10,000 for test in the full files."""
 
     classes: int = 10
@@ -60,7 +60,7 @@ class Cifar(Validation):
         from dsgd.data.classification import Classification
 
         train, test = self.arrays(self._read(test=False), self._read(test=True))
-        partition = Partition(len(train[0]), nodes, batch_size, seed)
+        partition = self.partition(train[1], nodes, batch_size, seed)
         return Classification(train, test, self.classes, partition, dtype, self.augment)
 
     @cached_property

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.partition import Partition, check_share
-from dsgd.data.validation import Validation
+from dsgd.data.partition import check_share
+from dsgd.data.split import Split
 from dsgd.streams import stream
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TRAIN, TEST = 1437, 360
 
 
 @dataclass(frozen=True)
-class Digits(Validation):
+class Digits(Split):
     """10 classes, 1,437 training and 360 test images; the split is the same in every run."""
 
     @property
@@ -50,7 +50,7 @@ class Digits(Validation):
         order = stream("digits split").permutation(TRAIN + TEST)  # of all runs: results must be comparable
         train, test = ((images[part], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
         train, test = self.arrays(train, test)
-        return Classification(train, test, self.classes, Partition(len(train[1]), nodes, batch_size, seed), dtype)
+        return Classification(train, test, self.classes, self.partition(train[1], nodes, batch_size, seed), dtype)
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:

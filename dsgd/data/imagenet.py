@@ -15,8 +15,8 @@ from dsgd.data.images import SIDE
 from dsgd.data.images.decode import DECODERS, MAX_PIXELS, choose_decoder
 from dsgd.data.images.generate import Generated, default_folder
 from dsgd.data.images.layout import Layout, choose_images, find_images
-from dsgd.data.partition import Partition, check_share
-from dsgd.data.validation import Validation
+from dsgd.data.partition import check_share
+from dsgd.data.split import Split
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def _check_options(decoder: str, max_pixels: int, on_error: str, workers: int | 
 
 
 @dataclass(frozen=True)
-class ImageNet(Validation):
+class ImageNet(Split):
     """Photographs in train/ and val/, as inputs of 3 x 224 x 224 with the standard augmentation."""
 
     path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
@@ -77,7 +77,7 @@ class ImageNet(Validation):
 
         whole = self._layout
         train, test = self.parts(whole.train, whole.test, choose_images, len(whole.train.labels))
-        partition = Partition(len(train.labels), nodes, batch_size, seed)
+        partition = self.partition(train.labels, nodes, batch_size, seed)
         decoder = choose_decoder(self.decoder)
         return Images(
             Layout(train, test, whole.classes), partition, dtype, decoder, self.max_pixels, self.on_error, self.workers
@@ -89,7 +89,7 @@ class ImageNet(Validation):
 
 
 @dataclass(frozen=True)
-class ImageNetLike(Validation):
+class ImageNetLike(Split):
     """Generated JPEG files with the sizes and folders of ImageNet's; made once, on first use, then kept."""
 
     classes: int = 10
@@ -135,7 +135,8 @@ class ImageNetLike(Validation):
             print(f"data: generating {count} images in {self.folder}, once", file=sys.stderr)
             self._images.make(self.folder)
         options = (self.decoder, self.max_pixels, self.on_error, self.workers)
-        found = ImageNet(str(self.folder), *options, validation=self.validation, evaluate=self.evaluate)
+        held_out = {"validation": self.validation, "evaluate": self.evaluate}
+        found = ImageNet(str(self.folder), *options, split=self.split, split_alpha=self.split_alpha, **held_out)
         return found.load(nodes, batch_size, seed, dtype)
 
     @property

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsgd.data.partition import Partition, check_share
-from dsgd.data.validation import Validation
+import numpy as np
+
+from dsgd.data.partition import check_share
+from dsgd.data.split import Split
 from dsgd.user_code import call_by_path
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ImportedData(Validation):
+class ImportedData(Split):
     """The two data sets that the function at `target` returns when it is called with the arguments."""
 
     target: str  # package.module.function
@@ -41,13 +43,28 @@ class ImportedData(Validation):
 
     def check(self, nodes: int, batch_size: int) -> None:
         check_share(self.kept(len(self._sets[0])), nodes, batch_size)
+        self._labels()
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Items:
         from dsgd.data.items import ChosenSamples, Items
 
         train, test = self.parts(*self._sets, ChosenSamples, len(self._sets[0]))
-        partition = Partition(len(train), nodes, batch_size, seed)
+        partition = self.partition(self._labels(), nodes, batch_size, seed)
         return Items(self._name, train, test, self.classes, self.input_shape, partition, dtype)
+
+    def _labels(self) -> np.ndarray:
+        """Return the labels [n] of the samples to train on, as `targets` of the training set has them; zeros where
+        data.split=iid asks for none, since reading all samples may take long. Raises ValueError."""
+        kept, _ = self.indices(samples := len(self._sets[0]))
+        if self.split == "iid":
+            return np.zeros(len(kept), np.int64)
+        rule = f"{self._name} must give a training set with `targets`, {samples} labels, for data.split={self.split}"
+        if (targets := getattr(self._sets[0], "targets", None)) is None:
+            raise ValueError(f"{rule}, got none")
+        labels = np.asarray(targets)
+        if labels.shape != (samples,) or labels.dtype.kind not in "iu":
+            raise ValueError(f"{rule}, got {labels.dtype} of shape {labels.shape}")
+        return labels[kept]
 
     @property
     def _name(self) -> str:

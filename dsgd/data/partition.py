@@ -1,9 +1,9 @@
-"""Assign samples to workers and steps: one permutation per epoch, split over the workers."""
+"""Assign samples to workers and steps: one permutation per epoch, split over the workers, or one of each own share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -50,11 +50,7 @@ class Partition:
         """Return the samples of worker `rank` at its step `step`: [batch_size], int64, each in [0, samples).
 
         Raises ValueError if rank is not in [0, nodes) or step is negative."""
-        if not 0 <= rank < self.nodes:
-            raise ValueError(f"rank must be in [0, {self.nodes}), got {rank}")
-        if step < 0:
-            raise ValueError(f"step must be >= 0, got {step}")
-        epoch, batch = divmod(step, self.steps_per_epoch)
+        epoch, batch = self._place(rank, step)
         start = rank * (self.samples // self.nodes) + batch * self.batch_size
         return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size].copy()
 
@@ -70,6 +66,38 @@ class Partition:
             rows = epochs == epoch
             found[rows] = _permutation(self.samples, self.seed, epoch)[found[rows]]
         return found
+
+    def _place(self, rank: int, step: int) -> tuple[int, int]:
+        """Return the epoch of a worker's step, and which batch of that epoch it is."""
+        if not 0 <= rank < self.nodes:
+            raise ValueError(f"rank must be in [0, {self.nodes}), got {rank}")
+        if step < 0:
+            raise ValueError(f"step must be >= 0, got {step}")
+        return divmod(step, self.steps_per_epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnShares(Partition):
+    """The same of workers that keep to samples of their own: in every epoch each has a permutation of its share.
+
+    shares: of each worker, of floor(samples / nodes) samples or one more. Those that do not fill a batch are left out
+    of that epoch."""
+
+    shares: Sequence[np.ndarray]
+    _orders: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict, init=False, repr=False)
+
+    def indices(self, rank: int, step: int) -> np.ndarray:
+        """Return the samples of worker `rank` at its step `step`, as `Partition.indices`."""
+        epoch, batch = self._place(rank, step)
+        last, order = self._orders.get(rank, (None, self.shares[rank]))
+        if last != epoch:
+            order = stream("share permutation", self.seed, rank, epoch).permutation(self.shares[rank])
+            self._orders[rank] = epoch, order
+        return order[batch * self.batch_size : (batch + 1) * self.batch_size].copy()
+
+    def several(self, ranks: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+        """Return the samples of several workers, each at its own step: [len(ranks), batch_size]."""
+        return np.stack([self.indices(rank, step) for rank, step in zip(ranks, steps, strict=True)])
 
 
 def evaluation_order(samples: int, test: bool, limit: int | None, shard: tuple[int, int]) -> np.ndarray:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.partition import Partition, check_share
-from dsgd.data.validation import Validation
+from dsgd.data.partition import check_share
+from dsgd.data.split import Split
 from dsgd.streams import stream
 
 MOST_RESOLUTION = 1024
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shapes(Validation):
+class Shapes(Split):
     """Images [channels, resolution, resolution] of the first `classes` kinds of `KINDS`, equally many of each."""
 
     resolution: int = 16  # pixels of a side
@@ -71,7 +71,7 @@ class Shapes(Validation):
         train = self.draw(self.train_size, stream("shapes", self.seed, 0))
         test = self.draw(self.test_size, stream("shapes", self.seed, 1))
         train, test = self.arrays(train, test)
-        return Classification(train, test, self.classes, Partition(len(train[1]), nodes, batch_size, seed), dtype)
+        return Classification(train, test, self.classes, self.partition(train[1], nodes, batch_size, seed), dtype)
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return `count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""

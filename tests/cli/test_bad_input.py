@@ -208,6 +208,10 @@ CASES = [
     ("target.stop=true", "target.stop must be false without target.accuracy or target.loss, got true"),
     ("model=vector", "model=vector needs data=quadratic"),
     ("algo=easgd algo.alpha=0.1 algo.rho=1", "algo.alpha", "rho", "at most one of"),
+    ("data.split=noniid", "data.split must be one of iid, dirichlet, label, got 'noniid'"),
+    ("data.split_alpha=0", "data.split_alpha must be in (0, 1e+15], got 0"),
+    ("data.split=label nodes=32 batch_size=64", "batch_size must be <= 44 (a worker's share: 1437 samples / 32 nodes)"),
+    ("experiment=quadratic data.split=label", "data.split is not a key of the configuration; data=quadratic has "),
     # what only torch can tell
     ("engine=sim engine.device=cpu precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32"),
     ("engine=dist engine.gpus_per_node=0 precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU"),

@@ -167,7 +167,8 @@ def test_lock_step_ends_with_the_same_parameters_with_adamw(prefork: Prefork, tm
 @pytest.mark.parametrize("name", long_but(IN_A_NETWORK, LOCKSTEP))
 def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """A ResNet with batch norm on images; the averaged model's statistics are part of the losses at the marks."""
-    simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *DIGITS)
+    split = "label" if name == "localsgd" else "iid"
+    simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *DIGITS, f"data.split={split}")
     assert simulated.x.shape[1] > 1_000
     assert simulated.marks[0]["train_loss"] != simulated.marks[-1]["train_loss"]
 

@@ -1,0 +1,90 @@
+"""Split labelled samples over the workers: alike, dealt anew in every epoch, or into shares whose labels differ.
+
+    iid         all samples are dealt over all workers in every epoch
+    dirichlet   for each class y: q_y ~ Dirichlet(alpha, ..., alpha) over the workers whose shares have room; a sample
+                of class y goes to worker i with probability q_yi; q_y is drawn anew for those that find no room
+    label       samples sorted by label, cut into contiguous shares: a worker sees few classes
+
+Shares are drawn once, from the run's seed, and classes are dealt in random order. All shares are equal, to one sample:
+a budget counts samples, and an algorithm in lock-step takes as many from every worker, so unequal shares would weight
+samples unequally. With alpha towards 0 `dirichlet` is `label` with the classes in random order; with a large alpha all
+shares are alike, but still each worker's own.
+
+Reference: Hsu, Qi, Brown 2019, Measuring the effects of non-identical data distribution for federated visual
+classification, arXiv 1909.06335: shares of equal size, too, but there it is a client that draws its classes,
+q_i ~ Dirichlet(alpha p), p the share of each class, so that an alpha of theirs is about that alpha over the number of
+classes here. Classes that draw their workers, as here, are what decentralised methods are compared by: Lin et al. 2021,
+Quasi-global momentum, arXiv 2102.04761, where the last classes go where there is room, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsgd.data.partition import OwnShares, Partition
+from dsgd.data.validation import Validation
+from dsgd.streams import stream
+
+SPLITS = ("iid", "dirichlet", "label")
+LARGEST_ALPHA = 1e15  # all classes alike everywhere, long before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Validation):
+    """The options of it, which data sets with labels have in common, with those of held out samples."""
+
+    split: str = "iid"  # iid | dirichlet | label
+    split_alpha: float = 0.1  # of dirichlet: the smaller, the fewer classes a worker sees
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {self.split!r}")
+        if not 0 < self.split_alpha <= LARGEST_ALPHA:
+            raise ValueError(f"split_alpha must be in (0, {LARGEST_ALPHA:g}], got {self.split_alpha}")
+
+    def partition(self, labels: np.ndarray, nodes: int, batch_size: int, seed: int) -> Partition:
+        """Assign the samples with these labels [n] to workers. seed: of the run. Raises ValueError as `check_share`."""
+        alike = Partition(len(labels), nodes, batch_size, seed)
+        if self.split == "iid":
+            return alike
+        rng = stream(f"{self.split} split", seed)
+        sizes = len(labels) // nodes + (np.arange(nodes) < len(labels) % nodes)
+        owners = (
+            by_label(labels, sizes, rng)
+            if self.split == "label"
+            else by_dirichlet(labels, sizes, self.split_alpha, rng)
+        )
+        shares = np.split(np.argsort(owners, kind="stable"), sizes.cumsum()[:-1])
+        return OwnShares(len(labels), nodes, batch_size, seed, shares)
+
+
+def by_label(labels: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the worker [n] of each sample, in the order of their labels [n]. sizes: of the shares [nodes]."""
+    owners = np.empty(len(labels), np.int64)
+    owners[_sorted_by_label(labels, rng)] = np.repeat(np.arange(len(sizes)), sizes)
+    return owners
+
+
+def by_dirichlet(labels: np.ndarray, sizes: np.ndarray, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Return the worker [n] of each sample, each class over the workers by Dirichlet(alpha). As `by_label`."""
+    owners, room = np.empty(len(labels), np.int64), sizes.copy()
+    _, counts = np.unique(labels, return_counts=True)
+    classes = np.split(_sorted_by_label(labels, rng), counts.cumsum()[:-1])
+    for place in rng.permutation(len(classes)):
+        members = classes[place]
+        before = room.copy()
+        while left := len(members) - (before - room).sum():
+            (open_to,) = room.nonzero()
+            wanted = rng.multinomial(left, rng.dirichlet(np.full(len(open_to), alpha)))
+            room[open_to] -= np.minimum(wanted, room[open_to])
+        owners[members] = np.repeat(np.arange(len(sizes)), before - room)
+    return owners
+
+
+def _sorted_by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the samples [n] in the order of their labels, those of a class in random order."""
+    order = rng.permutation(len(labels))
+    return order[np.argsort(labels[order], kind="stable")]
