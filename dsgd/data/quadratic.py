@@ -2,11 +2,17 @@
 
     rng = numpy.random.default_rng(seed)
     c   = rng.standard_normal(dim)                      common target
-    z   = rng.standard_normal((nodes, dim)), minus its mean over the workers
-    c_i = c + spread * z_i                              worker i's minimum; their mean is c
-    h_j = condition ** (-j / (dim - 1))                 curvature of coordinate j = 0 .. dim - 1, the same for all
-    f_i(x) = 0.5 * sum over j of h_j (x_j - c_ij)^2     worker i's loss
-    g_i(x) = h (x - c_i) + noise * n                    its gradient, n standard normal, new in every step
+    z   = rng.standard_normal((nodes, dim)), minus its mean over the workers, weighted by h_i
+    c_i = c + spread * z_i                              worker i's minimum
+    h_j = condition ** (-j / (dim - 1))                 mean curvature of coordinate j = 0 .. dim - 1
+    h_ij = h_j * exp(curvature_spread * m_ij)           worker i's curvature, m standard normal,
+                                                        divided by what makes h_j its mean over the workers
+    f_i(x) = 0.5 * sum over j of h_ij (x_j - c_ij)^2    worker i's loss
+    g_i(x) = h_i (x - c_i) + noise * n                  its gradient, n standard normal, new in every step
+
+So mean_i f_i(x) = 0.5 * sum over j of h_j (x_j - c_j)^2 + a constant, whatever curvature_spread is. Its minimum is c,
+in every coordinate sum_i h_i c_i / sum_i h_i, and the loss of the test set is what is left to it. With
+curvature_spread=0 all h_i are h, and the mean of the c_i is c.
 
 The noise enters as a term n x of the loss that a batch gives, so that automatic differentiation yields g_i; the losses
 of `train_set` and `test_set` are without it. Model: model=vector. One epoch is one gradient of every worker.
@@ -40,13 +46,15 @@ class Quadratic:
     condition: float = 10.0  # largest over smallest curvature; the largest is 1
     spread: float = 1.0  # standard deviation of the workers' minima around their mean; 0: the same data everywhere
     noise: float = 0.1  # standard deviation of the gradient noise, each coordinate
+    curvature_spread: float = 0.0  # standard deviation of the logarithm of the workers' curvatures; 0: all have h
 
     def __post_init__(self) -> None:
         if not 1 <= self.dim <= MOST_PARAMETERS:
             raise ValueError(f"dim must be in [1, {MOST_PARAMETERS}], got {self.dim}")
         if not 1 <= self.condition <= LARGEST_CONDITION:
             raise ValueError(f"condition must be in [1, {LARGEST_CONDITION:g}], got {self.condition}")
-        for key, value in (("spread", self.spread), ("noise", self.noise)):
+        for key in ("spread", "noise", "curvature_spread"):
+            value = getattr(self, key)
             if not 0 <= value <= LARGEST:
                 raise ValueError(f"{key} must be in [0, {LARGEST:g}], got {value}")
 
@@ -71,12 +79,18 @@ class Quadratic:
         """Return h, [dim], float64, from 1 down to 1 / condition."""
         return self.condition ** (-np.arange(self.dim) / max(self.dim - 1, 1))
 
+    def curvatures(self, nodes: int, seed: int) -> np.ndarray:
+        """Return the workers' curvatures h_i, [nodes, dim], float64, whose mean over the workers is h."""
+        m = stream("quadratic curvature", seed).standard_normal((nodes, self.dim))
+        factors = np.exp(self.curvature_spread * (m - m.max(axis=0)))  # at most 1: the quotient is the same
+        return self.curvature() * factors / factors.mean(axis=0)
+
     def targets(self, nodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the common target c [dim] and the workers' minima c_i [nodes, dim], float64."""
         rng = np.random.default_rng(seed)
         c = rng.standard_normal(self.dim)
         z = rng.standard_normal((nodes, self.dim))
-        z -= z.mean(axis=0)
+        z -= np.average(z, axis=0, weights=self.curvatures(nodes, seed)) if self.curvature_spread else z.mean(axis=0)
         return c, c + self.spread * z
 
     def gradient_noise(self, seed: int, rank: int, step: int) -> np.ndarray:
@@ -88,4 +102,5 @@ class Quadratic:
 
         self.check(nodes, batch_size)
         noise = partial(self.gradient_noise, seed)
-        return QuadraticData(self.curvature(), self.targets(nodes, seed), noise, dtype)
+        own = self.curvatures(nodes, seed) if self.curvature_spread else None
+        return QuadraticData(self.curvature(), self.targets(nodes, seed), noise, dtype, own)

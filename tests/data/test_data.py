@@ -125,6 +125,7 @@ def test_every_data_yaml_states_the_defaults_of_its_class():
         (Quadratic, {"condition": 0.5}, "condition must be in [1, 1e+300], got 0.5"),
         (Quadratic, {"spread": -1.0}, "spread must be in [0, 1e+15], got -1.0"),
         (Quadratic, {"noise": float("inf")}, "noise must be in [0, 1e+15], got inf"),
+        (Quadratic, {"curvature_spread": -0.1}, "curvature_spread must be in [0, 1e+15], got -0.1"),
     ],
 )
 def test_fields_outside_their_range_are_refused(cls: type, fields: dict[str, Any], message: str):
@@ -443,20 +444,21 @@ def test_quadratic_targets_are_those_of_the_definition():
     torch.testing.assert_close(data.train_set[1][:, 0].mean(dim=0), data.test_set[1][0, 0], rtol=0, atol=1e-14)
 
 
-def test_gradient_of_the_quadratic_is_the_closed_form_plus_noise():
-    """h (x - c_i) + noise * n by autograd, to rounding in float64; n differs by worker and step."""
-    config = Quadratic(dim=7, condition=30.0, spread=1.5, noise=0.3)
+@pytest.mark.parametrize("curvature_spread", [0.0, 0.5])
+def test_gradient_of_the_quadratic_is_the_closed_form_plus_noise(curvature_spread: float):
+    """h_i (x - c_i) + noise * n by autograd, to rounding in float64; n differs by worker and step."""
+    config = Quadratic(7, condition=30.0, spread=1.5, noise=0.3, curvature_spread=curvature_spread)
     data, model = config.load(3, 1, 2, torch.float64), Vector().build((7,), None).double()
     (x,) = model.parameters()
     torch.nn.init.normal_(x, generator=torch.Generator().manual_seed(0))
-    h, (_, minima) = config.curvature(), config.targets(3, 2)
+    hs, (_, minima) = config.curvatures(3, 2), config.targets(3, 2)
     noises = []
     for rank in range(3):
         for step in range(4):
             inputs, targets = data.batch(rank, step)
             (g,) = torch.autograd.grad(data.loss(model(inputs), targets), x)
             noises.append(config.gradient_noise(2, rank, step))
-            closed_form = h * (x.detach().numpy() - minima[rank]) + noises[-1]
+            closed_form = hs[rank] * (x.detach().numpy() - minima[rank]) + noises[-1]
             np.testing.assert_allclose(g.numpy(), closed_form, rtol=1e-13, atol=1e-14)
     assert len(np.unique(noises, axis=0)) == 12
 
@@ -479,6 +481,26 @@ def test_whole_sets_of_the_quadratic_give_the_mean_over_workers_and_the_loss_at_
         (data.test_set, 0.5 * np.sum(h * c**2)),
     ):
         assert data.loss(model(inputs), targets).item() == pytest.approx(closed_form, rel=1e-14)
+
+
+@pytest.mark.parametrize("curvature_spread", [0.7, 1e15])
+def test_workers_with_curvatures_of_their_own_have_the_same_mean_objective(curvature_spread: float):
+    """The mean of the h_i is h, and the common target minimises the mean loss, to which the test loss is what is left;
+    even where every coordinate is one worker's alone."""
+    config = Quadratic(dim=5, condition=10.0, curvature_spread=curvature_spread)
+    data, nodes = config.load(6, 1, 4, torch.float64), 6
+    hs, (c, minima) = config.curvatures(nodes, 4), config.targets(nodes, 4)
+    assert hs.mean(axis=0) == pytest.approx(config.curvature(), rel=1e-14)
+    assert (hs * minima).sum(axis=0) / hs.sum(axis=0) == pytest.approx(c, rel=1e-12)
+    spreads = np.log(config.curvatures(2000, 4)).std(axis=0) if curvature_spread < 1 else curvature_spread
+    assert spreads == pytest.approx(curvature_spread, rel=0.1)
+    x = torch.from_numpy(np.random.default_rng(1).standard_normal((1, 5)))
+
+    def loss(point: torch.Tensor, of: tuple[torch.Tensor, torch.Tensor]) -> float:
+        return data.loss(point.expand(len(of[0]), -1), of[1]).item()
+
+    excess = loss(x, data.train_set) - loss(torch.from_numpy(c[None]), data.train_set)
+    assert loss(x, data.test_set) == pytest.approx(excess, rel=1e-10)
 
 
 def test_quadratic_takes_one_sample_at_a_time():

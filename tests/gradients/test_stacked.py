@@ -58,7 +58,8 @@ def test_every_model_of_the_package_has_the_gradients_of_the_loop(model: str, ev
 
 @pytest.mark.parametrize("evaluator", ["stacked", "vmap"])
 def test_a_vector_has_the_gradients_of_the_loop(evaluator: str) -> None:
-    assert_agree(build_problem(experiment("experiment=quadratic", "nodes=3")), evaluator)
+    for own in ("data.curvature_spread=0", "data.curvature_spread=0.5"):
+        assert_agree(build_problem(experiment("experiment=quadratic", "nodes=3", own)), evaluator)
 
 
 @pytest.mark.parametrize("name", KNOWN)

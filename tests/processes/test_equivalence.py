@@ -124,7 +124,8 @@ def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> O
 def test_lock_step_ends_with_the_same_parameters_on_quadratics(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """Three workers with momentum and weight decay, a mark at every step."""
     options = ("nodes=3", "budget.steps=21", "optimizer.momentum=0.8", "optimizer.weight_decay=0.03")
-    simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options)
+    own = "data.curvature_spread=0.3"
+    simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options, own)
     assert len({mark["samples"] for mark in simulated.marks}) == 22
 
 

@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -65,6 +66,11 @@ class Setting:
     def h(self) -> Array:
         return self.data.curvature()
 
+    @cached_property
+    def hs(self) -> Array:
+        """Of each worker, [nodes, dim]."""
+        return self.data.curvatures(self.nodes, self.seed)
+
     @property
     def target(self) -> Array:
         return self.data.targets(self.nodes, self.seed)[0]
@@ -79,7 +85,7 @@ class Setting:
 
     def gradient(self, rank: int, step: int, x: Array) -> Array:
         noise = self.data.gradient_noise(self.seed, rank, step)
-        return self.h * (x - self.minima[rank]) + noise + self.weight_decay * x
+        return self.hs[rank] * (x - self.minima[rank]) + noise + self.weight_decay * x
 
     def gradients(self, step: int, xs: Array) -> Array:
         return np.array([self.gradient(rank, step, x) for rank, x in enumerate(xs)])

@@ -1,0 +1,105 @@
+"""Quadratics of different curvature: where each algorithm ends, with exact gradients and a constant rate.
+
+The minimum of the mean is sum_i h_i c_i / sum_i h_i = c. What averages after a step of everybody ends there; several
+steps, or mixing with some, weight the workers otherwise. Nothing of that shows where all have one curvature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.delayfree import DelayFree
+from dsgd.algorithms.diloco import OUTER, DiLoCo
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.easgd import EASGD
+from dsgd.algorithms.localsgd import LocalSGD
+from dsgd.algorithms.sync import Sync
+from dsgd.data import Quadratic
+from dsgd.topology import Ring
+from dsgd.worker import Algorithm
+from tests.support import reference
+from tests.support.reference import Array, Setting
+from tests.support.simulated import Path, assert_close, run
+
+OWN = Quadratic(dim=4, condition=2, noise=0, curvature_spread=0.5)
+RING = (np.eye(6) + np.roll(np.eye(6), 1, axis=0) + np.roll(np.eye(6), -1, axis=0)) / 3
+
+
+def ended(s: Setting, algo: Algorithm) -> Path:
+    """The end of a run, whose marks on the way would take most of the time."""
+    return run(s, algo, mark_samples=s.samples)
+
+
+def of_rounds(s: Setting, tau: int) -> Array:
+    """sum_i a_i c_i / sum_i a_i in every coordinate, a_i = 1 - (1 - lr h_i)^tau: what a round removes of an error."""
+    a = 1 - (1 - s.lr * s.hs) ** tau
+    return (a * s.minima).sum(axis=0) / a.sum(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("algo", "loop"),
+    [
+        (Sync(), reference.sync),
+        (LocalSGD(3), lambda s: reference.localsgd(s, 3)),
+        (DiLoCo(3), lambda s: reference.diloco(s, 3, "nesterov", 0.7, 0.9)[0]),
+        (DPSGD(Ring().build(6, 0)), lambda s: reference.dpsgd(s, lambda k: RING)),
+        (DelayFree(tau=4), lambda s: reference.delayfree(s, 4)),
+        (EASGD(tau=2, alpha=0.1), None),
+    ],
+)
+def test_agrees_with_a_numpy_loop(algo: Algorithm, loop: Callable[[Setting], Array] | None) -> None:
+    s = Setting(6, steps=13, momentum=0.7, weight_decay=0.05, data=replace(OWN, noise=0.2))
+    if loop is None:
+        xs, c = reference.easgd(s, 2, lambda rate: 0.1)
+        path = run(s, algo)
+        assert_close(path.xs[-1], xs)
+        assert_close(path.c[-1], c)
+    else:
+        assert_close(run(s, algo).xs, loop(s))
+
+
+def test_synchronous_sgd_goes_the_way_of_the_mean_objective() -> None:
+    """x_k - c = (1 - lr h)^k (x_0 - c): as if all had the mean curvature."""
+    s = Setting(6, steps=300, lr=0.3, data=OWN)
+    path = run(replace(s, steps=20), Sync()).xs[:, 0]
+    assert_close(path - s.target, -s.target * (1 - s.lr * s.h) ** np.arange(21)[:, None], 1e-10)
+    assert_close(ended(s, Sync()).xs[-1, 0], s.target, 1e-10)
+
+
+@pytest.mark.parametrize("tau", [1, 2, 8])
+def test_local_sgd_ends_where_workers_count_by_what_their_round_removes(tau: int) -> None:
+    """The more steps, the more alike they count: towards the plain mean of the minima, away from the minimum."""
+    s = Setting(6, steps=400, lr=0.3, data=OWN)
+    end = ended(s, LocalSGD(tau)).mean[-1]
+    assert_close(end, of_rounds(s, tau), 1e-10)
+    assert (np.abs(end - s.target).max() > 0.02) == (tau > 1)
+
+
+@pytest.mark.parametrize("outer", OUTER)
+def test_outer_momentum_does_not_move_what_local_sgd_ends_at(outer: str) -> None:
+    s = Setting(6, steps=400, lr=0.3, data=OWN)
+    for olr, beta in ((0.5, 0.0), (0.5, 0.6)):
+        assert_close(ended(s, DiLoCo(4, outer, olr, beta)).c[-1], of_rounds(s, 4), 1e-10)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("gradient", ["before", "first", "after"])
+def test_local_momentum_moves_what_dpsgd_ends_at_as_a_higher_rate_would(gradient: str, nesterov: bool) -> None:
+    """Where x = W x - r h (x - c), or with the step first or after the exchange, r = lr / (1 - momentum): the step of
+    constant gradients. Their mean is off the minimum, ever further."""
+    s = Setting(6, steps=600, lr=0.1, data=OWN)
+    off = []
+    for momentum in (0.0, 0.8):
+        moving = replace(s, momentum=momentum, nesterov=nesterov and momentum > 0)
+        end = ended(moving, DPSGD(Ring().build(6, 0), gradient)).xs[-1]
+        for j in range(4):
+            step = s.lr / (1 - momentum) * np.diag(s.hs[:, j])
+            before = {"before": np.eye(6) - RING + step, "first": np.eye(6) - RING + RING @ step}
+            matrix = {**before, "after": np.eye(6) - RING + step @ RING}[gradient]
+            pulled = RING @ step if gradient == "first" else step
+            assert_close(end[:, j], np.linalg.solve(matrix, pulled @ s.minima[:, j]), 1e-9)
+        off.append(np.abs(end.mean(axis=0) - s.target).max())
+    assert off[1] > 2 * off[0] > 0.01
