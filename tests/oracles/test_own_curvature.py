@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dsgd.algorithms.corrected import Corrected
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.diloco import OUTER, DiLoCo
 from dsgd.algorithms.dpsgd import DPSGD
@@ -31,6 +32,17 @@ RING = (np.eye(6) + np.roll(np.eye(6), 1, axis=0) + np.roll(np.eye(6), -1, axis=
 def ended(s: Setting, algo: Algorithm) -> Path:
     """The end of a run, whose marks on the way would take most of the time."""
     return run(s, algo, mark_samples=s.samples)
+
+
+def of_mixing(s: Setting, rate: float, gradient: str) -> Array:
+    """The workers' vectors x = W x - r h (x - c), W (x - r h (x - c)), W x - r h (W x - c), one for each order."""
+    xs = np.empty((6, 4))
+    for j in range(4):
+        step = rate * np.diag(s.hs[:, j])
+        pulled = {"before": step, "first": RING @ step, "after": step @ RING}[gradient]
+        towards = RING @ step if gradient == "first" else step
+        xs[:, j] = np.linalg.solve(np.eye(6) - RING + pulled, towards @ s.minima[:, j])
+    return xs
 
 
 def of_rounds(s: Setting, tau: int) -> Array:
@@ -85,21 +97,32 @@ def test_outer_momentum_does_not_move_what_local_sgd_ends_at(outer: str) -> None
         assert_close(ended(s, DiLoCo(4, outer, olr, beta)).c[-1], of_rounds(s, 4), 1e-10)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("gradient", ["before", "first", "after"])
+@pytest.mark.parametrize(
+    ("gradient", "nesterov"), [("before", False), ("first", False), ("after", False), ("first", True)]
+)
 def test_local_momentum_moves_what_dpsgd_ends_at_as_a_higher_rate_would(gradient: str, nesterov: bool) -> None:
-    """Where x = W x - r h (x - c), or with the step first or after the exchange, r = lr / (1 - momentum): the step of
-    constant gradients. Their mean is off the minimum, ever further."""
+    """Constant gradients make steps of lr / (1 - momentum). The workers' mean is off the minimum, ever further."""
     s = Setting(6, steps=600, lr=0.1, data=OWN)
     off = []
     for momentum in (0.0, 0.8):
         moving = replace(s, momentum=momentum, nesterov=nesterov and momentum > 0)
         end = ended(moving, DPSGD(Ring().build(6, 0), gradient)).xs[-1]
-        for j in range(4):
-            step = s.lr / (1 - momentum) * np.diag(s.hs[:, j])
-            before = {"before": np.eye(6) - RING + step, "first": np.eye(6) - RING + RING @ step}
-            matrix = {**before, "after": np.eye(6) - RING + step @ RING}[gradient]
-            pulled = RING @ step if gradient == "first" else step
-            assert_close(end[:, j], np.linalg.solve(matrix, pulled @ s.minima[:, j]), 1e-9)
+        assert_close(end, of_mixing(s, s.lr / (1 - momentum), gradient), 1e-9)
         off.append(np.abs(end.mean(axis=0) - s.target).max())
     assert off[1] > 2 * off[0] > 0.01
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+@pytest.mark.parametrize("method", ["d2", "tracking"])
+def test_corrected_for_differing_data_every_worker_ends_at_the_minimum(method: str, momentum: float) -> None:
+    s = Setting(6, steps=900, lr=0.1, momentum=momentum, data=OWN)
+    end = ended(s, Corrected(Ring().build(6, 0), method)).xs[-1]
+    assert_close(end, np.tile(s.target, (6, 1)), 1e-9)
+
+
+@pytest.mark.parametrize("method", ["qg", "decentlam"])
+def test_momentum_of_the_whole_network_moves_nothing(method: str) -> None:
+    """The end is that of D-PSGD with the step before the exchange, and without momentum."""
+    s = Setting(6, steps=600, lr=0.1, data=OWN)
+    end = ended(s, Corrected(Ring().build(6, 0), method, beta=0.5)).xs[-1]
+    assert_close(end, of_mixing(s, s.lr, "first"), 1e-9)
