@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsgd.data.partition import OwnShares, Partition
+from dsgd.data.partition import OwnShares, Partition, check_share
 from dsgd.data.validation import Validation
 from dsgd.streams import stream
 
@@ -33,7 +33,7 @@ LARGEST_ALPHA = 1e15  # all classes alike everywhere, long before
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Validation):
-    """The options of it, which data sets with labels have in common, with those of held out samples."""
+    """The options of it, which data sets with labels have in common; held out samples are nobody's."""
 
     split: str = "iid"  # iid | dirichlet | label
     split_alpha: float = 0.1  # of dirichlet: the smaller, the fewer classes a worker sees
@@ -47,16 +47,15 @@ class Split(Validation):
 
     def partition(self, labels: np.ndarray, nodes: int, batch_size: int, seed: int) -> Partition:
         """Assign the samples with these labels [n] to workers. seed: of the run. Raises ValueError as `check_share`."""
-        alike = Partition(len(labels), nodes, batch_size, seed)
+        check_share(len(labels), nodes, batch_size)
         if self.split == "iid":
-            return alike
+            return Partition(len(labels), nodes, batch_size, seed)
         rng = stream(f"{self.split} split", seed)
         sizes = len(labels) // nodes + (np.arange(nodes) < len(labels) % nodes)
-        owners = (
-            by_label(labels, sizes, rng)
-            if self.split == "label"
-            else by_dirichlet(labels, sizes, self.split_alpha, rng)
-        )
+        if self.split == "label":
+            owners = by_label(labels, sizes, rng)
+        else:
+            owners = by_dirichlet(labels, sizes, self.split_alpha, rng)
         shares = np.split(np.argsort(owners, kind="stable"), sizes.cumsum()[:-1])
         return OwnShares(len(labels), nodes, batch_size, seed, shares)
 

@@ -1,7 +1,7 @@
 """Quadratics of different curvature: where each algorithm ends, with exact gradients and a constant rate.
 
 The minimum of the mean is sum_i h_i c_i / sum_i h_i = c. What averages after a step of everybody ends there; several
-steps, or mixing with some, weight the workers otherwise. Nothing of that shows where all have one curvature."""
+steps, or mixing with some, weight the workers otherwise. Where all have one curvature the mean shows nothing of it."""
 
 from __future__ import annotations
 
