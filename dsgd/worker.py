@@ -97,6 +97,15 @@ class Push(Request):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ask(Request):
+    """What `Algorithm.answer` of `peer` returns for `vector`, at one moment in which the peer's coroutines all wait, or
+    have ended; None if it cannot be reached."""
+
+    peer: int
+    vector: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Call(Request):
     """One atomic operation on every shard of the parameter server: a method of `Algorithm.server(...)` by its name."""
 
@@ -215,6 +224,11 @@ class Worker:
         """Take the vectors [n] that have been pushed to this worker since the last call, in order of arrival."""
         return self._engine.inbox(self)
 
+    async def ask(self, peer: int, v: Tensor) -> Tensor | None:
+        """The peer's answer [d] to v [d], for which it may change its x: see `Algorithm.answer`. None if the peer is
+        dead or silent, which happens to real ones; a silent one may have changed its x all the same."""
+        return await Ask(peer, v)
+
     async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:
         """Run the method `operation` of the parameter server with v [d] (each shard gets its own range) and scalars.
         Atomic on every shard. Returns the vector [d] of the shards' answers, or None where they answer nothing."""
@@ -233,9 +247,10 @@ class Algorithm:
     servers: over how many nodes the centre is sharded; 0 for methods without one.
     backups: how many workers' samples do not count in a step of all; 0 for most methods.
     conserves: what communication leaves unchanged, which `eval.conservation` checks; None: nothing in one realisation.
-        workers: the sum of the x_i, between their k-th and their next steps. workers and centre: the sum of the x_i and
-        c, in every call, whose answer the worker applies at once; without servers as for workers, c being what the last
-        worker keeps as "centre". centre: c and, in every call with a vector, the first scalar times that vector.
+        workers: the sum of the x_i, in lock-step between their k-th and their next steps, otherwise in every ask, whose
+        answer the worker applies at once. workers and centre: the sum of the x_i and c, in every call, whose answer the
+        worker applies at once; without servers as for workers, c being what the last worker keeps as "centre". centre:
+        c and, in every call with a vector, the first scalar times that vector.
     """
 
     lockstep: ClassVar[bool] = False
@@ -281,6 +296,11 @@ class Algorithm:
 
     async def train(self, worker: Worker) -> None:
         """The algorithm, as run by one worker until `worker.done`."""
+        raise NotImplementedError
+
+    def answer(self, worker: Worker, v: Tensor) -> Tensor:
+        """What a worker answers a peer that asks with v [d]: a vector [d] of its own, which nobody changes any more. It
+        is run where all the worker's coroutines wait or have ended, takes no time, and may change x."""
         raise NotImplementedError
 
     def server(self, x: Tensor) -> Any:

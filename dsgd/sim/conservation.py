@@ -1,7 +1,7 @@
 """A machine that checks, while it runs, what its algorithm's communication must leave unchanged (`eval.conservation`).
 
 `Algorithm.conserves` says what that is. Only what is complete is counted: a step that all workers have made, a call
-that has been answered. So what is under way at a mark breaks no law, and what was lost, doubled or mixed up does.
+or an ask that has been answered. So what is under way at a mark breaks no law; what was lost, doubled or mixed up does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dsgd.engine.task import Task
 from dsgd.sim.machine import Machine
+from dsgd.sim.node import Node
 from dsgd.streams import stream
 from dsgd.worker import Call, Worker
 
@@ -34,7 +35,10 @@ class ConservingMachine(Machine):
         self._shard_rows = self._rows.tensor_split(max(len(self.shards), 1), dim=1)
         self._after = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # each worker's last step
         self._steps: dict[int, tuple[Tensor, set[int]]] = {}  # changes before a step, who has made it: not all as yet
-        self._by_steps = self._law == "workers" or (self._law == "workers and centre" and not self.shards)
+        by_steps = self._law == "workers" and self.experiment.algo.lockstep
+        self._by_steps = by_steps or (self._law == "workers and centre" and not self.shards)
+        self._by_asks = self._law == "workers" and not by_steps
+        self._asks: dict[Task[Any], Tensor] = {}  # changes of the peers by asks whose answers are under way
         self._kept = self._seen(self.problem.start)  # the centre that the last worker keeps, at its last step
         self._calls = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # changes by calls that are under way
         self._change = torch.zeros(PROJECTIONS, dtype=torch.float64)
@@ -101,6 +105,19 @@ class ConservingMachine(Machine):
             self._conclude(change + self._seen(worker.x) - before)
         elif whole and self._law == "centre":
             self._conclude(change)
+
+    def _answer_ask(self, task: Task[Any], peer: Node, vector: Tensor) -> Tensor:
+        before = self._seen(peer.worker.x)
+        answer = super()._answer_ask(task, peer, vector)
+        self._asks[task] = self._seen(peer.worker.x) - before
+        return answer
+
+    def _take_answer(self, task: Task[Any], answer: Tensor) -> None:
+        x, change = task.owner.worker.x, self._asks.pop(task)
+        before = self._seen(x)
+        super()._take_answer(task, answer)
+        if self._by_asks:
+            self._conclude(change + self._seen(x) - before)
 
     def _conclude(self, change: Tensor) -> None:
         self._change += change

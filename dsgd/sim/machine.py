@@ -21,6 +21,7 @@ from dsgd.optimizer import remembered
 from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem
 from dsgd.sim.all_reduce import AllReduces
+from dsgd.sim.asks import Asks
 from dsgd.sim.compute import Processor
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
@@ -28,7 +29,19 @@ from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
 from dsgd.sim.null_vector import null_vector
 from dsgd.sim.quorum import Quorum
 from dsgd.streams import stream
-from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, MeanOfFirst, Pull, Push, Request, Worker
+from dsgd.worker import (
+    AllReduceMean,
+    Ask,
+    Call,
+    Exchange,
+    Gradient,
+    MeanGradient,
+    MeanOfFirst,
+    Pull,
+    Push,
+    Request,
+    Worker,
+)
 
 T = TypeVar("T")
 
@@ -78,6 +91,9 @@ class Machine:
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
         )
         self.quorum = Quorum(p, self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
+        asks = Asks(
+            self.nodes, self.network, self.message_bytes, self._count_staleness, self._answer_ask, self._take_answer
+        )
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
@@ -86,6 +102,7 @@ class Machine:
             Exchange: self._exchange,
             Pull: self._pull,
             Push: self._push,
+            Ask: asks.send,
             Call: self._call,
         }
 
@@ -269,6 +286,12 @@ class Machine:
     def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
         self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
         task.resume()
+
+    def _answer_ask(self, task: Task[Any], peer: Node, vector: Tensor) -> Tensor:
+        return self.experiment.algo.answer(peer.worker, vector)
+
+    def _take_answer(self, task: Task[Any], answer: Tensor) -> None:
+        task.resume(answer)
 
     # Servers
 

@@ -14,12 +14,15 @@ from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSil
 from dsgd.processes.pairwise.wire import Frame, Kind, ProtocolViolation, Status
 
 CLOSED = "the plane was closed here"
+GIVEN_UP_SOON = (Kind.PULL, Kind.PUSH, Kind.ASK)  # at once where the peer is away
 ALLOWED_ANSWERS = {  # and whether each has a payload
     (Kind.PING, Status.OK): (False,),
     (Kind.PULL, Status.OK): (True,),
     (Kind.PULL, Status.NOTHING): (False,),
     (Kind.PUSH, Status.OK): (False,),
     (Kind.PUSH, Status.BUSY): (False,),
+    (Kind.ASK, Status.OK): (True,),
+    (Kind.ASK, Status.NOTHING): (False,),
     (Kind.CALL, Status.OK): (False, True),
     (Kind.CALL, Status.FAILED): (True,),
 }
@@ -55,7 +58,7 @@ class PeerRequest:
 class Channel:
     """Send requests to one peer, in order, from a thread of its own.
 
-    After a failure the peer counts as away: pulls and pushes fail at once, while the thread sends a ping every
+    After a failure the peer counts as away: pulls, pushes and asks fail at once, while the thread sends a ping every
     patience_s until the peer answers. Exchanges and calls have more patience and try to connect themselves.
     """
 
@@ -103,7 +106,7 @@ class Channel:
             return CLOSED
         if self._address is None:
             return "its address is not known"
-        return self._away if request.frame.kind in (Kind.PULL, Kind.PUSH) else None
+        return self._away if request.frame.kind in GIVEN_UP_SOON else None
 
     def _work(self) -> None:
         wait_s = None  # until the next probe
@@ -117,7 +120,7 @@ class Channel:
                     wait_s = None  # it has been relocated
                     continue
                 self._current = request
-                reason = self._away if request.frame.kind in (Kind.PULL, Kind.PUSH) else None
+                reason = self._away if request.frame.kind in GIVEN_UP_SOON else None
                 was_away = self._away is not None
                 address, moves = self._address, self._moves
             if reason is not None:

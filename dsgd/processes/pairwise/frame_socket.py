@@ -90,8 +90,8 @@ class PeerSilent(Exception):
 class LocalNode:
     """The settings and counters that all connections of one node share.
 
-    timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull or a push. sent, received:
-    called with the bytes of every vector that was written or read."""
+    timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull, a push or an ask. sent,
+    received: called with the bytes of every vector that was written or read."""
 
     rank: int
     settings: PlaneSettings
@@ -291,6 +291,15 @@ class FrameSocket:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.poll()
+
+    def has_ended(self) -> bool:
+        """Check whether the peer has closed the connection; bytes that are still to be read say that it has not."""
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def shutdown(self) -> None:
         """Wake the threads that read or write here; bytes that have arrived can still be read. Any thread may call."""

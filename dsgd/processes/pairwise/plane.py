@@ -1,4 +1,4 @@
-"""Pull, push, exchange and call between the processes of one run.
+"""Pull, push, ask, exchange and call between the processes of one run.
 
 Every node listens on one port. Its requests to a peer go through a channel (channel.py); requests of peers are answered
 by a thread for each peer (server.py), so none waits for a training loop. Callers never do input or
@@ -27,7 +27,7 @@ from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import LocalNode, VectorPool
 from dsgd.processes.pairwise.process_memory import permit_reading
 from dsgd.processes.pairwise.ring import RingEntrance, SumRing, join_ring
-from dsgd.processes.pairwise.server import Operation, PeerListener, Responder
+from dsgd.processes.pairwise.server import Answer, Operation, PeerListener, Responder
 from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
 
 POOL_SIZE = 8  # received vectors whose memory is used again
@@ -35,8 +35,8 @@ POOL_SIZE = 8  # received vectors whose memory is used again
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pulled:
-    """The answer to a pull. vector: [d], published last by the peer. steps: its steps then. peer_steps: its steps
-    now."""
+    """The answer to a pull or an ask. vector: [d], published last by the peer, or its answer. steps: its steps then.
+    peer_steps: its steps now."""
 
     vector: Tensor
     steps: int
@@ -53,8 +53,8 @@ class Plane:
 
         nodes: workers and servers together. token: 16 to 32 bytes that only the nodes of this run know. dimension: d,
         the limit on a vector's length. timeout_s: how long no byte may move in an exchange or a call. patience_s: the
-        same for pull and push, and the interval at which a node that did not answer is tried again. attach: read large
-        vectors of nodes of this host where they are, if the system lets both do so (attach.py).
+        same for pull, push and ask, and the interval at which a node that did not answer is tried again. attach: read
+        large vectors of nodes of this host where they are, if the system lets both do so (attach.py).
         """
         settings = PlaneSettings(token, nodes, dimension, dtype)
         if not 0 <= rank < nodes:
@@ -111,6 +111,11 @@ class Plane:
         must not be changed afterwards. Exceptions become the caller's RuntimeError."""
         self._responder.operation = operation
 
+    def answer_with(self, answer: Answer) -> None:
+        """Answer asks with answer(vector, limit_s) -> (answer, steps of this node), or None if it cannot within limit_s
+        seconds. It is called in a thread for each peer, and may wait. The answer must not be changed afterwards."""
+        self._responder.answer = answer
+
     def publish(self, x: Tensor, steps: int) -> None:
         """Let peers pull a copy of x. Until the first publish a pull waits, for half of patience_s."""
         self._node.settings.check_vector(x)
@@ -142,6 +147,18 @@ class Plane:
         self._node.settings.check_vector(vector)
         frame = Frame(Kind.PUSH, steps=steps)
         return self._ask(peer, frame, vector, self._node.patience_s, lambda frame, content: frame.status == Status.OK)
+
+    def ask(self, peer: int, vector: Tensor, steps: int) -> Future[Pulled]:
+        """Fetch what the peer answers to the vector. Fails with Unreachable."""
+        self._node.settings.check_vector(vector)
+
+        def answer(frame: Frame, content: Tensor | str | None) -> Pulled:
+            if frame.status == Status.NOTHING:
+                raise Unreachable(peer, "it is busy")
+            assert isinstance(content, Tensor)
+            return Pulled(content, frame.steps, frame.sequence)
+
+        return self._ask(peer, Frame(Kind.ASK, steps=steps), vector, self._node.patience_s, answer)
 
     def exchange(
         self, vector: Tensor, steps: int, targets: Sequence[int], sources: Sequence[int]

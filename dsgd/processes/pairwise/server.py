@@ -33,11 +33,12 @@ from dsgd.processes.pairwise.wire import (
 )
 
 Operation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
+Answer = Callable[[Tensor, float], tuple[Tensor, int] | None]
 BACKLOG = 128
 
 
 class Responder:
-    """Answer the requests of peers: give out the published vector, fill the inbox, run operations.
+    """Answer the requests of peers: give out the published vector, fill the inbox, run operations, pass on questions.
 
     A peer may be silent in the middle of a message for timeout_s, the longer limit: a slow reader costs one thread and
     one published vector, and nobody else waits for it. steps: made by this node so far."""
@@ -53,6 +54,7 @@ class Responder:
         self._inbox_free = threading.Semaphore(max(4, 2 * (nodes - 1)))  # less the vectors that are arriving
         self._operating = threading.Lock()
         self.operation: Operation | None = None
+        self.answer: Answer | None = None
         self.steps = 0
 
     def publish(self, x: Tensor, steps: int) -> None:
@@ -78,7 +80,7 @@ class Responder:
         while True:
             link.wait_readable()
             frame = link.receive(self._node.settings, self._node.timeout_s)
-            carries = frame.kind in (Kind.PUSH, Kind.EXCHANGE)
+            carries = frame.kind in (Kind.PUSH, Kind.EXCHANGE, Kind.ASK)
             if frame.status != Status.OK or (frame.kind != Kind.CALL and carries != (frame.payload >= 0)):
                 raise ProtocolViolation(f"a {frame.kind.name} of status {frame.status.name} with {frame.payload} bytes")
             match frame.kind:
@@ -91,6 +93,8 @@ class Responder:
                 case Kind.EXCHANGE:
                     self._exchanges.wait_for_room(rank, frame.sequence)
                     self._exchanges.arrived(rank, frame.sequence, self._vector(link, frame))
+                case Kind.ASK:
+                    self._ask(link, frame)
                 case Kind.CALL:
                     self._call(rank, link, frame)
                 case Kind.ATTACH:
@@ -123,6 +127,18 @@ class Responder:
             raise
         self._inbox.append((vector, rank, frame.steps))
         self._reply(link, Frame(Kind.PUSH))
+
+    def _ask(self, link: FrameSocket, frame: Frame) -> None:
+        vector = self._vector(link, frame)
+        if link.has_ended():  # this process stood still, and the peer has given up: it must not be answered by half
+            raise ConnectionResetError("connection closed")
+        answered = None if self.answer is None else self.answer(vector, self._node.patience_s / 2)
+        if answered is None:
+            self._reply(link, Frame(Kind.ASK, Status.NOTHING))
+        else:
+            answer, steps = answered
+            self._node.settings.check_vector(answer)
+            self._reply(link, Frame(Kind.ASK, steps=steps, sequence=self.steps), answer)
 
     def _call(self, rank: int, link: FrameSocket, frame: Frame) -> None:
         part = None if frame.payload < 0 else self._vector(link, frame)

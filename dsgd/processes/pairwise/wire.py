@@ -46,12 +46,13 @@ class Kind(enum.IntEnum):
     EXCHANGE = 4  # steps of the sender; sequence number of the exchange, counted per pair
     CALL = 5  # name and scalars; answer: steps: the staleness
     ATTACH = 6  # steps: the number of the sender's process; name: its secret; sequence: where that is; NOTHING: cannot
+    ASK = 7  # steps of the sender; answer: steps and sequence as of a pull; NOTHING: the peer is busy
 
 
 class Status(enum.IntEnum):
     OK = 0
     BUSY = 1  # the inbox is full, the vector was dropped
-    NOTHING = 2  # nothing has been published yet
+    NOTHING = 2  # there is nothing to send: the kind says why
     FAILED = 3  # the operation raised; the payload is the error's text in UTF-8
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dsgd.processes.pairwise.plane import Plane, Pulled
+from dsgd.processes.pairwise.server import Answer
 from dsgd.processes.worker.device_thread import DeviceThread
 
 S = TypeVar("S")
@@ -37,14 +38,24 @@ class DeviceVectors:
         return [(vector.to(self._device), sender, steps) for vector, sender, steps in self._plane.inbox()]
 
     def pull(self, peer: int) -> Future[Pulled]:
-        def received(pulled: Pulled) -> Future[Pulled]:
-            copied = self._copies.submit(self._to_device, {peer: pulled.vector})
-            return _then(copied, lambda found: _done(replace(pulled, vector=found[peer])))
-
-        return _then(self._plane.pull(peer), received)
+        return self._received(peer, self._plane.pull(peer))
 
     def push(self, peer: int, vector: Tensor, steps: int) -> Future[bool]:
         return _then(self._copies.submit(self._to_host, vector), lambda copy: self._plane.push(peer, copy, steps))
+
+    def ask(self, peer: int, vector: Tensor, steps: int) -> Future[Pulled]:
+        copied = self._copies.submit(self._to_host, vector)
+        return self._received(peer, _then(copied, lambda copy: self._plane.ask(peer, copy, steps)))
+
+    def answer_with(self, answer: Answer) -> None:
+        def on_device(vector: Tensor, limit_s: float) -> tuple[Tensor, int] | None:
+            answered = answer(self._copies.submit(vector.to, self._device).result(), limit_s)
+            if answered is None:
+                return None
+            made, steps = answered
+            return self._copies.submit(self._to_host, made).result(), steps
+
+        self._plane.answer_with(on_device)
 
     def exchange(
         self, vector: Tensor, steps: int, targets: Sequence[int], sources: Sequence[int]
@@ -71,6 +82,15 @@ class DeviceVectors:
     def close(self) -> None:
         """End the thread of the copies."""
         self._copies.close()
+
+    def _received(self, peer: int, future: Future[Pulled]) -> Future[Pulled]:
+        """Return the future of what a peer sends, on the device."""
+
+        def received(pulled: Pulled) -> Future[Pulled]:
+            copied = self._copies.submit(self._to_device, {peer: pulled.vector})
+            return _then(copied, lambda found: _done(replace(pulled, vector=found[peer])))
+
+        return _then(future, received)
 
     def _publish(self, x: Tensor, steps: int) -> None:
         at_host = self._to_host(x)

@@ -22,6 +22,7 @@ from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
 from dsgd.optimizer import State, remembered
 from dsgd.processes.pairwise.plane import Plane, Unreachable
+from dsgd.processes.worker.answers import between_events
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
@@ -29,7 +30,19 @@ from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
 from dsgd.processes.worker.quorum import QuorumMember, Taken
 from dsgd.processes.worker.spans import as_vector
 from dsgd.streams import stream
-from dsgd.worker import AllReduceMean, Call, Exchange, Gradient, MeanGradient, MeanOfFirst, Pull, Push, Request, Worker
+from dsgd.worker import (
+    AllReduceMean,
+    Ask,
+    Call,
+    Exchange,
+    Gradient,
+    MeanGradient,
+    MeanOfFirst,
+    Pull,
+    Push,
+    Request,
+    Worker,
+)
 
 T = TypeVar("T")
 
@@ -63,7 +76,7 @@ class WorkerEngine:
         self.events: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = SimpleQueue()
         self.total = (0, 0)  # samples of all workers, and steps of this one among them, as last received
         self.staleness = [0, 0, 0]  # sum, count, largest
-        self.missed = 0  # pulls and pushes that failed
+        self.missed = 0  # pulls, pushes and asks that failed
         self.ended = False  # True: the loop stops, and pending requests are dropped
         self.communicating: list[tuple[float, float]] | None = [] if experiment.trace else None
         self._reduced = 0  # numbers, in collectives
@@ -81,8 +94,11 @@ class WorkerEngine:
             Exchange: self._exchange,
             Pull: self._pull,
             Push: self._push,
+            Ask: self._ask,
             Call: self._call,
         }
+
+        vectors.answer_with(self._answer)
 
     # The loop
 
@@ -348,6 +364,30 @@ class WorkerEngine:
             task.resume()
 
         self._then(self.vectors.push(request.peer, request.vector, steps), answer)
+
+    def _ask(self, task: Task[Any], request: Ask) -> None:
+        steps = self.worker.steps
+
+        def answer(done: Future[Any]) -> None:
+            if isinstance(done.exception(), Unreachable):
+                self.missed += 1
+                task.resume(None)
+                return
+            answered = done.result()
+            self._count(self.worker.steps - steps)  # of the question, known by its answer
+            self._count(answered.peer_steps - answered.steps)
+            task.resume(answered.vector)
+
+        self._then(self.vectors.ask(request.peer, request.vector, steps), answer)
+
+    def _answer(self, vector: Tensor, limit_s: float) -> tuple[Tensor, int] | None:
+        """Return the algorithm's answer to a peer's vector, and the steps so far; None if there is none within limit_s
+        seconds. Waits, in a thread of the plane."""
+
+        def answer() -> tuple[Tensor, int]:
+            return self.experiment.algo.answer(self.worker, vector), self.worker.steps
+
+        return between_events(self.events, answer, limit_s)
 
     def _call(self, task: Task[Any], request: Call) -> None:
         p, k = self.experiment.nodes, self.experiment.algo.servers

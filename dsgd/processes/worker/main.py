@@ -19,6 +19,7 @@ from dsgd.problem.precision import prepare
 from dsgd.processes.control import Message
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
+from dsgd.processes.worker.answers import give_answer
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_nccl, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
@@ -65,10 +66,10 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
 
     client.listen(enqueue)
     engine.run(go["time_s"])
-    while True:  # others may still pull; `exit` ends the process
+    while True:  # others may still pull and ask; `exit` ends the process
         action, arguments = engine.events.get()
-        if action is _handle:
-            _handle(*arguments)
+        if action in (_handle, give_answer):
+            action(*arguments)
 
 
 def _handle(engine: WorkerEngine, message: Message) -> None:

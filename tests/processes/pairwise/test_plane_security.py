@@ -143,6 +143,7 @@ def test_a_stranger_who_says_nothing_is_dropped_after_a_while(monkeypatch: pytes
         HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 7) + bytes(7),
         HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, -1),
         HEADER.pack(Kind.EXCHANGE, 0, 0, 0, 0, 0, -1),
+        HEADER.pack(Kind.ASK, 0, 0, 0, 0, 0, -1),
         HEADER.pack(Kind.PULL, 0, 0, 0, 0, 0, 8) + bytes(8),
         HEADER.pack(Kind.PULL, 1, 0, 0, 0, 0, -1),
         HEADER.pack(Kind.CALL, 0, 255, 0, 0, 0, -1) + bytes(2040),

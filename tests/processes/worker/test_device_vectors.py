@@ -69,6 +69,17 @@ def test_exchanges_that_overlap_belong_together_in_the_order_of_the_calls(
     assert [future.result(LIMIT_S)[0].tolist() for future in theirs] == [[n] for n in range(20)]
 
 
+def test_an_answer_and_what_was_asked_with_are_vectors_of_the_devices(
+    pair: tuple[list[Plane], list[DeviceVectors]],
+) -> None:
+    _, (a, b) = pair
+    a.answer_with(lambda v, limit_s: None if v.tolist() == [0.0] else (v + 1, 7))
+    answered = b.ask(0, vector(3.0), 5).result(LIMIT_S)
+    assert (answered.vector.tolist(), answered.steps) == ([4.0], 7)
+    with pytest.raises(Unreachable):
+        b.ask(0, vector(0.0), 5).result(LIMIT_S)
+
+
 @pytest.mark.parametrize("gives", [True, False])
 @pytest.mark.parametrize("part", [None, vector(2.0, 3.0)])
 def test_a_call_takes_and_gives_a_vector_or_none(
@@ -92,6 +103,6 @@ def test_a_lost_peer_is_the_error_of_every_message(pair: tuple[list[Plane], list
     other.close()
     x = vector(1.0)
     calls = [a.call(1, "move", x, ()), a.call(1, "read", None, ())]
-    for future in [a.pull(1), a.push(1, x, 0), a.exchange(x, 0, [1], [1]), *calls]:
+    for future in [a.pull(1), a.push(1, x, 0), a.ask(1, x, 0), a.exchange(x, 0, [1], [1]), *calls]:
         with pytest.raises(Unreachable):
             future.result(LIMIT_S)
