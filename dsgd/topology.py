@@ -65,6 +65,21 @@ class Topology:
         """Return the nodes that `rank` receives from at any step of the cycle, ascending."""
         return self._neighbours[rank]
 
+    @cached_property
+    def sides(self) -> tuple[bool, ...] | None:
+        """On which of two sides each node is, False for that of node 0, if every edge leads from one side to the other;
+        None where the graph is not bipartite."""
+        side, reached = {0: False}, [0]
+        while reached:
+            i = reached.pop()
+            for j in self.neighbours(i):
+                if j not in side:
+                    side[j] = not side[i]
+                    reached.append(j)
+                elif side[j] == side[i]:
+                    return None
+        return tuple(side[i] for i in range(self.nodes))
+
     def matrix(self, step: int = 0) -> np.ndarray:
         """W at this step, dense, [nodes, nodes], float64."""
         dense = np.zeros((self.nodes, self.nodes))

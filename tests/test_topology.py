@@ -104,6 +104,22 @@ def test_sources_and_targets_are_each_others_inverse_at_every_step(config: Topol
         assert all(topology.mixing_row(i, step)[j] == w[i, j] for i, j in received)
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 4, 5, 8, 16])
+@pytest.mark.parametrize("config", [*ANY_SIZE, Hypercube()], ids=repr)
+def test_sides_are_those_of_a_bipartite_graph(config: TopologyConfig, nodes: int):
+    """Every edge leads from one to the other; None exactly where networkx finds no such sides."""
+    if isinstance(config, Hypercube) and nodes == 5:
+        return
+    topology = config.build(nodes, seed=0)
+    edges = [(i, j) for i in range(nodes) for j in topology.neighbours(i)]
+    graph = nx.Graph(edges)
+    assert (topology.sides is None) == (not nx.is_bipartite(graph))
+    if topology.sides is not None:
+        assert len(topology.sides) == nodes
+        assert not topology.sides[0]
+        assert all(topology.sides[i] != topology.sides[j] for i, j in edges)
+
+
 @pytest.mark.parametrize("config", SIXTEEN, ids=repr)
 def test_peers_come_in_the_order_of_their_distance_ahead(config: TopologyConfig):
     """Sources and targets ascend in (peer - rank) mod p, neighbours ascend and are the union of the sources."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.key_list import comments
+from tests.support.cases import ALGORITHMS
 from tests.support.command import call
 
 OWN = """\
@@ -30,9 +31,7 @@ def test_every_key_has_its_value_and_what_it_does() -> None:
     shown = call("--help", "algo=easgd", "algo.tau=4", "cluster=jin2016", "experiment=slow_network")
     assert (shown.status, shown.err) == (0, "")
     lines = [re.sub(" +#", " #", line) for line in shown.out.splitlines()]
-    assert (
-        "algo: corrected, delayfree, diloco, downpour, dpsgd, easgd, gossip, localsgd, noloco, streaming, sync" in lines
-    )
+    assert f"algo: {', '.join(ALGORITHMS)}" in lines
     assert "--multirun,-m : Run multiple jobs with the configured launcher and sweeper" in lines
     for line in (
         "experiment=slow_network: Slow network and one slow node: who waits for whom? The comparison of `make",

@@ -220,6 +220,8 @@ FREE: dict[str, tuple[str, ...]] = {
     "gossip, pull every third step": ("gossip", "algo.tau=3"),
     "gossip, push": ("gossip", "algo.mode=push"),
     "gossip, push every second step in a graph": ("gossip", "algo.mode=push", "algo.tau=2", "algo.peers=topology"),
+    "adpsgd": ("adpsgd",),
+    "adpsgd every second step in a graph": ("adpsgd", "algo.tau=2", "algo.peers=topology", "topology=star"),
     "easgd": ("easgd", "algo.tau=2"),
     "easgd, a centre in two": ("easgd", "algo.tau=3", "algo.servers=2", "algo.average=true"),
     "eamsgd": ("easgd", "algo.tau=2", "algo.momentum=0.7"),
@@ -229,7 +231,13 @@ FREE: dict[str, tuple[str, ...]] = {
     "downpour, momentum in three": ("downpour", "algo.n_push=3", "algo.servers=3", "algo.server_optimizer=momentum"),
     "downpour, adagrad": ("downpour", "algo.n_fetch=2", "algo.server_optimizer=adagrad"),
 }
-INTERLEAVED = {"gossip, pull", "gossip, push every second step in a graph", "easgd, a centre in two", "eamsgd"}
+INTERLEAVED = {
+    "adpsgd",
+    "gossip, pull",
+    "gossip, push every second step in a graph",
+    "easgd, a centre in two",
+    "eamsgd",
+}
 INTERLEAVED |= {"downpour, rarely", "downpour, momentum in three"}
 
 
@@ -298,6 +306,13 @@ def test_easgd_keeps_the_sum_of_workers_and_centre(prefork: Prefork, tmp_path: P
     centre = seen(tmp_path, "server", servers)
     np.testing.assert_allclose(centre + x.sum(axis=0), [1, 1, 1, 1, 0, 0], rtol=0, atol=1e-13)
     assert (centre[:4] > 0.1).all()
+
+
+def test_adpsgd_keeps_the_sum_of_the_workers(prefork: Prefork, tmp_path: Path) -> None:
+    """Whoever has ended still answers, and who has asked waits for its answer before it ends."""
+    x = race(prefork, tmp_path, "adpsgd", "optimizer.lr=0", "+algo.apart=true")[:, 0]
+    np.testing.assert_allclose(x.sum(axis=0), [1, 1, 1, 1, 0, 0], rtol=0, atol=1e-13)
+    assert (x[:, :4].max(axis=0) < 1).any()
 
 
 @pytest.mark.parametrize("options", [(), ("algo.servers=2", "algo.n_push=5", "algo.n_fetch=3")])

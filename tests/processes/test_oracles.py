@@ -108,6 +108,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "noloco without its outer optimiser": ("noloco", "algo.tau=4", "algo.olr=1", "algo.beta=0"),
     "gossip, pull": ("gossip", "+algo.own=15"),
     "gossip, push": ("gossip", "algo.mode=push", "+algo.own=15"),
+    "adpsgd": ("adpsgd", "+algo.own=15"),
     "easgd without its spring": ("easgd", "algo.alpha=0", "+algo.own=15"),
 }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from dsgd.algorithms.adpsgd import ADPSGD
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.downpour import Downpour, ParameterServer
 from dsgd.algorithms.dpsgd import DPSGD
@@ -21,7 +23,7 @@ from dsgd.run.values import ConfigError
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.machine import Machine
 from dsgd.sim.simulation import Simulation
-from dsgd.topology import Topology
+from dsgd.topology import Ring, Topology
 from dsgd.worker import Algorithm, Worker
 from tests.support.cases import CASES, described, prepared
 
@@ -104,6 +106,39 @@ class Forgetful(DelayFree):
             worker.x.copy_(await arriving)
 
 
+class Anybody(ADPSGD):
+    """All workers begin averages, with anybody: answers come while their own averages are under way."""
+
+    def passive(self, worker: Worker) -> Sequence[int]:
+        return [rank for rank in range(worker.nodes) if rank != worker.rank]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("latency_s", [0.0, 0.004, 0.05])
+def test_averages_of_pairs_keep_the_sum_however_they_interleave(seed: int, latency_s: float) -> None:
+    """Gradients take some 10 ms: within a long ask both ends make steps and answer several others."""
+    algo = Anybody(RING)
+    *_, last = drifts(conserving(f"seed={seed}", f"cluster.latency_s={latency_s}", algo=algo))
+    assert last is not None
+    assert 0 < last < ROUNDING
+
+
+class Halved(Anybody):
+    """Takes the mean of the answer and of what it has sent, whatever it has become meanwhile."""
+
+    async def train(self, worker: Worker) -> None:
+        async def average(peer: int) -> None:
+            v = worker.x.clone()
+            y = await worker.ask(peer, v)
+            assert y is not None
+            worker.x.copy_((v + y) / 2)
+
+        while not worker.done:
+            averaging = worker.start(average(int(worker.rng.choice(self.passive(worker)))))
+            worker.step(await worker.gradient())
+            await averaging
+
+
 class Mixed(DPSGD):
     """Puts the first coordinate where the second one belongs: every number is right, in the wrong place."""
 
@@ -119,7 +154,9 @@ def leaking(factor: float) -> Topology:
     return Topology("leaking", NODES, (rows,))
 
 
+RING = Ring().build(NODES, 0)
 BROKEN: list[Algorithm] = [
+    Halved(RING),
     GreedyEASGD(tau=3),
     GreedyEASGD(tau=3, momentum=0.5),
     GreedyEASGD(tau=3, servers=2),
@@ -160,7 +197,7 @@ def test_watching_changes_nothing_else_and_costs_nothing_unless_asked_for(case: 
     assert "mean_drift" not in off.summary()
 
 
-@pytest.mark.parametrize("algo", ["dpsgd", "delayfree", "easgd", "downpour"])
+@pytest.mark.parametrize("algo", ["dpsgd", "delayfree", "easgd", "downpour", "adpsgd"])
 def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_drift(algo: str) -> None:
     """Single precision, where it is not 0."""
     experiment = conserving(f"algo={algo}", "precision=fp32")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dsgd.algorithms.adpsgd import ADPSGD
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.dpsgd import DPSGD
@@ -71,3 +72,19 @@ def test_of_a_pull_it_is_what_the_peer_has_done_since_it_published() -> None:
     assert timed(Gossip(topology), quick, 2, 6, topology).summary()["staleness_max"] == 0
     far = Cluster(0.25, float("inf"), 0.3, message_bytes=1e6, slow_nodes={0: 4.0})
     assert timed(Gossip(topology), far, 2, 6, topology).summary()["staleness_max"] >= 1
+
+
+def test_of_an_ask_it_is_what_each_end_has_done_while_its_vector_was_under_way() -> None:
+    """Gradients of 1 s and 0.25 s. A question takes 0.3 s, within which its fast sender makes one step, and the answer
+    as long, within which the slow peer makes none but for its last one in four."""
+    topology = Ring().build(2, 0)
+    cluster = Cluster(0.25, float("inf"), 0.3, message_bytes=1e6, slow_nodes={1: 4.0})
+    assert (
+        timed(ADPSGD(topology), Cluster(0.25, float("inf"), 0.0, message_bytes=1e6), 2, 6, topology).summary()[
+            "staleness_max"
+        ]
+        == 0
+    )
+    summary = timed(ADPSGD(topology), cluster, 2, 20, topology).summary()
+    assert summary["staleness_max"] == 1
+    assert 0.5 < summary["staleness_mean"] < 0.75

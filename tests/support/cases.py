@@ -38,6 +38,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("streaming", "algo.tau=6", "algo.fragments=2", "algo.delay=2"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
+    ("adpsgd", "algo.tau=2"),
 ]
 
 CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [

@@ -462,3 +462,34 @@ def gossip_push(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
 
     clock.play(worker(i) for i in range(s.nodes))
     return xs
+
+
+def adpsgd(s: Setting, tau: int, peer: Callable[[int], int | None]) -> Array:
+    """peer: draws the next peer of a worker, None for a passive one."""
+    xs, clock = s.xs(), Clock(s)
+    averaging = [False] * s.nodes
+
+    def average(i: int, j: int) -> Process:
+        v = xs[i].copy()
+        averaging[i] = True
+        yield s.latency_s
+        y = xs[j].copy()
+        xs[j] = (v + y) / 2
+        yield s.latency_s
+        xs[i] += (y - v) / 2
+        averaging[i] = False
+
+    def worker(i: int) -> Process:
+        direction = Direction(s)
+        for t in itertools.count():
+            if t % tau == 0 and not averaging[i] and (j := peer(i)) is not None:
+                clock.start(average(i, j))
+            g = s.gradient(i, t, xs[i])
+            yield s.times()[i]
+            xs[i] -= s.rate(clock.samples) * direction(g)
+            clock.samples += 1
+            if clock.over:
+                return
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dsgd.algorithms import (
+    adpsgd,
     corrected,
     delayfree,
     diloco,
@@ -31,7 +33,7 @@ from dsgd.algorithms import (
     streaming,
     sync,
 )
-from dsgd.engine.task import Join
+from dsgd.engine.task import Join, Task
 from dsgd.worker import Worker
 
 PATIENCE_S = 60.0  # for a turn that does not come; a guard
@@ -118,8 +120,8 @@ class TurnTakingWorker(WatchedWorker):
         at = self._worker.x.clone() if at is None else at
         if self._worker.steps == 0:
             _append(self._waiting)
-            _until(self._waiting, self._worker.nodes)
-            _until(self._taken, self._worker.rank)
+            await Join(Reached(self._worker, self._waiting, self._worker.nodes))
+            await Join(Reached(self._worker, self._taken, self._worker.rank))
             self._next = self._worker.rank
         while self._to_send:
             await self._to_send.pop(0)
@@ -131,7 +133,7 @@ class TurnTakingWorker(WatchedWorker):
             await Join(NEVER)
         self._next = following[0]
         g = await self._worker.gradient(at)
-        _until(self._taken, self._next)
+        await Join(Reached(self._worker, self._taken, self._next))
         return g
 
 
@@ -143,6 +145,26 @@ class Never:
 
 
 NEVER: Any = Never()
+
+
+class Reached(Task[None]):
+    """What a task can wait for until a file has a size, while its worker answers what others ask."""
+
+    def __init__(self, worker: Worker, path: Path, size: int) -> None:
+        self._waiting = ()
+        events = worker._engine.events  # pyright: ignore[reportAttributeAccessIssue]
+
+        def wait() -> None:
+            try:
+                _until(path, size)
+            finally:
+                events.put((self._go_on, ()))
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def _go_on(self) -> None:
+        for task in self._waiting:
+            task.resume()
 
 
 def _append(path: Path) -> None:
@@ -251,6 +273,19 @@ class NoLoCo(Observed, noloco.NoLoCo):
 
 
 @dataclass(frozen=True)
+class ADPSGD(Observed, adpsgd.ADPSGD):
+    def answer(self, worker: Worker, v: Tensor) -> Tensor:
+        """Answer, and write down x, which may change so after the end."""
+        y = super().answer(worker, v)
+        path = Path(self.folder) / f"worker {worker.rank}.npy"
+        if path.exists():
+            written = np.load(path)
+            written[0] = worker.x.numpy()
+            save(path, written)
+        return y
+
+
+@dataclass(frozen=True)
 class Gossip(Observed, gossip.Gossip):
     pass
 
@@ -265,7 +300,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo, Gossip, EASGD, Downpour)
+OBSERVED = (Sync, DPSGD, ADPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo, Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 

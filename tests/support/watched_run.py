@@ -29,6 +29,7 @@ LONG = "budget.steps=100000"  # ended by what happens to it
 FREE_RUNNING = {
     "gossip": ("algo=gossip",),
     "gossip push": ("algo=gossip", "algo.mode=push"),
+    "adpsgd": ("algo=adpsgd",),
     "easgd": ("algo=easgd", "algo.tau=2"),
     "downpour": ("algo=downpour",),
 }

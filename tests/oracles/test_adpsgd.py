@@ -1,0 +1,156 @@
+"""AD-PSGD: averages of pairs beside the gradients, against a NumPy loop, D-PSGD, and how fast pairs agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.adpsgd import ADPSGD
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.streams import stream
+from dsgd.topology import Hypercube, Ring, Star, Torus
+from dsgd.worker import Worker
+from tests.support import reference
+from tests.support.reference import Setting
+from tests.support.simulated import assert_close, cluster_of, run
+
+UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
+SPREAD = np.random.default_rng(8).standard_normal((4, 5))
+ANYONE = Ring().build(4, 0)  # peers=uniform never asks it
+
+
+def among(s: Setting, peers: list[list[int]]) -> Callable[[int], int | None]:
+    """Draws from each worker's own stream, in the order of the list."""
+    streams = [stream("algorithm", s.seed, rank) for rank in range(s.nodes)]
+    return lambda rank: peers[rank][int(streams[rank].integers(len(peers[rank])))] if peers[rank] else None
+
+
+def anyone(s: Setting) -> Callable[[int], int | None]:
+    """Workers of even rank average with any of odd rank."""
+    return among(s, [[] if rank % 2 else list(range(1, s.nodes, 2)) for rank in range(s.nodes)])
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(gradient_s=UNEVEN, steps=20),
+        Setting(gradient_s=UNEVEN, latency_s=0.1357, momentum=0.7, weight_decay=0.05),
+        Setting(gradient_s=UNEVEN, latency_s=0.2357, momentum=0.7, nesterov=True, halve_at=5),
+        Setting(gradient_s=UNEVEN, latency_s=0.9357, steps=30, start=SPREAD),  # averages are left out
+        Setting(gradient_s=UNEVEN, latency_s=4.1357, steps=30),
+        Setting(lr=0.0, start=SPREAD, gradient_s=UNEVEN, latency_s=0.3579),
+        Setting(nodes=3, gradient_s=UNEVEN[:3], latency_s=0.0791),
+        Setting(nodes=2, steps=15, gradient_s=UNEVEN[:2]),
+    ],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, tau: int) -> None:
+    path = run(setting, ADPSGD(Ring().build(setting.nodes, 0), tau))
+    assert path.marks[-1]["idle_fraction_max"] == 0
+    assert_close(path.xs[-1], reference.adpsgd(setting, tau, anyone(setting)), 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("topology", "peers"),
+    [
+        (Ring().build(4, 0), [[1, 3], [], [1, 3], []]),
+        (Star().build(4, 0), [[1, 2, 3], [], [], []]),
+        (Hypercube().build(4, 0), [[1, 2], [], [], [1, 2]]),
+        (Torus(rows=2).build(4, 0), [[1, 2], [], [], [1, 2]]),
+    ],
+)
+def test_peers_of_a_graph_agree_with_a_numpy_loop(topology, peers: list[list[int]]) -> None:
+    """Those of node 0's side average with their neighbours, which are all on the other side."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.0791, steps=20)
+    assert_close(run(s, ADPSGD(topology, peers="topology")).xs[-1], reference.adpsgd(s, 1, among(s, peers)), 1e-10)
+
+
+@dataclass(frozen=True)
+class Partner(Sequence[int]):
+    """The one worker whose rank differs in a bit that moves on with every step."""
+
+    worker: Worker
+    bits: int
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.worker.rank ^ (1 << self.worker.steps % self.bits)
+
+
+class Matched(ADPSGD):
+    """All workers are in pairs, other ones at every step."""
+
+    def passive(self, worker: Worker) -> Sequence[int]:
+        bits = worker.nodes.bit_length() - 1
+        return () if worker.rank.bit_count() % 2 else Partner(worker, bits)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_a_matching_during_each_gradient_is_d_psgd(nodes: int) -> None:
+    """Published D-PSGD with W = 1/2 for both of a pair, where all are equally fast."""
+    spread = np.random.default_rng(nodes).standard_normal((nodes, 5))
+    s = Setting(nodes, latency_s=0.2, momentum=0.7, weight_decay=0.05, start=spread)
+
+    def mixing(step: int) -> np.ndarray:
+        partner = [rank ^ (1 << step % (nodes.bit_length() - 1)) for rank in range(nodes)]
+        return (np.eye(nodes) + np.eye(nodes)[partner]) / 2
+
+    assert_close(run(s, Matched(ANYONE)).xs, reference.dpsgd(s, mixing), 1e-10)
+
+
+def test_one_worker_is_sgd_bit_for_bit() -> None:
+    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
+    assert (run(s, ADPSGD(ANYONE)).xs == run(s, Sync()).xs).all()
+
+
+def test_workers_with_the_same_data_are_sgd_bit_for_bit() -> None:
+    s = Setting(momentum=0.9, data=Quadratic(dim=5, spread=0, noise=0))
+    assert (run(s, ADPSGD(ANYONE)).xs == run(replace(s, nodes=1), Sync()).xs).all()
+
+
+def test_two_equal_workers_agree_on_their_exact_mean() -> None:
+    """And do not swap their vectors."""
+    s = Setting(nodes=2, lr=0.0, start=SPREAD[:2])
+    assert_close(run(s, ADPSGD(ANYONE)).xs[1], np.tile(SPREAD[:2].mean(axis=0), (2, 1)))
+
+
+def test_a_single_average_shrinks_the_spread_as_computed() -> None:
+    """V = sum_i |x_i - mean|^2. Of p / 2 active and as many passive workers, whose means are a distance D from that of
+    all, an average leaves E[V'] = V (1 - 1 / p) - D^2.
+
+    Exponential gradient times make the next one to begin a gradient a random one, active with probability 1/2."""
+    p, found = 6, []
+    for seed in range(40):
+        start = np.random.default_rng(1000 + seed).standard_normal((p, 3))
+        s = Setting(p, 16, lr=0.0, seed=seed, data=Quadratic(dim=3), start=start)
+        xs = run(s, ADPSGD(ANYONE), replace(cluster_of(s), jitter=1.0), mark_samples=1).xs[1:-1]
+        assert_close(xs.sum(axis=1), np.tile(start.sum(axis=0), (len(xs), 1)))
+        V = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+        D2 = ((xs[:, ::2].mean(axis=1) - xs.mean(axis=1)) ** 2).sum(axis=1)
+        found += list((V[1:] - V[:-1] + (V / p + D2)[:-1] / 2) / V[:-1])
+    error = np.std(found) / np.sqrt(len(found))
+    assert error < 0.004
+    assert np.mean(found) == pytest.approx(0, abs=4 * error)
+
+
+def test_an_average_that_outlasts_a_gradient_leaves_the_next_one_out() -> None:
+    """Two messages of 0.7 s each: every second gradient of 1 s has an average, and none is delayed."""
+    s = Setting(nodes=2, steps=20)
+    path = run(s, ADPSGD(ANYONE), Cluster(1.0, 8e6 / 0.7, 0.0, message_bytes=1e6))
+    last = path.marks[-1]
+    assert last["time_s"] == 20
+    assert last["idle_fraction_max"] == 0
+    assert path.simulation.machine.network.bytes_sent(20) == pytest.approx([10e6, 10e6])
+
+
+def test_a_graph_that_is_not_bipartite_is_refused() -> None:
+    message = r"^peers=topology must have a bipartite graph, got topology=ring with nodes=5$"
+    with pytest.raises(ValueError, match=message):
+        ADPSGD(Ring().build(5, 0), peers="topology")
