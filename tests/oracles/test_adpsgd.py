@@ -121,6 +121,19 @@ def test_two_equal_workers_agree_on_their_exact_mean() -> None:
     assert_close(run(s, ADPSGD(ANYONE)).xs[1], np.tile(SPREAD[:2].mean(axis=0), (2, 1)))
 
 
+class Symmetric(ADPSGD):
+    """All workers begin averages."""
+
+    def passive(self, worker: Worker) -> Sequence[int]:
+        return [rank for rank in range(worker.nodes) if rank != worker.rank]
+
+
+def test_two_that_ask_each_other_at_once_swap_their_vectors() -> None:
+    """Which is why only half of the workers begin averages."""
+    s = Setting(nodes=2, lr=0.0, start=SPREAD[:2], latency_s=0.1)
+    assert_close(run(s, Symmetric(ANYONE)).xs[1], SPREAD[[1, 0]])
+
+
 def test_a_single_average_shrinks_the_spread_as_computed() -> None:
     """V = sum_i |x_i - mean|^2. Of p / 2 active and as many passive workers, whose means are a distance D from that of
     all, an average leaves E[V'] = V (1 - 1 / p) - D^2.
