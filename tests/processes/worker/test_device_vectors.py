@@ -47,7 +47,7 @@ def test_what_is_published_is_a_copy_of_that_moment(pair: tuple[list[Plane], lis
 def test_a_publication_that_fails_is_an_error_of_the_next(pair: tuple[list[Plane], list[DeviceVectors]]) -> None:
     _, (a, _) = pair
     a.publish(torch.zeros(99, dtype=torch.float64), 0)
-    with pytest.raises(ValueError, match="at most 8 numbers"):
+    with pytest.raises(ValueError, match="at most 32 numbers"):
         a.publish(vector(1.0), 1)
 
 
