@@ -92,6 +92,8 @@ CASES = [
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),
     ("algo=diloco algo.beta=1", "algo.beta must be in [0, 1)", "got 1"),
     ("algo=diloco algo.olr=-0.1", "algo.olr must be >= 0", "got -0.1"),
+    ("algo=sgp algo.overlap=-1", "algo.overlap must be >= 0, got -1"),
+    ("algo=sgp algo.overlap=0.5", "algo.overlap must be", "got 0.5"),
     ("algo=localsgd algo.tau=0", "algo.tau must be >= 1", "got 0"),
     ("algo=localsgd algo.switch=-1", "algo.switch must be >= 0", "got -1"),
     ("algo=localsgd algo.momentum=half", "algo.momentum must be one of keep, zero, average", "got 'half'"),

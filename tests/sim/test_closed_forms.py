@@ -16,6 +16,7 @@ from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
+from dsgd.algorithms.sgp import SGP
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import COLLECTIVES, Cluster
 from dsgd.engine.buckets import bucket_count
@@ -222,6 +223,19 @@ def test_dpsgd_exchanges_with_k_neighbours_in_a_plus_k_n_over_b(
     exchange = a + degree * n
     expected = steps * (max(t, exchange) if gradient == "before" else t + exchange)
     close(timed(DPSGD(topology, gradient), cluster, p, steps, topology).time_s, expected)
+
+
+@pytest.mark.parametrize(("graph", "p", "k"), [(OnePeerExponential(), 8, 1), (Exponential(), 6, 3), (Star(), 4, 3)])
+@few
+@given(cluster=clusters(), overlap=st.integers(0, 3), rounds=step_counts)
+def test_pushed_shares_take_a_plus_k_n_over_b_after_a_gradient_or_beside_several(
+    close: Close, graph: TopologyConfig, p: int, k: int, cluster: Cluster, overlap: int, rounds: int
+) -> None:
+    """max(overlap t, a + k N / B) for overlap steps of sgp, and t + a + k N / B for each without."""
+    t, a, n = parameters(cluster)
+    topology, exchange = graph.build(p, 0), a + k * n
+    expected = rounds * (max(overlap * t, exchange) if overlap else t + exchange)
+    close(timed(SGP(topology, overlap), cluster, p, rounds * max(overlap, 1), topology).time_s, expected)
 
 
 def test_a_slow_port_delays_the_ring_by_its_own_exchange(close: Close) -> None:

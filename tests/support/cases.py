@@ -39,6 +39,8 @@ VARIANTS: list[tuple[str, ...]] = [
     ("streaming", "algo.tau=6", "algo.fragments=2", "algo.delay=2"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.tau=2"),
+    ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),
+    ("sgp", "algo.overlap=3", "topology=star"),
 ]
 
 CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [

@@ -158,6 +158,30 @@ def dpsgd(s: Setting, mixing: Callable[[int], Array], gradient: str = "before") 
     return np.array(path)
 
 
+def sgp(s: Setting, shares: Callable[[int], Array], overlap: int) -> tuple[Array, Array]:
+    """shares: P [nodes, nodes] of a round, whose column j is what node j gives to each. Returns the paths of z = x / w
+    and of w [steps + 1, nodes]."""
+    X, w, direction = s.xs(), np.ones((s.nodes, 1)), Direction(s)
+    path, weights = [X], [w[:, 0]]
+    away = np.zeros((s.nodes, s.data.dim + 1))  # what is on its way to each node, its weight last
+    for k in range(s.steps):
+        if overlap and k % overlap == 0:
+            P = shares(k // overlap)
+            own = np.diag(np.diag(P))
+            away = (P - own) @ np.hstack([X, w])
+            X, w = own @ X, own @ w
+        move = s.rate(k * s.nodes) * direction(s.gradients(k, X / w))
+        if overlap:
+            X = X - move
+            if (k + 1) % overlap == 0 or k + 1 == s.steps:
+                X, w = X + away[:, :-1], w + away[:, -1:]
+        else:
+            X, w = shares(k) @ (X - move), shares(k) @ w
+        path.append(X / w)
+        weights.append(w[:, 0])
+    return np.array(path), np.array(weights)
+
+
 def delayfree(s: Setting, tau: int) -> Array:
     X, direction = s.xs(), Direction(s)
     start = X

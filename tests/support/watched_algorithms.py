@@ -30,6 +30,7 @@ from dsgd.algorithms import (
     gossip,
     localsgd,
     noloco,
+    sgp,
     streaming,
     sync,
 )
@@ -286,6 +287,11 @@ class ADPSGD(Observed, adpsgd.ADPSGD):
 
 
 @dataclass(frozen=True)
+class SGP(Observed, sgp.SGP):
+    pass
+
+
+@dataclass(frozen=True)
 class Gossip(Observed, gossip.Gossip):
     pass
 
@@ -300,7 +306,8 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, ADPSGD, Corrected, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo, Gossip, EASGD, Downpour)
+OBSERVED = (Sync, DPSGD, ADPSGD, Corrected, SGP, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo)
+OBSERVED += (Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 

@@ -42,6 +42,7 @@ LOCKSTEP = {
     "diloco": ("algo=diloco", "algo.tau=3"),
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
     "noloco": ("algo=noloco", "algo.tau=4"),
+    "sgp": ("algo=sgp", "algo.overlap=2", "topology=star"),
     "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
 CYCLE = {
@@ -53,6 +54,7 @@ CYCLE = {
     "diloco": 1,
     "streaming": 12,
     "noloco": 1,
+    "sgp": 1,
     "easgd in turn": 1,
 }  # samples of three workers, for `results`
 ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}
