@@ -1,4 +1,4 @@
-"""Text files of undirected graphs: a list of edges, one `i j` a line, or an adjacency matrix of numbers 0 and 1."""
+"""Text files of graphs: a list of edges, one `i j` a line, or an adjacency matrix of numbers 0 and 1."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ FILE_BYTES = 2**26  # at most
 Edge = tuple[int, int]
 
 
-def read_edges(path: str, nodes: int) -> list[Edge]:
-    """Return the edges between nodes 0 to p - 1 in a file of either format, each once or in both directions.
+def read_edges(path: str, nodes: int, directed: bool = False) -> list[Edge]:
+    """Return the edges between nodes 0 to p - 1 in a file of either format, each once or in both directions; directed
+    ones, (i, j) from i to j, as they are.
 
     Raises ValueError naming the file and the line."""
     try:
@@ -33,10 +34,10 @@ def read_edges(path: str, nodes: int) -> list[Edge]:
         if numbers:
             lines.append((where, numbers))
     is_list = not lines or len(lines[0][1]) == 2
-    return _edges_of_list(nodes, lines) if is_list else _edges_of_matrix(path, nodes, lines)
+    return _edges_of_list(nodes, lines, directed) if is_list else _edges_of_matrix(path, nodes, lines, directed)
 
 
-def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
+def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]], directed: bool) -> list[Edge]:
     found: dict[Edge, str] = {}
     for where, numbers in lines:
         if len(numbers) != 2:
@@ -49,14 +50,14 @@ def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]
         if (i, j) in found:
             raise ValueError(f"path must list an edge once, got {i} {j} again {where}")
         found[i, j] = where
-    one_way = [(i, j) for i, j in found if (j, i) not in found]
+    one_way = [] if directed else [(i, j) for i, j in found if (j, i) not in found]
     if one_way and len(one_way) < len(found):  # the others come with their reverse: a list of directed edges
         i, j = one_way[0]
         raise ValueError(f"path must be symmetric, got edge {i} {j} without {j} {i} {found[i, j]}")
     return list(found)
 
 
-def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]]) -> list[Edge]:
+def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]], directed: bool) -> list[Edge]:
     rule = f"path must hold edges 'i j' or {nodes} lines of {nodes} numbers 0 or 1 (nodes={nodes})"
     for where, row in lines:
         if len(row) != nodes:
@@ -70,7 +71,7 @@ def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]]) 
         if row[i]:
             raise ValueError(f"path must have no self loops, got 1 in row {i} column {i} {where}")
         for j in range(i):
-            if row[j] != matrix[j][i]:
+            if row[j] != matrix[j][i] and not directed:
                 got = f"{row[j]} in row {i} column {j} and {matrix[j][i]} in row {j} column {i}"
                 raise ValueError(f"path must be symmetric, got {got} {where}")
-    return [(i, j) for i, row in enumerate(matrix) for j in range(i) if row[j]]
+    return [(i, j) for i, row in enumerate(matrix) for j in range(nodes if directed else i) if row[j]]

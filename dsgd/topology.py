@@ -1,4 +1,4 @@
-"""Graphs of workers: whose vectors a worker averages, and with what weights (doubly stochastic mixing matrices).
+"""Graphs of workers: whose vectors a worker averages, and with what weights (mixing matrices).
 
 A `Topology` is what algorithms see. The dataclasses below it are the choices of `conf/topology/`, each with
 `build(nodes, seed)`; their docstrings give the eigenvalues and gap of the mixing matrix W for p nodes. One node is
@@ -33,7 +33,8 @@ DRAWS_UNTIL_CONNECTED = 1000
 
 @dataclass(frozen=True)
 class Topology:
-    """A cycle of doubly stochastic mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`.
+    """A cycle of mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`. They are doubly
+    stochastic, but for those of a `File` with weights=push, whose rows need not sum to 1.
 
     rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included."""
 
@@ -87,6 +88,18 @@ class Topology:
             dense[i, list(row)] = list(row.values())
         return dense
 
+    def check_doubly_stochastic(self, algo: str) -> None:
+        """Raise ValueError if in some step a node takes in more or less than 1 in all, which this algorithm needs."""
+        if (node := self._unbalanced) is not None:
+            got = f"{self.name} with topology.weights=push, where node {node} takes in more than others"
+            raise ValueError(f"algo={algo} needs a topology with rows and columns that sum to 1, got {got}")
+
+    @cached_property
+    def _unbalanced(self) -> int | None:
+        """The node that takes in most, where they do not all take in 1."""
+        taken = [(sum(row.values()), i) for rows in self.rows for i, row in enumerate(rows)]
+        return None if all(abs(total - 1) < 1e-9 for total, _ in taken) else max(taken)[1]
+
     @cached_property
     def is_symmetric(self) -> bool:
         """Tell whether W is symmetric, and the same at every step."""
@@ -99,8 +112,9 @@ class Topology:
 
         The factor is s ** (1 / len(rows)), where s is the largest singular value of the product of one cycle of
         (W - 11'/p). For one symmetric W that is its second largest |eigenvalue|, the usual definition; eigenvalues of
-        other W need not bound a step, and the steps of a time-varying graph contract only together. Computed when first
-        asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for the others."""
+        other W need not bound a step, and the steps of a time-varying graph contract only together. Where W is not
+        doubly stochastic s is the second largest |eigenvalue|, by which push-sum contracts in the long run. Computed
+        when first asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for others."""
         factor = self._contraction_of_a_cycle()
         if factor < self.nodes * np.finfo(float).eps:
             return 1.0  # an exact average but for rounding, which the root would blow up: (1e-16) ** (1 / 10) = 0.025
@@ -114,6 +128,8 @@ class Topology:
         cycle = np.eye(self.nodes)
         for step in range(len(self.rows)):
             cycle = self.matrix(step) @ cycle
+        if self._unbalanced is not None:
+            return float(np.sort(np.abs(np.linalg.eigvals(cycle)))[-2])
         # (W_k - 11'/p) ... (W_1 - 11'/p) = W_k ... W_1 - 11'/p, because every W is doubly stochastic.
         return float(np.linalg.norm(cycle - 1 / self.nodes, ord=2))
 
@@ -282,29 +298,45 @@ class RandomRegular:
 
 @dataclass(frozen=True)
 class File:
-    """An undirected, connected graph from a text file; `#` starts a comment, empty lines do not count.
+    """A connected graph from a text file; `#` starts a comment, empty lines do not count.
 
     path: a list of edges, one `i j` a line, nodes 0 to p - 1, each edge once, or all of them in both directions; or a
     symmetric adjacency matrix, p lines of p numbers 0 or 1 (two numbers a line are always read as an edge).
     weights: `metropolis` puts 1 / (1 + max(deg_i, deg_j)) on edge ij; `uniform` 1 / (1 + the largest degree) on every
-    edge, never more, so it usually mixes more slowly; equal on regular graphs. The rest of a row is on its diagonal."""
+    edge, never more, so it usually mixes more slowly; equal on regular graphs. The rest of a row is on its diagonal.
+    `push` is for algo=sgp: edges are directed, i sends to j, and the graph is strongly connected; a node gives equal
+    parts of 1 to itself and to everybody whom it sends to, so columns sum to 1, and rows need not."""
 
     path: str
     weights: str = "metropolis"
 
     def __post_init__(self) -> None:
-        if self.weights not in ("metropolis", "uniform"):
-            raise ValueError(f"weights must be metropolis or uniform, got {self.weights}")
+        if self.weights not in ("metropolis", "uniform", "push"):
+            raise ValueError(f"weights must be metropolis, uniform or push, got {self.weights}")
 
     def build(self, nodes: int, seed: int) -> Topology:
         import networkx as nx
 
+        if self.weights == "push":
+            return Topology("file", nodes, (self._pushing(nodes),))
         graph = nx.empty_graph(nodes)
         graph.add_edges_from(read_edges(self.path, nodes))
         if cut_off := set(graph) - nx.node_connected_component(graph, 0):
             got = f"node {min(cut_off)} cut off from node 0 ({self.path})"
             raise ValueError(f"path must give a connected graph of nodes={nodes}, got {got}")
         return Topology("file", nodes, (_symmetric(graph, self.weights),))
+
+    def _pushing(self, nodes: int) -> tuple[Row, ...]:
+        import networkx as nx
+
+        graph = nx.empty_graph(nodes, create_using=nx.DiGraph)
+        graph.add_edges_from(read_edges(self.path, nodes, directed=True))
+        for way, reached in (("from node 0 to", nx.descendants(graph, 0)), ("to node 0 from", nx.ancestors(graph, 0))):
+            if cut_off := set(graph) - reached - {0}:
+                got = f"no way {way} node {min(cut_off)} ({self.path})"
+                raise ValueError(f"path must give a strongly connected graph of nodes={nodes}, got {got}")
+        share = {i: 1 / (1 + graph.out_degree(i)) for i in graph}
+        return tuple({j: share[j] for j in sorted({i, *graph.predecessors(i)})} for i in range(nodes))
 
 
 def _receivers(rows: tuple[Row, ...]) -> list[list[int]]:

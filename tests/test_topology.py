@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.resources import files
 from math import ceil, cos, log2, pi, sqrt
 from pathlib import Path
@@ -397,6 +398,49 @@ def test_comments_and_empty_lines_are_no_edges(tmp_path: Path):
     assert File(str(path)).build(3, seed=0).neighbours(1) == (0, 2)
 
 
+def irregular(folder: Path) -> Topology:
+    """From 0 to 1 and 2, from both to 3, from there to 0."""
+    path = write_edges(folder, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 0)])
+    return File(path, "push").build(4, seed=0)
+
+
+def test_pushed_shares_are_equal_and_columns_sum_to_one(tmp_path: Path):
+    """Edges point from sender to receiver, and a list and a matrix of them, which is not symmetric, are one graph."""
+    topology, third = irregular(tmp_path), 1 / 3
+    expected = [[third, 0, 0, 1 / 2], [third, 1 / 2, 0, 0], [third, 0, 1 / 2, 0], [0, 1 / 2, 1 / 2, 1 / 2]]
+    assert topology.matrix().tolist() == expected
+    assert (topology.sources(3), topology.targets(0)) == ((1, 2), (1, 2))
+    (tmp_path / "matrix.txt").write_text("0 1 1 0\n0 0 0 1\n0 0 0 1\n1 0 0 0\n")
+    assert File(str(tmp_path / "matrix.txt"), "push").build(4, seed=0) == topology
+
+
+def test_push_sum_contracts_by_the_gap_in_the_long_run(tmp_path: Path):
+    """By the second largest |eigenvalue| of P in a step, as measured on the ratios."""
+    topology, x, w = irregular(tmp_path), np.random.default_rng(0).standard_normal(4), np.ones(4)
+    spreads = []
+    for _ in range(40):
+        x, w = topology.matrix() @ x, topology.matrix() @ w
+        spreads.append(np.ptp(x / w))
+    rate = (spreads[-1] / spreads[19]) ** (1 / 20)
+    assert rate == pytest.approx(1 - topology.spectral_gap, rel=0.03)
+
+
+def test_what_needs_a_doubly_stochastic_matrix_refuses_one_that_is_not(tmp_path: Path):
+    """A directed graph that is regular has one."""
+    rule, got = "algo=a needs a topology with rows and columns that sum to 1", "file with topology.weights=push"
+    text = f"{rule}, got {got}, where node 3 takes in more than others"
+    assert message(lambda: irregular(tmp_path).check_doubly_stochastic("a")) == text
+    File(write_edges(tmp_path, [(0, 1), (1, 2), (2, 0)]), "push").build(3, 0).check_doubly_stochastic("a")
+
+
+def test_a_directed_graph_is_strongly_connected(tmp_path: Path):
+    rule = "path must give a strongly connected graph of nodes=3, got no way"
+    cut_off = {"from node 0 to node 2": [(0, 1), (1, 0), (2, 0)], "to node 0 from node 1": [(0, 1), (0, 2), (2, 0)]}
+    for got, edges in cut_off.items():
+        path = write_edges(tmp_path, edges)
+        assert message(partial(File(path, "push").build, 3, 0)) == f"{rule} {got} ({path})"
+
+
 # --- errors
 
 
@@ -427,7 +471,7 @@ def message(build: Callable[[], object]) -> str:
         (lambda: RandomRegular(4).build(4, 0), "degree must be < nodes, got 4 with nodes=4"),
         (lambda: RandomRegular(3).build(7, 0), "degree must be even for an odd number of nodes, got 3 with nodes=7"),
         (lambda: RandomRegular(1).build(8, 0), "degree must be >= 2 for a connected graph, got 1 with nodes=8"),
-        (lambda: File("x", weights="max"), "weights must be metropolis or uniform, got max"),
+        (lambda: File("x", weights="max"), "weights must be metropolis, uniform or push, got max"),
         (lambda: File("no.txt").build(4, 0), "path must be a readable file, got no.txt (No such file or directory)"),
         (lambda: File(".").build(4, 0), "path must be a readable file, got . (Is a directory)"),
     ],

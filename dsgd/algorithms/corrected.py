@@ -71,6 +71,7 @@ class Corrected(Algorithm):
         return f"algo.method={self.method} (its momentum is made of SGD's steps)" if self.has_momentum else None
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
+        self.topology.check_doubly_stochastic("corrected")
         if self.has_momentum and momentum != 0:
             own = f"method={self.method} has a momentum of its own (algo.beta)"
             raise ValueError(f"{own}: optimizer.momentum must be 0, got {momentum:g}")

@@ -47,6 +47,9 @@ class DPSGD(Algorithm):
     def conserves(self) -> str:
         return "workers"
 
+    def check(self, nodes: int, lr: float, momentum: float) -> None:
+        self.topology.check_doubly_stochastic("dpsgd")
+
     async def train(self, worker: Worker) -> None:
         while not worker.done:
             await self.step(worker)

@@ -12,12 +12,12 @@ Reference: Assran, Loizou, Ballas, Rabbat 2019, arXiv 1811.10792; with overlap >
         send P_ji (x_i, w_i);  (x_i, w_i) = P_ii (x_i, w_i)
         overlap times:  g at z_i, what was sent has arrived by the last one and is added, x_i = x_i - lr g
 
-Sums are conserved: of the x_i but for the steps, and of the w_i, counting what is under way. So a graph need not be
-balanced, and a node with few in-neighbours has a small w_i, where z_i still tends to the mean. In a graph whose nodes
-all have as many in- as out-neighbours w_i is 1 where nothing is under way, and SGP is D-PSGD with gradient=first, for
-overlap=1 the published one, gradient=before. The one-peer exponential graph of 2^L nodes is the paper's: one vector a
-step, and the exact mean after L steps without gradients. While shares are under way a step moves z_i by lr g / w_i with
-the small w_i that is left, so an overlap of several steps bears smaller rates only.
+Sums are conserved: of the x_i but for the steps, and of the w_i, counting what is under way. So the graph need not be
+regular (topology=file with topology.weights=push): a node that gets little has a small w_i, and z_i tends to the mean
+all the same. Where all nodes have equally many in- and out-neighbours w_i is 1 whenever nothing is under way, and SGP
+is D-PSGD with gradient=first, with overlap=1 the published one, gradient=before. The one-peer exponential graph of 2^L
+nodes is the paper's: one vector a step, and the exact mean after L steps without gradients. While shares are under way
+a step moves z_i by lr g / w_i with the small w_i that is left, so an overlap of several steps bears smaller rates only.
 
 Differences from the paper: what arrives early waits for the end of its round, so that no result depends on who is
 fast; the last round may be shorter. Time-varying graphs go on by one with every round. step() may add local momentum,

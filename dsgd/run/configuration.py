@@ -158,7 +158,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
             compile=checked(values["compile"], bool, "compile"),
             trace=checked(values["trace"], bool, "trace"),
         )
-    with prefixed("algo"):
+    with prefixed("algo", fields=algo):
         algo.check(nodes, experiment.peak_lr, optimizer.momentum)
     if algo.needs_sgd and not isinstance(optimizer, SGD):
         raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {type(optimizer).__name__.lower()}")

@@ -143,13 +143,13 @@ def prefixed(group: str | None, fields: Any = None) -> Iterator[None]:
     """Turn a ValueError raised inside into a ConfigError whose text begins with the group.
 
     group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the
-    prefix."""
+    prefix, where it is a dataclass."""
     try:
         yield
     except ConfigError:
         raise
     except ValueError as error:
         text = str(error)
-        names = None if fields is None else {field.name for field in dataclasses.fields(fields)}
-        own = names is None or text.split(maxsplit=1)[0].rstrip(":") in names
+        names = {field.name for field in dataclasses.fields(fields)} if dataclasses.is_dataclass(fields) else None
+        own = names is None or text.split(maxsplit=1)[0].partition("=")[0].rstrip(":") in names
         raise ConfigError(f"{group}.{text}" if group and own else text) from error

@@ -373,6 +373,15 @@ def test_bad_graph_files(content: str, rule: str, tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
 
 
+def test_a_graph_that_only_pushing_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 0\n0 2\n")
+    result = call("algo=dpsgd", "topology=file", "topology.path=graph.txt", "topology.weights=push", "nodes=3")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert result.err.startswith("algo=dpsgd needs a topology with rows and columns that sum to 1, got file with")
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
+
+
 TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
