@@ -33,7 +33,7 @@ WANTED = {
     "models": {"user_code"},
     "data": {"streams", "host", "user_code"},
     "experiment": {"cluster", "crossing", "data", "models", "optimizer", "schedule", "topology", "worker"},
-    "algorithms": {"topology", "worker"},
+    "algorithms": {"streams", "topology", "worker"},
     "problem": {"data", "experiment"},
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
@@ -51,7 +51,13 @@ WANTED = {
     "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
-OF_ALGORITHMS = {"dsgd.worker", "dsgd.topology", "torch", "dsgd.algorithms.centre"}  # the last is a part of easgd.py
+OF_ALGORITHMS = {
+    "dsgd.worker",
+    "dsgd.topology",
+    "dsgd.streams",
+    "torch",
+    "dsgd.algorithms.centre",
+}  # centre is a part of easgd.py
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
