@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BEST_OF = ("ring", "halving_doubling", "tree")
-COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "star")
+BEST_OF_ISLANDS = ("ring", "hierarchical")
+COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "hierarchical", "star")
 LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
 MOST_BYTES = 1e15  # of a vector
 LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
@@ -34,19 +35,22 @@ class Cluster:
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal | normal, without what is below 0
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
-    collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF
+    islands: int = 1  # of equally many nodes with consecutive ranks, each with an uplink that they share
+    wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
+    wan_latency_s: float | None = None  # seconds per message between islands; null: latency_s
+    collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF, or BEST_OF_ISLANDS
     collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
-        for name in ("gradient_s", "latency_s", "receive_overhead_s", "jitter"):
+        for name in ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "jitter"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LONGEST_S:
                 raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
         if 0 < self.jitter < LEAST_JITTER or self.jitter > 1 / LEAST_JITTER:
             raise ValueError(f"jitter must be 0 or in [{LEAST_JITTER:g}, {1 / LEAST_JITTER:g}], got {self.jitter}")
-        for name in ("bandwidth", "server_bandwidth"):
+        for name in ("bandwidth", "server_bandwidth", "wan_bandwidth"):
             value = getattr(self, name)
             if value is not None and not value >= 1:
                 raise ValueError(f"{name} must be >= 1 bit/s, got {value}")
@@ -60,6 +64,16 @@ class Cluster:
             raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        if self.islands < 1:
+            raise ValueError(f"islands must be >= 1, got {self.islands}")
+        if self.wan_latency_s is not None and self.wan_latency_s < self.latency_s:
+            raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
+        if self.islands > 1 and not self.collective_messages and self.collective not in ("best", *BEST_OF_ISLANDS):
+            known = ", ".join(("best", *BEST_OF_ISLANDS))
+            raise ValueError(
+                f"collective must be one of {known} with islands and without collective_messages, "
+                f"got {self.collective!r}"
+            )
         if self.collective == "best" and self.collective_messages:
             known = ", ".join(name for name in COLLECTIVES if name != "best")
             raise ValueError(f"collective must be one of {known} with collective_messages=true, got 'best'")
@@ -83,16 +97,34 @@ class Cluster:
         """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
         a latency, or a received vector. A gradient that is still to be measured counts for nothing."""
         slowest = max((self.slow_nodes or {}).values(), default=1.0)
-        return max((self.gradient_s or 0.0) * max(1.0, slowest), self.latency_s, self.receive_overhead_s)
+        latency_s = max(self.latency_s, self.latency_between_islands_s)
+        return max((self.gradient_s or 0.0) * max(1.0, slowest), latency_s, self.receive_overhead_s)
+
+    @property
+    def latency_between_islands_s(self) -> float:
+        """Return the seconds of a message from one island to another."""
+        return self.latency_s if self.wan_latency_s is None else self.wan_latency_s
+
+    @property
+    def uplink_bytes_per_s(self) -> float:
+        """Return the rate of one direction of an island's uplink."""
+        return (self.wan_bandwidth or self.bandwidth) / 8
 
     def check(self, nodes: int) -> None:
-        """Raise ValueError if a node is named that a cluster of `nodes` workers does not have."""
+        """Raise ValueError if a node is named that a cluster of `nodes` workers does not have, or they do not make
+        equal islands."""
+        if nodes % self.islands:
+            raise ValueError(f"islands must divide the number of nodes (nodes={nodes}), got {self.islands}")
         named = [("slow_nodes", node) for node in self.slow_nodes or {}]
         named += [("node_bandwidth", node) for node in self.node_bandwidth or {}]
         named += [("stalls", stall.node) for stall in map(Stall.of, self.stalls) if stall.node is not None]
         for key, node in named:
             if not 0 <= node < nodes:
                 raise ValueError(f"{key} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {node}")
+
+    def island(self, node: int, nodes: int) -> int:
+        """Return the island of a node; parameter servers, and the centre of a star, are in the first."""
+        return node // (nodes // self.islands) if node < nodes else 0
 
     def bytes_per_s(self, node: int, nodes: int) -> float:
         """Return the rate of one direction of a node's port; nodes `nodes` and above are parameter servers."""

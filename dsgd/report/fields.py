@@ -69,6 +69,7 @@ LABELS = {
     "bytes_received_total": "bytes received by all nodes",
     "bytes_received_max_node": "bytes received by the busiest node",
     "bytes_received_max_server": "bytes received by the busiest server",
+    "bytes_between_islands": "bytes sent between islands",
     "mean_drift": "drift of what is conserved, relative",
     "pairwise_distance_median": "pairwise distance\n" r"median $\|x_i - x_j\|$",
     "discrepancy": "discrepancy\n" r"largest $\|x_i - x_j\|$",

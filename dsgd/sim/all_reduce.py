@@ -12,8 +12,8 @@ from dsgd.cluster import Cluster
 from dsgd.engine.task import Task
 from dsgd.gradients.pending import PendingGradient
 from dsgd.sim.collective_messages import Collective, CollectiveMessages
-from dsgd.sim.collective_steps import STEPS
-from dsgd.sim.collectives import Links, all_reduce_s, bytes_of_nodes
+from dsgd.sim.collective_steps import STEPS, hierarchical
+from dsgd.sim.collectives import Links, all_reduce_s, bytes_of_nodes, bytes_of_uplink
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
 from dsgd.sim.node import PendingAllReduce
@@ -46,6 +46,9 @@ class AllReduces:
         self._message_bytes = message_bytes
         rates = [cluster.bytes_per_s(node, nodes) for node in range(nodes + 1)]
         self._links = Links(cluster.latency_s, min(rates[:nodes]), rates[nodes])
+        if cluster.islands > 1:
+            between = (cluster.islands, cluster.latency_between_islands_s, cluster.uplink_bytes_per_s)
+            self._links = Links(cluster.latency_s, min(rates[:nodes]), rates[nodes], *between)
         self._loop = loop
         self._network = network
         self._reduced = reduced
@@ -55,6 +58,8 @@ class AllReduces:
         self._messages: CollectiveMessages | None = None
         if cluster.collective_messages and nodes > 1:
             steps = STEPS[cluster.collective]
+            if cluster.collective == "hierarchical":
+                steps = partial(hierarchical, islands=cluster.islands)
             ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
             self._messages = CollectiveMessages(
                 network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
@@ -101,6 +106,9 @@ class AllReduces:
         sizes = bytes_of_nodes(self.taken, self._nodes, n_bytes)
         for port, size in zip(self._ports, sizes, strict=False):  # without a star there is no centre
             self._network.count(port, size, begin_s, self._free_s)
+        if self._network.uplinks is not None:
+            size = bytes_of_uplink(self.taken, self._nodes, self._links.islands, n_bytes)
+            self._network.uplinks.count(size, begin_s, self._free_s)
         return self._free_s
 
     def _end(self, pending: PendingAllReduce) -> None:

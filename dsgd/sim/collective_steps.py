@@ -67,12 +67,24 @@ def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
         yield Step(range(p), n_bytes, [])
 
 
+def hierarchical(p: int, node: int, n_bytes: float, _: int, islands: int = 1) -> Iterator[Step]:
+    """Yield the steps of rings within islands, of those between islands, and of rings within again."""
+    m = p // islands
+    first, place = node - node % m, node % m
+    inside = [Step([first + (place + 1) % m], n_bytes / m, [first + (place - 1) % m])] * (m - 1)
+    yield from inside
+    for _round in range(2 * (islands - 1)):
+        yield Step([(node + m) % p], n_bytes / p, [(node - m) % p])
+    yield from inside
+
+
 STEPS: dict[str, Callable[[int, int, float, int], Iterator[Step]]] = {
     "ring": ring,
     "halving_doubling": halving_doubling,
     "recursive_doubling": recursive_doubling,
     "tree": tree,
     "star": star,
+    "hierarchical": hierarchical,
 }
 
 

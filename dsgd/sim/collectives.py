@@ -1,21 +1,28 @@
-"""Cost model of all-reduce: p nodes, N bytes, latency a seconds, B bytes/s in each direction of a node's port."""
+"""Cost model of all-reduce: p nodes, N bytes, latency a seconds, B bytes/s in each direction of a node's port.
+
+With k islands of m = p / k nodes, a_w and B_w are the latency between islands and the rate of an island's uplink, which
+its nodes share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil, inf, log2
 
-from dsgd.cluster import BEST_OF
+from dsgd.cluster import BEST_OF, BEST_OF_ISLANDS
 
 
 @dataclass(frozen=True)
 class Links:
-    """What an all-reduce goes over: latency a, and the rate B of the workers' slowest port and of the centre's."""
+    """What an all-reduce goes over: latency a, and the rate B of the workers' slowest port and of the centre's; how
+    many islands there are, and what is between them."""
 
     latency_s: float
     bytes_per_s: float
     centre_bytes_per_s: float
+    islands: int = 1
+    wan_latency_s: float = 0.0
+    wan_bytes_per_s: float = inf
 
 
 def power_of_two(p: int) -> int:
@@ -25,7 +32,43 @@ def power_of_two(p: int) -> int:
 
 def ring_s(p: int, n_bytes: float, links: Links) -> float:
     """Time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan 2009."""
+    if links.islands > 1:
+        return _ring_of_islands_s(p, n_bytes, links)
     return 2 * (p - 1) * (links.latency_s + n_bytes / (p * links.bytes_per_s))
+
+
+def _ring_of_islands_s(p: int, n_bytes: float, links: Links) -> float:
+    """Time of the same ring where every m-th message of a part's way goes to the next island.
+
+    A message takes s = a + N / (p B) inside, and a_w + u between with u = N / (p min(B, B_w)). Either an uplink is
+    never idle, and R = 2 (p - 1) messages pass it one after the other; or a part is under way all the time, on R
+    messages of which C = 1 + (R - 1) div m go to another island, and (R - 1) mod m come before the first of these:
+
+        max(a_w + R u, C (a_w + u) + (C - 1) (m - 1) s + ((R - 1) mod m) max(s, u))"""
+    m, rounds = p // links.islands, 2 * (p - 1)
+    inside_s = links.latency_s + n_bytes / (p * links.bytes_per_s)
+    uplink_s = n_bytes / (p * min(links.bytes_per_s, links.wan_bytes_per_s))
+    more, before = divmod(rounds - 1, m)
+    way_s = (more + 1) * (links.wan_latency_s + uplink_s) + more * (m - 1) * inside_s + before * max(inside_s, uplink_s)
+    return max(links.wan_latency_s + rounds * uplink_s, way_s)
+
+
+def hierarchical_s(p: int, n_bytes: float, links: Links) -> float:
+    """Time of reduce-scatter around a ring in each island, then rings between the islands, one for each m-th of the
+    vector, then all-gather in each island: two levels of Cho et al. 2019 (BlueConnect). Without islands it is a ring.
+
+    Inside 2 (m - 1) (a + N / (m B)). Between there are R = 2 (k - 1) rounds, with m messages through each uplink, which
+    takes u = N / (p B_w) for one, a node's port N / (p B), the longer of both e. Either the messages are under way all
+    the time, or the uplink is never idle: max(R (a_w + e) + max(0, m u - e), R m u + a_w). That is what messages take
+    where B_w <= B; with faster uplinks these may take a few percent more."""
+    k, m = links.islands, p // links.islands
+    inside_s = 2 * (m - 1) * (links.latency_s + n_bytes / (m * links.bytes_per_s))
+    if k == 1:
+        return inside_s
+    rounds, uplink_s = 2 * (k - 1), n_bytes / (p * links.wan_bytes_per_s)
+    message_s = max(uplink_s, n_bytes / (p * links.bytes_per_s))
+    way_s = rounds * (links.wan_latency_s + message_s) + max(0.0, m * uplink_s - message_s)
+    return inside_s + max(way_s, links.wan_latency_s + rounds * m * uplink_s)
 
 
 def halving_doubling_s(p: int, n_bytes: float, links: Links) -> float:
@@ -64,6 +107,7 @@ COSTS = {
     "recursive_doubling": recursive_doubling_s,
     "tree": tree_s,
     "star": star_s,
+    "hierarchical": hierarchical_s,
 }
 
 
@@ -72,7 +116,8 @@ def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple
     (the first of equals). One node needs none."""
     if p == 1:
         return 0.0, "none"
-    names = BEST_OF if collective == "best" else (collective,)
+    best_of = BEST_OF if links.islands == 1 else BEST_OF_ISLANDS
+    names = best_of if collective == "best" else (collective,)
     return min(((COSTS[name](p, n_bytes, links), name) for name in names), key=lambda cost: cost[0])
 
 
@@ -87,7 +132,7 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
     """Return the bytes that a node sends, and receives, in one all-reduce; node p is the centre of a star."""
     if name == "none":
         return 0.0
-    if name == "ring":
+    if name in ("ring", "hierarchical"):
         return 2 * (p - 1) / p * n_bytes
     if name == "star":
         return (p if node == p else 1) * n_bytes
@@ -100,3 +145,9 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
         return n_bytes
     doubled = log2(q) if name == "recursive_doubling" else 2 * (q - 1) / q
     return (doubled + (node + q < p)) * n_bytes
+
+
+def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
+    """Return the bytes that leave each island in one all-reduce, and enter it."""
+    around = {"none": 1, "ring": p, "hierarchical": islands}[name]  # how many nodes or islands the ring passes
+    return 2 * (around - 1) / around * n_bytes

@@ -28,6 +28,7 @@ from dsgd.sim.network import Network
 from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
 from dsgd.sim.null_vector import null_vector
 from dsgd.sim.quorum import Quorum
+from dsgd.sim.uplinks import Uplinks
 from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
@@ -68,7 +69,11 @@ class Machine:
         ports = (p if cluster.servers_colocated else p + k) + (cluster.collective == "star")
         rates = [cluster.bytes_per_s(node, p) for node in range(ports)]
         self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
-        self.network = Network(self.loop, rates, cluster.latency_s, cluster.chunks_per_message)
+        uplinks = None
+        if cluster.islands > 1:
+            islands = [cluster.island(node, p) for node in range(ports)]
+            uplinks = Uplinks(self.loop, islands, cluster.uplink_bytes_per_s, cluster.latency_between_islands_s)
+        self.network = Network(self.loop, rates, cluster.latency_s, cluster.chunks_per_message, uplinks)
         self.network.spans = [] if experiment.trace else None
 
         self.diverged = False  # by the loss of a mini-batch
@@ -266,7 +271,7 @@ class Machine:
             exchange.task.resume(received)
 
     def _pull(self, task: Task[Any], request: Pull) -> None:
-        self.network.after_latency(self._serve_pull, task, request.peer)
+        self.network.notify(task.owner.worker.rank, request.peer, self._serve_pull, task, request.peer)
 
     def _serve_pull(self, task: Task[Any], peer: int) -> None:
         vector, steps = self.nodes[peer].published
@@ -301,7 +306,8 @@ class Machine:
         missing = [k]  # shared by the shards' answers
         if request.vector is None:
             for shard in range(k):
-                self.network.after_latency(self._serve, task, request, shard, None, answers, missing)
+                port = self.server_ports[shard]
+                self.network.notify(rank, port, self._serve, task, request, shard, None, answers, missing)
             return
         size = self.message_bytes / k
         messages = [
@@ -327,7 +333,7 @@ class Machine:
         if part is not None:
             self._count_staleness(staleness)
         if answers[shard] is None:
-            self.network.after_latency(self._answered, task, answers, missing)
+            self.network.notify(self.server_ports[shard], rank, self._answered, task, answers, missing)
             return
         size = self.message_bytes / len(self.shards)
         self._send(self.server_ports[shard], [(rank, size, self._answered, (task, answers, missing))])

@@ -12,53 +12,36 @@ received, more than its port can carry.
 
 With `chunks_per_message` above 1 every chunk of a message queues at the ports by itself: messages that are under way at
 the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
+
+Nodes may form islands: what goes from one to another passes the islands' uplinks between the two ports (`Uplinks`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
+from dsgd.sim.flow import Flow
 from dsgd.sim.loop import EventLoop
-
-
-class Flow:
-    """Count the bytes of transfers that may overlap."""
-
-    __slots__ = ("_passed", "_passing")
-
-    def __init__(self) -> None:
-        self._passed = 0.0  # bytes of transfers that are known to have ended
-        self._passing: deque[tuple[float, float, float]] = deque()  # begin and end in seconds, bytes
-
-    def add(self, now_s: float, begin_s: float, end_s: float, size: float) -> None:
-        """Add a transfer that begins now or later, and forget what has ended by now."""
-        passing = self._passing
-        while passing and passing[0][1] <= now_s:
-            self._passed += passing.popleft()[2]
-        passing.append((begin_s, end_s, size))
-
-    def until(self, time_s: float) -> float:
-        """Return the bytes until a time, which must not lie before the last transfer was added."""
-        total = self._passed
-        for begin_s, end_s, size in self._passing:
-            if end_s <= time_s:
-                total += size
-            elif begin_s < time_s:
-                total += size * ((time_s - begin_s) / (end_s - begin_s))
-        return total
+from dsgd.sim.uplinks import Uplinks
 
 
 class Network:
-    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message."""
+    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message,
+    but for those between islands, which have that of the uplinks."""
 
     def __init__(
-        self, loop: EventLoop, bytes_per_s: Sequence[float], latency_s: float, chunks_per_message: int = 1
+        self,
+        loop: EventLoop,
+        bytes_per_s: Sequence[float],
+        latency_s: float,
+        chunks_per_message: int = 1,
+        uplinks: Uplinks | None = None,
     ) -> None:
         self._loop = loop
         self._rate = list(bytes_per_s)
         self._latency_s = latency_s
         self._chunks = chunks_per_message
+        self.uplinks = uplinks
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
         self._queued = [0.0] * len(bytes_per_s)  # bytes that a node has given to its port, so far
@@ -102,7 +85,10 @@ class Network:
         if self.spans is not None:
             self._busy(sender, begin, end)
         for receiver, size, action, arguments in messages:
-            loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
+            if self.uplinks is not None and self.uplinks.between(sender, receiver):
+                self.uplinks.send(sender, receiver, size, begin, end, self._first_bit, (action, arguments))
+            else:
+                loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
 
     def _send_chunk(
         self, sender: int, receiver: int, size: float, left: int, action: Callable[..., None], arguments: tuple
@@ -116,8 +102,11 @@ class Network:
         if left > 1:
             self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
             action, arguments = _do_nothing, ()  # only the last chunk completes the message
-        last_bit = end + self._latency_s
-        self._loop.at(begin + self._latency_s, self._first_bit, receiver, size, last_bit, action, arguments)
+        if self.uplinks is not None and self.uplinks.between(sender, receiver):
+            self.uplinks.send(sender, receiver, size, begin, end, self._first_bit, (action, arguments))
+        else:
+            last_bit = end + self._latency_s
+            self._loop.at(begin + self._latency_s, self._first_bit, receiver, size, last_bit, action, arguments)
 
     def _first_bit(
         self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple
@@ -131,9 +120,12 @@ class Network:
             self._busy(receiver, begin, end)
         self._loop.at(end, action, *arguments)
 
-    def after_latency(self, action: Callable[..., None], *arguments: object) -> None:
+    def notify(self, sender: int, receiver: int, action: Callable[..., None], *arguments: object) -> None:
         """Schedule action(*arguments) for the arrival of a message without content: a request or acknowledgement."""
-        self._loop.at(self._loop.now + self._latency_s, action, *arguments)
+        latency_s = self._latency_s
+        if self.uplinks is not None and self.uplinks.between(sender, receiver):
+            latency_s = self.uplinks.latency_s
+        self._loop.at(self._loop.now + latency_s, action, *arguments)
 
     def count(self, node: int, size: float, begin: float, end: float) -> None:
         """Count bytes that a node sends, and as many that it receives, between two times without occupying its port,

@@ -194,7 +194,12 @@ class Simulation:
             message_bytes=machine.message_bytes,
             collective=machine.all_reduces.taken,
         )
-        return fields | self._drift()
+        return fields | self._drift() | self._between_islands()
+
+    def _between_islands(self) -> Mark:
+        """Return the bytes that have left their island, where there are islands."""
+        uplinks = self.machine.network.uplinks
+        return {} if uplinks is None else {"bytes_between_islands": round(sum(uplinks.bytes_out(self.time_s)))}
 
     def trace_rows(self) -> list[TraceRow]:
         """Return the timelines of all ports, if the experiment asks for a trace."""

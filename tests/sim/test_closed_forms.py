@@ -78,7 +78,12 @@ def all_reduce(collective: str, p: int, a: float, n: float) -> float:
     }
     if collective == "best":
         return min(times.values())
-    return (times | {"recursive_doubling": rounds * (a + n) + surplus, "star": 2 * a + 2 * p * n})[collective]
+    others = {
+        "recursive_doubling": rounds * (a + n) + surplus,
+        "star": 2 * a + 2 * p * n,
+        "hierarchical": times["ring"],
+    }
+    return (times | others)[collective]
 
 
 def overlapped(collective: str, p: int, t: float, a: float, n: float, buckets: int) -> float:
