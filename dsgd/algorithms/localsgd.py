@@ -1,11 +1,15 @@
-"""Local SGD: every worker makes tau steps of its own, then all average their parameters; also post-local SGD.
+"""Local SGD: every worker makes tau steps of its own, then all average their parameters. Also post-local SGD, and
+hierarchical local SGD.
 
-Reference: Stich 2019, arXiv 1805.09767; post-local: Lin, Stich, Patel, Jaggi 2020, arXiv 1808.07217.
+Reference: Stich 2019, arXiv 1805.09767; post-local and hierarchical: Lin, Stich, Patel, Jaggi 2020, arXiv 1808.07217.
 
     each step t of worker i:                               x_i   parameters of worker i, [d]
         while t < switch:  x_i = x_i - lr mean_j g_j       g_i   stochastic gradient at x_i, [d]
         afterwards, before every tau-th step but the first of these:  x_i = mean_j x_j
                            x_i = x_i - lr g_i              tau   local steps of a round
+
+Hierarchical: groups of `group` workers with consecutive ranks average before every inner_tau-th step, and all before
+every tau-th, a multiple of it. With one group of all this is local SGD of inner_tau.
 
 With the same curvature in all workers the mean of the x_i goes the way of synchronous SGD, whatever tau is; where the
 curvatures differ, it converges to another point, which gives a worker of curvature h the weight 1 - (1 - lr h)^tau.
@@ -17,16 +21,23 @@ What becomes of local momentum (or Adam's moments) at an average makes three alg
 
 Differences from the papers: the last round ends without an average, which the output model does not need.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step; before the switch
-the all-reduce of `sync`, overlapped. Waits every tau steps for the slowest sum of tau gradient times.
+the all-reduce of `sync`, overlapped. Waits every tau steps for the slowest sum of tau gradient times. In a group of g
+everybody sends everybody its vector, (g - 1) N for an average where a ring would send 2 (g - 1) / g N, and waits for
+the slowest of the group.
 Output model: the mean of the x_i. One worker: exactly SGD, but for `momentum=zero`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOMENTUM = ("keep", "zero", "average")
 
@@ -36,6 +47,8 @@ class LocalSGD(Algorithm):
     tau: int = 4  # local steps of a round: more send less, and let the workers drift further apart
     switch: int = 0  # of post-local SGD: so many steps average gradients instead
     momentum: str = "keep"  # of the local optimiser, at an average: keep | zero | average
+    group: int = 1  # workers of a group with consecutive ranks, as those of an island; 1: no groups
+    inner_tau: int = 1  # local steps between the averages of a group
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -46,21 +59,46 @@ class LocalSGD(Algorithm):
         if self.momentum not in MOMENTUM:
             raise ValueError(f"momentum must be one of {', '.join(MOMENTUM)}, got {self.momentum!r}")
 
+        for name in ("group", "inner_tau"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.group > 1 and self.tau % self.inner_tau:
+            raise ValueError(f"inner_tau must divide tau ({self.tau}), got {self.inner_tau}")
+
+    def check(self, nodes: int, lr: float, momentum: float) -> None:
+        if nodes % self.group:
+            raise ValueError(f"group must divide the number of nodes (nodes={nodes}), got {self.group}")
+
     @property
     def conserves(self) -> str:
         return "workers"
 
     async def train(self, worker: Worker) -> None:
-        x = worker.x
         while not worker.done:
             if worker.steps < self.switch:
                 worker.step(await worker.mean_gradient())
                 continue
-            if worker.steps > self.switch and (worker.steps - self.switch) % self.tau == 0:
-                x.copy_(await worker.all_reduce_mean(x.clone()))
-                if self.momentum == "zero":
-                    worker.forget()
-                elif self.momentum == "average":
-                    for v in worker.remembered:
-                        v.copy_(await worker.all_reduce_mean(v.clone()))
-            worker.step(await worker.gradient(x))
+            made = worker.steps - self.switch
+            if made > 0 and made % self.tau == 0:
+                await self.average(worker, worker.all_reduce_mean)
+            elif made > 0 and self.group > 1 and made % self.inner_tau == 0:
+                await self.average(worker, partial(self.mean_of_group, worker))
+            worker.step(await worker.gradient(worker.x))
+
+    async def average(self, worker: Worker, mean: Callable[[Tensor], Awaitable[Tensor]]) -> None:
+        worker.x.copy_(await mean(worker.x.clone()))
+        if self.momentum == "zero":
+            worker.forget()
+        elif self.momentum == "average":
+            for v in worker.remembered:
+                v.copy_(await mean(v.clone()))
+
+    async def mean_of_group(self, worker: Worker, v: Tensor) -> Tensor:
+        """The mean [d] over the worker's group, added in the order of ranks: the same bits in all of them."""
+        first = worker.rank - worker.rank % self.group
+        members = range(first, first + self.group)
+        vectors = {worker.rank: v} | await worker.exchange(v, [peer for peer in members if peer != worker.rank])
+        mean = vectors[first].clone()
+        for peer in members[1:]:
+            mean.add_(vectors[peer])
+        return mean.div_(self.group)

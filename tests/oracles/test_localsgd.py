@@ -34,6 +34,49 @@ def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, switch: int, momen
     assert_close(found, reference.localsgd(setting, tau, switch, momentum))
 
 
+@pytest.mark.parametrize("momentum", MOMENTUM)
+@pytest.mark.parametrize(("tau", "switch", "group", "inner_tau"), [(4, 0, 2, 2), (6, 3, 3, 2), (3, 0, 2, 1)])
+@pytest.mark.parametrize("setting", [Setting(6, 13, momentum=0.8, weight_decay=0.05), Setting(12, 13, halve_at=6)])
+def test_groups_agree_with_a_numpy_loop(
+    setting: Setting, tau: int, switch: int, group: int, inner_tau: int, momentum: str
+) -> None:
+    found = run(setting, LocalSGD(tau, switch, momentum, group, inner_tau)).xs
+    assert_close(found, reference.localsgd(setting, tau, switch, momentum, group, inner_tau), 1e-10)
+
+
+@pytest.mark.parametrize("momentum", MOMENTUM)
+def test_one_group_of_all_is_local_sgd_of_its_steps(momentum: str) -> None:
+    s = Setting(nodes=4, steps=14, momentum=0.8, start=SPREAD)
+    assert_close(run(s, LocalSGD(6, 0, momentum, 4, 2)).xs, run(s, LocalSGD(2, 0, momentum)).xs, 1e-12)
+
+
+def test_groups_that_never_meet_are_runs_of_their_own() -> None:
+    """With tau beyond the run each is local SGD of inner_tau; after an average all in it are one, bit for bit."""
+    s = Setting(nodes=6, steps=8, momentum=0.5)
+    xs = run(s, LocalSGD(tau=100, group=3, inner_tau=2)).xs
+    for ranks in ([0, 1, 2], [3, 4, 5]):
+        X, V = np.zeros((3, s.data.dim)), np.zeros((3, s.data.dim))
+        for k in range(s.steps):
+            V = s.momentum * V + [s.gradient(rank, k, x) for rank, x in zip(ranks, X, strict=True)]
+            X = X - s.lr * V
+            if k % 2 == 1 and k < s.steps - 1:
+                X = np.tile(X.mean(axis=0), (3, 1))
+                assert (xs[k + 1, ranks] == xs[k + 1, ranks[0]]).all()
+            assert_close(xs[k + 1, ranks], X, 1e-12)
+    assert np.abs(xs[-1, 0] - xs[-1, 3]).max() > 1e-3
+
+
+def test_groups_that_are_islands_send_nothing_between_them_but_in_the_averages_of_all() -> None:
+    """7 steps, tau = 6, inner_tau = 2: two averages of groups, 2 N from each worker, then an all-reduce, which takes N
+    through each uplink, 4 s that nothing interrupts, and a latency of 1 s."""
+    s = Setting(nodes=6, steps=7)
+    islands = Cluster(1.0, np.inf, 0.0, message_bytes=48.0, islands=2, wan_bandwidth=96.0, wan_latency_s=1.0)
+    path = run(s, LocalSGD(tau=6, group=3, inner_tau=2), islands)
+    assert path.simulation.summary()["bytes_between_islands"] == 2 * 48
+    assert path.marks[-1]["bytes_sent"] == pytest.approx(6 * (2 * 2 + 2 * 5 / 6) * 48)
+    assert path.marks[-1]["time_s"] == pytest.approx(7 + 4 + 1)
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", ["keep", "average"])
 def test_with_an_average_after_every_step_it_is_synchronous_sgd(momentum: str, nesterov: bool) -> None:

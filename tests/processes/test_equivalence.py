@@ -55,6 +55,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "delayfree, tau 16": ("delayfree", "algo.tau=16"),
     "localsgd": ("localsgd", "algo.tau=3"),
     "localsgd, post-local": ("localsgd", "algo.tau=4", "algo.switch=6", "algo.momentum=average"),
+    "localsgd, hierarchical": ("localsgd", "algo.tau=6", "algo.group=${nodes}", "algo.inner_tau=2"),
     "localsgd, forgetful": ("localsgd", "algo.tau=2", "algo.momentum=zero"),
     "diloco": ("diloco", "algo.tau=3"),
     "diloco, slowmo": ("diloco", "algo.tau=2", "algo.outer=slowmo", "algo.olr=1", "algo.beta=0.5"),

@@ -41,6 +41,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("adpsgd", "algo.tau=2"),
     ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),
     ("sgp", "algo.overlap=3", "topology=star"),
+    ("localsgd", "algo.tau=6", "algo.group=2", "algo.inner_tau=2", "algo.momentum=average"),
 ]
 
 CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [
@@ -49,8 +50,8 @@ CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [
 
 
 def alone(case: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the case for one worker, who can have no backups."""
-    return tuple(text for text in case if not text.startswith("algo.backups"))
+    """Return the case for one worker, who can have neither backups nor a group."""
+    return tuple(text for text in case if not text.startswith(("algo.backups", "algo.group")))
 
 
 def described(case: tuple[str, ...]) -> str:

@@ -242,7 +242,9 @@ def noloco(s: Setting, tau: int, olr: float, beta: float, gamma: float, pairs: C
     return np.array(path)
 
 
-def localsgd(s: Setting, tau: int, switch: int = 0, momentum: str = "keep") -> Array:
+def localsgd(
+    s: Setting, tau: int, switch: int = 0, momentum: str = "keep", group: int = 1, inner_tau: int = 1
+) -> Array:
     X, V = s.xs(), np.zeros((s.nodes, s.data.dim))
     path = [X]
     for k in range(s.steps):
@@ -251,10 +253,13 @@ def localsgd(s: Setting, tau: int, switch: int = 0, momentum: str = "keep") -> A
             G = np.tile(G.mean(axis=0), (s.nodes, 1))
         V = s.momentum * V + G
         X = X - s.rate(k * s.nodes) * (G + s.momentum * V if s.nesterov else V)
-        if k >= switch and (k + 1 - switch) % tau == 0 and k + 1 < s.steps:
-            X = np.tile(X.mean(axis=0), (s.nodes, 1))
+        made = k + 1 - switch
+        if made > 0 and (made % tau == 0 or (group > 1 and made % inner_tau == 0)) and k + 1 < s.steps:
+            size = s.nodes if made % tau == 0 else group
+            W = np.kron(np.eye(s.nodes // size), np.full((size, size), 1 / size))
+            X = W @ X
             if momentum != "keep":
-                V = np.zeros_like(V) if momentum == "zero" else np.tile(V.mean(axis=0), (s.nodes, 1))
+                V = np.zeros_like(V) if momentum == "zero" else W @ V
         path.append(X)
     return np.array(path)
 
