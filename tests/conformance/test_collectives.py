@@ -68,3 +68,20 @@ def test_alone_or_with_an_algorithm_that_needs_none(collective: str, messages: b
         summary = simulation.summary()
         assert summary["status"] == "completed"
         assert (summary["collective"] != "none") == (nodes > 1 and simulation.machine.nodes[0].collectives > 0)
+
+
+@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize(
+    "case", [*CASES, ("gossip",), ("easgd", "algo.servers=2"), ("localsgd", "algo.group=2")], ids=" ".join
+)
+def test_islands_change_no_value_and_can_be_stopped_at_any_event(case: tuple[str, ...], messages: bool) -> None:
+    """Where workers race, what they compute depends on the network."""
+    way = way_of("hierarchical", messages)
+    experiment = prepared("cluster=islands", "cluster.gradient_s=0.01", *QUADRATIC, f"algo={case[0]}", *case[1:], *way)
+    expected = uninterrupted(experiment)
+    stop = int(stream("where to stop islands", messages).integers(0, expected[1].machine.loop.processed))
+    assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])
+    if experiment.algo.lockstep:
+        _, without = uninterrupted(prepared(*QUADRATIC, f"algo={case[0]}", *case[1:]))
+        for one, other in zip(expected[1].machine.nodes, without.machine.nodes, strict=True):
+            assert torch.equal(one.worker.x, other.worker.x)
