@@ -13,6 +13,7 @@ COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "hierarchical", "star")
 LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
 MOST_BYTES = 1e15  # of a vector
 LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
+LEAST_CONGESTION_S = 1e-3  # what is shorter no message notices
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
 DISTRIBUTIONS = ("gamma", "lognormal", "normal")
 MOST_NORMAL_JITTER = 1 / 3  # zero is three deviations from the mean: what is cut off there hardly shows
@@ -38,6 +39,7 @@ class Cluster:
     islands: int = 1  # of equally many nodes with consecutive ranks, each with an uplink that they share
     wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
     wan_latency_s: float | None = None  # seconds per message between islands; null: latency_s
+    congestion: list[Mapping[str, Any]] = field(default_factory=list)  # times of slow uplinks, see `Congestion`
     collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF, or BEST_OF_ISLANDS
     collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
@@ -68,6 +70,12 @@ class Cluster:
             raise ValueError(f"islands must be >= 1, got {self.islands}")
         if self.wan_latency_s is not None and self.wan_latency_s < self.latency_s:
             raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
+        for entry in self.congestion:
+            Congestion.of(entry)
+        if self.congestion and self.islands == 1:
+            raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
+        if self.congestion and not self.collective_messages:
+            raise ValueError("collective_messages must be true with congestion, which no formula knows, got False")
         if self.islands > 1 and not self.collective_messages and self.collective not in ("best", *BEST_OF_ISLANDS):
             known = ", ".join(("best", *BEST_OF_ISLANDS))
             raise ValueError(
@@ -166,3 +174,30 @@ class Stall:
             if value > LONGEST_S and not for_good:
                 raise ValueError(f"stalls: {name} must be <= {LONGEST_S:g}, got {value}")
         return Stall(**entry)
+
+
+@dataclass(frozen=True)
+class Congestion:
+    """A time in which the islands' uplinks have only a part of their bandwidth, as others use them, too.
+
+    Either once, {start_s: 10, duration_s: 5, factor: 0.2}, for all at the same time, or again and again at random,
+    {every_s: 100, duration_s: 5, factor: 0.2}: gaps and lengths then have exponential lengths with these means, each
+    uplink and direction on its own. Where several meet, the smallest factor counts.
+    """
+
+    duration_s: float
+    factor: float
+    start_s: float | None = None
+    every_s: float | None = None
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> Congestion:
+        """Make a congestion from one entry of `cluster.congestion`. Raises ValueError."""
+        if set(entry) not in ({"start_s", "duration_s", "factor"}, {"every_s", "duration_s", "factor"}):
+            forms = "{start_s, duration_s, factor} or {every_s, duration_s, factor}"
+            raise ValueError(f"congestion must be {forms}, got {dict(entry)}")
+        for name, value in entry.items():
+            least, most = {"factor": (1e-3, 1), "start_s": (0, LONGEST_S)}.get(name, (LEAST_CONGESTION_S, LONGEST_S))
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+                raise ValueError(f"congestion: {name} must be in [{least:g}, {most:g}], got {value!r}")
+        return Congestion(**entry)

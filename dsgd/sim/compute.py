@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsgd.cluster import Cluster, Stall
+from dsgd.cluster import Cluster, Congestion, Stall
 from dsgd.streams import stream
 
 
@@ -61,9 +61,9 @@ class Processor:
 
 
 class Pauses:
-    """Generate the pauses of one `Stall` on one node, in order of time."""
+    """Generate the pauses of one `Stall` on one node, or the times of a `Congestion`, in order of time."""
 
-    def __init__(self, stall: Stall, rng: np.random.Generator) -> None:
+    def __init__(self, stall: Stall | Congestion, rng: np.random.Generator) -> None:
         self._stall = stall
         self._rng = rng
         self._begin = self._end = 0.0

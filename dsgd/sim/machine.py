@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.cluster import Congestion
 from dsgd.engine.buckets import bucket_count
 from dsgd.engine.divergence import is_beyond, limit_of_batch
 from dsgd.engine.rules import StepRules
@@ -72,7 +73,9 @@ class Machine:
         uplinks = None
         if cluster.islands > 1:
             islands = [cluster.island(node, p) for node in range(ports)]
-            uplinks = Uplinks(self.loop, islands, cluster.uplink_bytes_per_s, cluster.latency_between_islands_s)
+            rate, latency_s = cluster.uplink_bytes_per_s, cluster.latency_between_islands_s
+            congestion = [Congestion.of(entry) for entry in cluster.congestion]
+            uplinks = Uplinks(self.loop, islands, rate, latency_s, congestion, experiment.seed)
         self.network = Network(self.loop, rates, cluster.latency_s, cluster.chunks_per_message, uplinks)
         self.network.spans = [] if experiment.trace else None
 

@@ -186,6 +186,16 @@ CASES = [
     ("cluster.jitter=1e8", "cluster.jitter must be 0 or in [0.001, 1000], got 1"),
     ("cluster.message_bytes=1e308", "cluster.message_bytes must be in (0, 1e+15], got 1e+308"),
     ("cluster.bandwidth=1e-308", "cluster.bandwidth must be >= 1 bit/s, got 1e-308"),
+    (
+        "cluster=islands cluster.congestion=[{every_s: 9, duration_s: 1, factor: 0.5}]",
+        "cluster.collective_messages must be true with congestion",
+    ),
+    ("cluster.congestion=[{start_s: 9, duration_s: 1, factor: 0.5}]", "cluster.congestion must be [] without islands"),
+    ("cluster.congestion=[{start_s: 9, factor: 0.5}]", "cluster.congestion must be {start_s, duration_s, factor} or"),
+    (
+        "cluster.congestion=[{every_s: 9, duration_s: 1, factor: 0}]",
+        "cluster.congestion: factor must be in [0.001, 1], got 0",
+    ),
     ("cluster.islands=0", "cluster.islands must be >= 1, got 0"),
     ("cluster=islands nodes=5", "cluster.islands must divide the number of nodes (nodes=5), got 2"),
     ("cluster=islands cluster.wan_latency_s=0", "cluster.wan_latency_s must be >= latency_s (5e-05), got 0"),

@@ -76,7 +76,8 @@ def test_alone_or_with_an_algorithm_that_needs_none(collective: str, messages: b
 )
 def test_islands_change_no_value_and_can_be_stopped_at_any_event(case: tuple[str, ...], messages: bool) -> None:
     """Where workers race, what they compute depends on the network."""
-    way = way_of("hierarchical", messages)
+    congestion = "cluster.congestion=[{every_s: 0.2, duration_s: 0.1, factor: 0.3}]"
+    way = (*way_of("hierarchical", messages), *([congestion] if messages else []))
     experiment = prepared("cluster=islands", "cluster.gradient_s=0.01", *QUADRATIC, f"algo={case[0]}", *case[1:], *way)
     expected = uninterrupted(experiment)
     stop = int(stream("where to stop islands", messages).integers(0, expected[1].machine.loop.processed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -17,7 +18,7 @@ from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.localsgd import LocalSGD
 from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster
+from dsgd.cluster import Cluster, Congestion
 from dsgd.experiment import Budget
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
@@ -40,11 +41,12 @@ def arrivals(
     latency_s: float = 0.5,
     wan_latency_s: float = 2.0,
     chunks: int = 1,
+    congestion: Sequence[Congestion] = (),
 ) -> tuple[list[float], list[float]]:
     """When each message is there, and how many bytes have left each island in the end. At every event no uplink has
     carried more than it can."""
     loop = EventLoop()
-    uplinks = Uplinks(loop, islands, uplink, wan_latency_s)
+    uplinks = Uplinks(loop, islands, uplink, wan_latency_s, congestion)
     network = Network(loop, rates, latency_s, chunks, uplinks)
     found = [math.nan] * len(sent)
     for number, (time_s, sender, receiver, size) in enumerate(sent):
@@ -88,6 +90,27 @@ def test_an_uplink_is_shared_by_messages_in_chunks() -> None:
     """The second message begins when half of the first has passed: it ends after 2 times N / B, the first after 1.5."""
     found, _ = arrivals([0, 0, 1, 1], [(0.0, 0, 2, 1.0), (0.5, 1, 3, 1.0)], [1.0] * 4, 1.0, 0.0, 0.0, chunks=1000)
     assert found == pytest.approx([1.5, 2.0], abs=5e-3)
+
+
+def test_a_congested_uplink_goes_on_with_a_part_of_its_rate() -> None:
+    """100 bytes at 10 bytes/s: 50 before 5 s, 25 in the 5 s in which half of the rate is left, and 25 afterwards; where
+    a fifth is left from 6 to 7 s 3 bytes less by then. What waits behind begins then; nothing else notices."""
+    half = Congestion(duration_s=5, factor=0.5, start_s=5)
+    fifth = Congestion(duration_s=1, factor=0.2, start_s=6)
+    sent: list[Sent] = [(0.0, 0, 2, 100.0), (1.0, 1, 3, 10.0), (6.0, 2, 3, 100.0)]
+    for congestion, end_s in ([half], 12.5), ([half, fifth], 12.8):
+        found, out = arrivals([0, 0, 1, 1], sent, [100.0] * 4, 10.0, 0.0, 0.0, congestion=congestion)
+        assert found == pytest.approx([end_s, end_s + 1, 7.0])
+        assert out == [110.0, 0.0]
+
+
+def test_random_congestion_takes_its_share_of_the_time() -> None:
+    """every_s / (every_s + duration_s) of the time have the full rate, the others the factor; each uplink its own."""
+    congestion = [Congestion(duration_s=1.0, factor=0.2, every_s=3.0)]
+    size = 50_000.0
+    found, _ = arrivals([0, 1, 2], [(0.0, 0, 2, size), (0.0, 1, 0, size)], [1e9] * 3, 1.0, 0, 0, congestion=congestion)
+    assert found == pytest.approx([size / (0.75 + 0.25 * 0.2)] * 2, rel=0.02)
+    assert found[0] != found[1]
 
 
 @settings(max_examples=60)

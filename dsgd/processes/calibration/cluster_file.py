@@ -55,6 +55,7 @@ def as_cluster_yaml(
         ("islands", "1", "of nodes, fast inside and slow between: not measured"),
         ("wan_bandwidth", "null", "bit/s of an island's uplink; null: as a node"),
         ("wan_latency_s", "null", "seconds per message between islands; null: latency_s"),
+        ("congestion", "[]", "of the uplinks: not measured"),
         ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
         ("collective_messages", "false", "true: message by message, each port at its own speed"),
         ("gradient_of", gradient_of, "whose gradient_s this is; a run of others is warned"),
