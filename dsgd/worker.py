@@ -114,6 +114,13 @@ class Call(Request):
     scalars: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Busy(Request):
+    """Work beside gradients that takes `seconds`: the simulator adds them, real processes take what the work takes."""
+
+    seconds: float
+
+
 class Engine(Protocol):
     """The calls of a worker that its engine answers at once. None of these may take time."""
 
@@ -132,13 +139,23 @@ class Worker:
 
     x: the flat parameter vector [d] (float32, float64 for oracles), changed in place by the algorithm.
     rank, nodes: which of how many workers this is. rng: this worker's own random stream.
-    steps: how many local optimiser steps it has applied.
+    steps: how many local optimiser steps it has applied. layout: the shapes of the model's parameters, one after the
+    other as they lie in x.
     """
 
-    __slots__ = ("_engine", "kept", "nodes", "rank", "rng", "steps", "x")
+    __slots__ = ("_engine", "kept", "layout", "nodes", "rank", "rng", "steps", "x")
 
-    def __init__(self, rank: int, nodes: int, x: Tensor, rng: np.random.Generator, engine: Engine) -> None:
+    def __init__(
+        self,
+        rank: int,
+        nodes: int,
+        x: Tensor,
+        rng: np.random.Generator,
+        engine: Engine,
+        layout: Sequence[tuple[int, ...]] = (),
+    ) -> None:
         self.rank = rank
+        self.layout = layout
         self.nodes = nodes
         self.x = x
         self.rng = rng
@@ -180,6 +197,10 @@ class Worker:
         worker that is too late finishes its gradient, which is dropped, while it makes the next steps with the others;
         then it takes part again. All workers must make this call, with the same count."""
         return await MeanOfFirst(self.x.clone(), count)
+
+    async def busy(self, seconds: float) -> None:
+        """Work beside gradients. The simulator adds the seconds; for real processes the work itself takes them."""
+        await Busy(seconds)
 
     def step(self, g: Tensor) -> None:
         """One local optimiser step on x with the gradient g [d]: SGD or AdamW, at the schedule's rate. From now on

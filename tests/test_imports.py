@@ -33,7 +33,8 @@ WANTED = {
     "models": {"user_code"},
     "data": {"streams", "host", "user_code"},
     "experiment": {"cluster", "crossing", "data", "models", "optimizer", "schedule", "topology", "worker"},
-    "algorithms": {"streams", "topology", "worker"},
+    "algorithms": {"compression", "streams", "topology", "worker"},
+    "compression": {"streams", "worker"},
     "problem": {"data", "experiment"},
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
@@ -56,8 +57,10 @@ OF_ALGORITHMS = {
     "dsgd.topology",
     "dsgd.streams",
     "torch",
-    "dsgd.algorithms.centre",
-}  # centre is a part of easgd.py
+    "dsgd.algorithms.centre",  # a part of easgd
+    "dsgd.compression",
+    "dsgd.compression.low_rank",
+}
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

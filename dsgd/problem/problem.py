@@ -29,6 +29,14 @@ class Slot:
     shape: torch.Size
     channels_last: bool = False
 
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Its shape as it lies in the flat vector."""
+        if not self.channels_last:
+            return tuple(self.shape)
+        o, c, h, w = self.shape
+        return o, h, w, c
+
     def view(self, flat: Tensor, begin: int = 0) -> Tensor:
         """Return its view of a flat vector, or of a range of one that starts at `begin`."""
         start = self.start - begin
@@ -65,7 +73,8 @@ class Measured(NamedTuple):
 class Problem:
     """Compute gradients and evaluate, with one module for all workers: its parameters are views of the bound vector.
 
-    dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker.
+    dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker. layout:
+    the parameters' shapes, one after the other as they lie in it.
     start_buffers: [nb], the initial floating-point buffers (batch norm's running statistics), which belong to a worker
     but never to x. decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
 
@@ -101,6 +110,7 @@ class Problem:
         self.start = _flatten(self.parameters, dtype)
         self.start_buffers = _flatten(self.buffers, dtype)
         self.dimension = self.start.numel()
+        self.layout = [slot.layout for slot in self.parameters]
         self.decay_mask = None if decay_norm_and_bias or not weight_decay else self._mask()
 
     def _mask(self) -> Tensor:

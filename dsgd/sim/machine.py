@@ -34,6 +34,7 @@ from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
     Ask,
+    Busy,
     Call,
     Exchange,
     Gradient,
@@ -86,7 +87,7 @@ class Machine:
         self.nodes: list[Node] = []
         xs = [start] * p if self.timing_only else repeat_as_rows(start, p)
         for rank, x in enumerate(xs):
-            worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self)
+            worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self, problem.layout)
             processor = Processor(cluster, rank, experiment.seed)
             buffers = start if self.timing_only else problem.start_buffers.clone()
             self.nodes.append(Node(worker, processor, start, buffers))
@@ -106,6 +107,7 @@ class Machine:
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
             MeanOfFirst: self.quorum.enter,
+            Busy: self._busy,
             AllReduceMean: self._all_reduce_mean,
             Exchange: self._exchange,
             Pull: self._pull,
@@ -209,6 +211,13 @@ class Machine:
         g = self._finish_gradient(task.owner, gradient)
         if g is not None:
             task.resume(g)
+
+    def _busy(self, task: Task[Any], request: Busy) -> None:
+        self.loop.at(self.loop.now + request.seconds, self._was_busy, task, request.seconds)
+
+    def _was_busy(self, task: Task[Any], seconds: float) -> None:
+        task.owner.computed_s += seconds
+        task.resume()
 
     # Collectives
 

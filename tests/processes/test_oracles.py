@@ -93,6 +93,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "sync": ("sync",),
     "dpsgd": ("dpsgd",),
     "dpsgd, after": ("dpsgd", "algo.gradient=after"),
+    "compressed by no code": ("compressed", "algo.code=none"),
     "corrected": ("corrected",),
     "delayfree": ("delayfree", "algo.tau=4"),
     "localsgd": ("localsgd", "algo.tau=4"),

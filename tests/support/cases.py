@@ -32,6 +32,8 @@ VARIANTS: list[tuple[str, ...]] = [
     ("gossip", "algo.peers=topology"),
     ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
     ("dpsgd", "algo.gradient=first", "topology=ring"),
+    ("compressed", "algo.code=topk", "algo.share=0.3"),
+    ("compressed", "algo.code=qsgd", "algo.levels=7"),
     ("corrected", "algo.method=tracking"),
     ("corrected", "algo.method=qg", "topology=one_peer_exponential"),
     ("delayfree", "algo.tau=4"),

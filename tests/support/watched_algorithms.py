@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dsgd.algorithms import (
     adpsgd,
+    compressed,
     corrected,
     delayfree,
     diloco,
@@ -244,6 +245,11 @@ class DPSGD(Observed, dpsgd.DPSGD):
 
 
 @dataclass(frozen=True)
+class Compressed(Observed, compressed.Compressed):
+    pass
+
+
+@dataclass(frozen=True)
 class Corrected(Observed, corrected.Corrected):
     pass
 
@@ -306,7 +312,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, ADPSGD, Corrected, SGP, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo)
+OBSERVED = (Sync, DPSGD, ADPSGD, Compressed, Corrected, SGP, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo)
 OBSERVED += (Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 

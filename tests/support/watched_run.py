@@ -36,6 +36,7 @@ FREE_RUNNING = {
 LOCKSTEP = {
     "sync": ("algo=sync",),
     "dpsgd": ("algo=dpsgd",),
+    "compressed": ("algo=compressed", "algo.code=topk", "algo.share=0.5"),
     "corrected": ("algo=corrected", "algo.method=tracking"),
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
     "localsgd": ("algo=localsgd", "algo.tau=3"),
@@ -48,6 +49,7 @@ LOCKSTEP = {
 CYCLE = {
     "sync": 1,
     "dpsgd": 1,
+    "compressed": 1,
     "corrected": 1,
     "delayfree": 6,
     "localsgd": 1,

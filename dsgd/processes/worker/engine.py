@@ -33,6 +33,7 @@ from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
     Ask,
+    Busy,
     Call,
     Exchange,
     Gradient,
@@ -61,6 +62,7 @@ class WorkerEngine:
         compute: Compute,
         averaging: Averaging,
         client: CoordinatorClient,
+        layout: Sequence[tuple[int, ...]],
     ) -> None:
         self.experiment = experiment
         self.rules = StepRules(experiment)
@@ -69,7 +71,7 @@ class WorkerEngine:
         self.compute = compute
         self.averaging = averaging
         self.client = client
-        self.worker = Worker(rank, experiment.nodes, x, stream("algorithm", experiment.seed, rank), self)
+        self.worker = Worker(rank, experiment.nodes, x, stream("algorithm", experiment.seed, rank), self, layout)
         self.buffers = buffers
         self.optimizer_state: State | None = None
         self.batches = 0
@@ -90,6 +92,7 @@ class WorkerEngine:
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
             MeanOfFirst: self._mean_of_first,
+            Busy: lambda task, request: self.events.put((task.resume, ())),
             AllReduceMean: self._all_reduce_mean,
             Exchange: self._exchange,
             Pull: self._pull,

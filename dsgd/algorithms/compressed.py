@@ -1,0 +1,119 @@
+"""Compressed gradients with error feedback: workers send short codes of their gradients, and keep what is left out.
+
+References: error feedback: Karimireddy et al. 2019, arXiv 1901.09847. PowerSGD: Vogels, Karimireddy, Jaggi 2019, arXiv
+1905.13727. The other codes are in `dsgd.compression.codes`.
+
+    each step of worker i:                                 g     stochastic gradient at the common x, [d]
+        a = e_i + g                                        e_i   what earlier codes left out, [d]
+        q_i = code of a;  e_i = a - q_i                    q_i   what the code says, [d]
+        x = x - lr mean_j q_j                              x     parameters, the same in all workers, [d]
+
+    powersgd, for the gradient of each layer as a matrix M_i, [n, m]:      Q  [m, rank], kept from step to step
+        P = orthogonalised mean_i (M_i Q);  Q = mean_i (M_i^T P);  q = P Q^T, the same in all workers
+        biases, and layers for which P and Q would not be smaller, are averaged as they are
+
+At every step x - mean e is what x would be at a constant rate if whole gradients were sent: nothing is lost, only late.
+With code=none, or topk of all, this is all-reduce SGD. feedback=false forgets instead.
+
+Differences from the papers: step() adds momentum after decoding. Errors are in units of gradients, so that a change of
+the rate needs nothing. Layers are compressed one by one under powersgd, otherwise the whole vector at once.
+Cost per step and worker, N = 4 d bytes: powersgd two all-reduces, one after the other, of 4 rank sum(n) and 4 rank
+sum(m) bytes and what is whole; randomk and none one all-reduce; the others a message to everybody, p - 1 codes. Coding
+takes `code_s` in the simulator. Waits for everybody.
+Output model: the mean of the x_i, which are equal bit for bit. One worker: SGD whose gradients come late; exactly SGD
+with code=none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+from dsgd.streams import stream
+from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CODES = ("powersgd", "topk", "randomk", "sign", "qsgd", "none")
+
+
+@dataclass(frozen=True)
+class Compressed(Algorithm):
+    code: str = "powersgd"  # powersgd | topk | randomk | sign | qsgd | none
+    rank: int = 2  # of powersgd
+    share: float = 0.01  # of the entries, that topk and randomk send
+    levels: int = 127  # of qsgd: 127 take 8 bits with the sign
+    feedback: bool = True  # false: what a code leaves out is lost
+    code_s: float = 0.0  # seconds that coding and decoding take in a step
+    seed: int = 0  # of random places, and of the first Q
+    lockstep: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.code not in CODES:
+            raise ValueError(f"code must be one of {', '.join(CODES)}, got {self.code!r}")
+        if self.rank < 1:
+            raise ValueError(f"rank must be >= 1, got {self.rank}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if not 1 <= self.levels < 2**31:
+            raise ValueError(f"levels must be in [1, 2**31), got {self.levels}")
+        if not 0 <= self.code_s < float("inf"):
+            raise ValueError(f"code_s must be >= 0, got {self.code_s}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
+    @property
+    def barrier(self) -> bool:
+        return True
+
+    @property
+    def conserves(self) -> str:
+        return "workers"
+
+    async def train(self, worker: Worker) -> None:
+        x, e = worker.x, worker.keep("error")
+        mean = self.low_rank_mean if self.code == "powersgd" else self.mean
+        while not worker.done:
+            a = e + await worker.gradient(x)
+            if self.code_s > 0:
+                await worker.busy(self.code_s)
+            q, q_mean = await mean(worker, a)
+            if self.feedback:
+                e.copy_(a - q)
+            worker.step(q_mean)
+
+    async def mean(self, worker: Worker, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the worker's own code says, and the mean of what all codes say, both [d]."""
+        from dsgd.compression import codes
+
+        d = sum(prod(shape) for shape in worker.layout)
+        k = max(1, round(self.share * d))
+        size = codes.packed_size(self.code, d, a.element_size(), k, self.levels) / d
+        others = [(worker.rank + i) % worker.nodes for i in range(1, worker.nodes)]
+        is_reduced = self.code in ("none", "randomk")
+        if not a.numel():  # a run for its times alone
+            await (worker.all_reduce_mean(a, size) if is_reduced else worker.exchange(a, others, size=size))
+            return a, a
+        if self.code == "none":
+            return a, await worker.all_reduce_mean(a, size)
+        if self.code == "randomk":
+            places = stream("places", self.seed, worker.steps).choice(d, k, replace=False)
+            values = a[places]
+            mean = await worker.all_reduce_mean(values, size)
+            return codes.at_places(a, places, values), codes.at_places(a, places, mean)
+        coder = codes.coder(self.code, d, k, self.levels, worker.rng)
+        coded = {worker.rank: coder.encode(a)}
+        coded |= await worker.exchange(coded[worker.rank], others, size=size)
+        q = coder.decode(coded[worker.rank])
+        total = a.new_zeros(d)
+        for rank in range(worker.nodes):  # in the same order everywhere: x must be equal bit for bit
+            total.add_(coder.decode(coded[rank]))
+        return q, total.div_(worker.nodes)
+
+    async def low_rank_mean(self, worker: Worker, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same for PowerSGD, whose code is of the mean."""
+        from dsgd.compression.low_rank import low_rank_mean
+
+        return await low_rank_mean(worker, a, self.rank, self.seed)

@@ -1,0 +1,1 @@
+"""Codes of vectors that workers send in place of them, for `dsgd.algorithms.compressed`."""

@@ -1,0 +1,122 @@
+"""Codes of vectors: short forms of a [d] that are sent in its place, packed into numbers of its type.
+
+topk     the k entries of largest magnitude       8 k bytes in single precision: values and places
+randomk  k entries at random places, the same in all workers, for which only values are sent: 4 k
+sign     the signs, times the mean magnitude      d / 8 + 4
+qsgd     signs and levels 0 .. s of magnitude over the norm, rounded at random so that the mean is right:
+         d (1 + ceil(log2(s + 1))) / 8 + 4. Alistarh et al. 2017, arXiv 1610.02132
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+POWERS = (128, 64, 32, 16, 8, 4, 2, 1)
+
+
+def pack(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Return the bytes of all parts as a vector of the type of `like`, filled up with zeros."""
+    raw = torch.cat([part.contiguous().view(torch.uint8).flatten() for part in parts])
+    return torch.cat((raw, raw.new_zeros(-len(raw) % like.element_size()))).view(like.dtype)
+
+
+def unpack(packed: Tensor, kinds: Sequence[tuple[torch.dtype, int]]) -> list[Tensor]:
+    """Return the parts, of so many numbers each."""
+    raw, begin, parts = packed.view(torch.uint8), 0, []
+    for dtype, count in kinds:
+        end = begin + count * dtype.itemsize
+        parts.append(raw[begin:end].clone().view(dtype))
+        begin = end
+    return parts
+
+
+def pack_bits(bits: Tensor) -> Tensor:
+    """Return n bits, given as booleans, as ceil(n / 8) bytes."""
+    filled = torch.cat((bits, bits.new_zeros(-len(bits) % 8))).view(-1, 8)
+    return (filled.to(torch.uint8) * torch.tensor(POWERS, dtype=torch.uint8, device=bits.device)).sum(1).to(torch.uint8)
+
+
+def unpack_bits(raw: Tensor, count: int) -> Tensor:
+    """Return the first `count` bits, as booleans."""
+    return (
+        raw.unsqueeze(1).bitwise_and(torch.tensor(POWERS, dtype=torch.uint8, device=raw.device)).ne(0).flatten()[:count]
+    )
+
+
+def encode_topk(a: Tensor, k: int) -> Tensor:
+    """Code a [d] by its k largest entries."""
+    places = a.abs().topk(k).indices
+    return pack((a[places], places.to(torch.int32)), a)
+
+
+def decode_topk(packed: Tensor, d: int, k: int) -> Tensor:
+    values, places = unpack(packed, ((packed.dtype, k), (torch.int32, k)))
+    return packed.new_zeros(d).index_copy_(0, places.long(), values)
+
+
+def encode_sign(a: Tensor) -> Tensor:
+    """Code a [d] by its signs, times the mean of its magnitudes."""
+    return pack((a.abs().mean().view(1), pack_bits(a >= 0)), a)
+
+
+def decode_sign(packed: Tensor, d: int) -> Tensor:
+    scale, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d / 8))))
+    return torch.where(unpack_bits(raw, d), scale, -scale)
+
+
+def encode_qsgd(a: Tensor, levels: int, rng: np.random.Generator) -> Tensor:
+    """Code a [d] by levels of magnitude: s |a| / norm, rounded up with the probability of its fraction."""
+    norm = a.norm()
+    scaled = a.abs() * (levels / norm) if norm > 0 else torch.zeros_like(a)
+    level = (scaled + torch.from_numpy(rng.random(len(a))).to(a)).floor().clamp_(max=levels).to(torch.int64)
+    width = levels.bit_length()
+    bits = [a >= 0] + [level.bitwise_right_shift(place).bitwise_and(1).ne(0) for place in range(width)]
+    return pack((norm.view(1), pack_bits(torch.stack(bits, 1).flatten())), a)
+
+
+def decode_qsgd(packed: Tensor, d: int, levels: int) -> Tensor:
+    width = levels.bit_length()
+    norm, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d * (1 + width) / 8))))
+    bits = unpack_bits(raw, d * (1 + width)).view(d, 1 + width)
+    level = sum(bits[:, 1 + place].to(packed.dtype) * 2**place for place in range(width))
+    return torch.where(bits[:, 0], level, -level) * (norm / levels)
+
+
+@dataclass(frozen=True)
+class Coder:
+    """encode: a [d] as a code, [n]. decode: back to [d]."""
+
+    encode: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor], Tensor]
+
+
+def coder(code: str, d: int, k: int, levels: int, rng: np.random.Generator) -> Coder:
+    """Return what encodes and decodes by topk, sign or qsgd."""
+    if code == "topk":
+        return Coder(lambda a: encode_topk(a, k), lambda packed: decode_topk(packed, d, k))
+    if code == "sign":
+        return Coder(encode_sign, lambda packed: decode_sign(packed, d))
+    return Coder(lambda a: encode_qsgd(a, levels, rng), lambda packed: decode_qsgd(packed, d, levels))
+
+
+def at_places(like: Tensor, places: np.ndarray, values: Tensor) -> Tensor:
+    """Return a vector as long as `like` that has these values at these places, and is 0 elsewhere."""
+    return torch.zeros_like(like).index_copy_(0, torch.from_numpy(places).to(like.device), values)
+
+
+def packed_size(code: str, d: int, item_bytes: int, k: int, levels: int) -> int:
+    """Return the numbers that a code takes, each of so many bytes."""
+    raw = {
+        "none": d * item_bytes,
+        "topk": k * (item_bytes + 4),
+        "randomk": k * item_bytes,
+        "sign": item_bytes + ceil(d / 8),
+        "qsgd": item_bytes + ceil(d * (1 + levels.bit_length()) / 8),
+    }[code]
+    return ceil(raw / item_bytes)
