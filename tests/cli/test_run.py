@@ -157,7 +157,7 @@ def test_errors_about_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch:
     write_algorithm(tmp_path, "pass")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "own, sync, got 'owm'; did you mean own?" in call("--config-dir", "conf", "algo=owm").err
+    assert "sync, got 'owm'; did you mean own?" in call("--config-dir", "conf", "algo=owm").err
     assert call("--config-dir", "conf", "algo=own", "algo.tau=0").err == "algo.tau must be >= 1, got 0\n"
     assert call("--config-dir", "conf", "algo=own", "algo.tau=x").err == "algo.tau must be an integer, got 'x'\n"
     assert not (tmp_path / "outputs").exists()

@@ -14,7 +14,7 @@ import yaml
 
 from dsgd.record.reader import find_runs
 from dsgd.report.crossing import first_crossing, staying_crossing
-from tests.support.cases import ALGORITHMS, prepared
+from tests.support.cases import ALGORITHMS, WAITING, prepared
 from tests.support.long import long_but
 from tests.support.prefork import Prefork, Run
 from tests.support.simulate import simulate
@@ -109,7 +109,7 @@ def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, 
     assert run.out.count("record: ") == 1
 
 
-@pytest.mark.parametrize("algo", long_but(["sync", "gossip", "easgd"], ALGORITHMS))
+@pytest.mark.parametrize("algo", long_but(["sync", "gossip", "easgd"], WAITING))
 def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(
     prefork: Prefork, tmp_path: Path, algo: str
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(
     raise AssertionError("nothing was measured in 30 s")
 
 
-@pytest.mark.parametrize("algo", long_but(["delayfree"], filter(is_lockstep, ALGORITHMS)))
+@pytest.mark.parametrize("algo", long_but(["delayfree"], filter(is_lockstep, WAITING)))
 def test_time_may_run_out_at_any_step_of_lock_step(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Also while some have handed in a mark by steps that others will not reach."""
     for number in range(3):
@@ -160,7 +160,7 @@ def test_a_loss_stops_a_run_and_its_crossing_is_that_of_the_marks(prefork: Prefo
     assert_crossings_are_those_of_the_marks(run)
 
 
-@pytest.mark.parametrize("algo", long_but(["sync", "gossip", "downpour"], ALGORITHMS))
+@pytest.mark.parametrize("algo", long_but(["sync", "gossip", "downpour"], WAITING))
 def test_a_run_that_diverges_is_a_result(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Exit status 0, status `diverged`, no mark before the last is beyond the limit; every number that is none is
     null."""
@@ -174,7 +174,7 @@ def test_a_run_that_diverges_is_a_result(prefork: Prefork, tmp_path: Path, algo:
     assert (run.summary["samples"], run.summary["time_s"]) == (run.marks[-1]["samples"], run.marks[-1]["time_s"])
 
 
-@pytest.mark.parametrize("algo", long_but(["dpsgd", "easgd"], ALGORITHMS))
+@pytest.mark.parametrize("algo", long_but(["dpsgd", "easgd"], WAITING))
 def test_a_run_that_has_diverged_by_its_last_mark_says_so(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Whether a mini-batch shows it first, or a verdict that comes only when everybody has ended."""
     options = ("optimizer.lr=50", "budget.steps=20", "eval.every_steps=null")
@@ -183,7 +183,7 @@ def test_a_run_that_has_diverged_by_its_last_mark_says_so(prefork: Prefork, tmp_
     assert run.summary["status"] == "diverged"
 
 
-@pytest.mark.parametrize("algo", long_but(["delayfree", "easgd"], ALGORITHMS))
+@pytest.mark.parametrize("algo", long_but(["delayfree", "easgd"], WAITING))
 def test_a_trace_has_a_row_per_node_of_disjoint_spans(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Workers and servers; from the start to the end. The gradients of the budget's steps are spans; whose they are is
     free, but in lock-step."""

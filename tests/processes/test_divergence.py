@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import ALGORITHMS
+from tests.support.cases import ALGORITHMS, WAITING
 from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems
@@ -22,8 +22,8 @@ NO_MARKS = ("eval.every_steps=null", "eval.every_epochs=null")
 @pytest.mark.parametrize(
     ("algo", "how"),
     all_long_but(
-        {*((algo, "exploding") for algo in ALGORITHMS if algo != "easgd"), ("easgd", "infinite")},
-        [(algo, how) for algo in ALGORITHMS for how in ("exploding", "infinite")],
+        {*((algo, "exploding") for algo in ("downpour", "gossip", "sync")), ("easgd", "infinite")},
+        [*((algo, "exploding") for algo in ALGORITHMS), *((algo, "infinite") for algo in WAITING)],
     ),
 )
 def test_a_mini_batch_ends_the_run_without_any_mark(prefork: Prefork, tmp_path: Path, algo: str, how: str) -> None:

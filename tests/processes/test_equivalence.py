@@ -75,6 +75,18 @@ IN_A_NETWORK = {
     "localsgd",
     "compressed, powersgd",
 }  # by `make test`; the others on quadratics
+WITH_MORE = sorted(
+    {
+        *IN_A_NETWORK,
+        "sync, not overlapping",
+        "dpsgd, first",
+        "diloco",
+        "streaming",
+        "localsgd, forgetful",
+        "easgd, all at once",
+        "compressed, topk",
+    }
+)  # with AdamW, and in a network: what keeps vectors or sends others than x
 GRAPHS = (
     ("complete", 3),
     ("exponential", 4),
@@ -171,13 +183,13 @@ def test_workers_that_go_apart_end_with_the_same_parameters(
     assert_same_marks(run.marks, simulated.marks)
 
 
-@pytest.mark.parametrize("name", long_but(["delayfree, tau 4"], LOCKSTEP))
+@pytest.mark.parametrize("name", long_but(["delayfree, tau 4"], WITH_MORE))
 def test_lock_step_ends_with_the_same_parameters_with_adamw(prefork: Prefork, tmp_path: Path, name: str) -> None:
     options = ("nodes=3", "budget.steps=21", "optimizer=adamw", "optimizer.weight_decay=0.1")
     assert_same(prefork, tmp_path, *LOCKSTEP[name], *QUADRATIC, *options)
 
 
-@pytest.mark.parametrize("name", long_but(IN_A_NETWORK, LOCKSTEP))
+@pytest.mark.parametrize("name", long_but(IN_A_NETWORK, WITH_MORE))
 def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """A ResNet with batch norm on images; the averaged model's statistics are part of the losses at the marks."""
     split = "label" if name == "localsgd" else "iid"

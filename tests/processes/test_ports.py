@@ -16,7 +16,7 @@ from dsgd.processes.admission import MAX_STRANGERS
 from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.proc import LOOPBACK, listening, open_files
-from tests.support.watched_run import ALGORITHMS, GONE_S, LONG, results, start, undisturbed
+from tests.support.watched_run import ALGORITHMS, FREE_RUNNING, GONE_S, LOCKSTEP, LONG, results, start, undisturbed
 
 SILENT_STRANGERS = 1200
 DESCRIPTORS = 1024  # of a worker: fewer than strangers
@@ -44,7 +44,7 @@ def sockets(pid: int) -> int:
     return sum(file.startswith("socket:") for file in open_files(pid))
 
 
-@pytest.mark.parametrize("algo", long_but(["sync", "easgd", "gossip"], ALGORITHMS))
+@pytest.mark.parametrize("algo", long_but(["sync", "easgd", "gossip"], {**FREE_RUNNING, **LOCKSTEP}))
 def test_every_process_listens_on_one_port_of_this_machine(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """The coordinator, workers and servers; the command and evaluators on none."""
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", "eval.sharded=true", LONG)

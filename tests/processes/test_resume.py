@@ -18,6 +18,7 @@ from tests.support.watched_run import (
     ALGORITHMS,
     BUDGET,
     CYCLE,
+    EXACT,
     FREE_RUNNING,
     LOCKSTEP,
     LONG,
@@ -63,11 +64,11 @@ def interrupted(watched: WatchedRun) -> Stored:
     ("algo", "number"),
     all_long_but(
         [("delayfree", signal.SIGINT), ("sync", signal.SIGTERM)],
-        [*((algo, signal.SIGINT) for algo in LOCKSTEP), ("sync", signal.SIGTERM)],
+        [*((algo, signal.SIGINT) for algo in EXACT), ("sync", signal.SIGTERM)],
     ),
 )
 def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str, number: int) -> None:
-    options = (*LOCKSTEP[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
+    options = (*EXACT[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
     expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
     losses = [mark["test_loss"] for mark in expected.run.marks]
     watched = start(prefork, tmp_path / "run", *options, f"target.loss={losses[len(losses) // 2]}")

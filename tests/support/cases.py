@@ -19,6 +19,9 @@ ALGORITHMS = sorted(
     path.name.removesuffix(".yaml") for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")
 )
 
+# One for each way of waiting: what the engine of real processes can tell apart.
+WAITING = ["adpsgd", "delayfree", "downpour", "dpsgd", "easgd", "gossip", "localsgd", "sgp", "sync"]
+
 # Options with which an algorithm keeps further state or waits for something else.
 VARIANTS: list[tuple[str, ...]] = [
     ("sync", "algo.overlap=false"),

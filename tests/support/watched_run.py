@@ -33,18 +33,20 @@ FREE_RUNNING = {
     "easgd": ("algo=easgd", "algo.tau=2"),
     "downpour": ("algo=downpour",),
 }
-LOCKSTEP = {
+LOCKSTEP = {  # one for each way of waiting, of keeping vectors, and of having something under way
     "sync": ("algo=sync",),
     "dpsgd": ("algo=dpsgd",),
-    "compressed": ("algo=compressed", "algo.code=topk", "algo.share=0.5"),
-    "corrected": ("algo=corrected", "algo.method=tracking"),
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
     "localsgd": ("algo=localsgd", "algo.tau=3"),
+    "sgp": ("algo=sgp", "algo.overlap=2", "topology=star"),
+    "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
+}
+EXACT = LOCKSTEP | {  # go on exactly where they were
+    "compressed": ("algo=compressed", "algo.code=topk", "algo.share=0.5"),
+    "corrected": ("algo=corrected", "algo.method=tracking"),
     "diloco": ("algo=diloco", "algo.tau=3"),
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
     "noloco": ("algo=noloco", "algo.tau=4"),
-    "sgp": ("algo=sgp", "algo.overlap=2", "topology=star"),
-    "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
 }
 CYCLE = {
     "sync": 1,
@@ -59,7 +61,7 @@ CYCLE = {
     "sgp": 1,
     "easgd in turn": 1,
 }  # samples of three workers, for `results`
-ALGORITHMS = {**FREE_RUNNING, **LOCKSTEP}
+ALGORITHMS = {**FREE_RUNNING, **EXACT}
 
 
 @dataclass

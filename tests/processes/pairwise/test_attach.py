@@ -182,7 +182,9 @@ def test_another_answer_is_a_violation() -> None:
     with plane(0, 2, attach=True, log=log) as own, impostor(behave) as port:
         own.connect([None, (HOST, port)])
         assert failure(own.pull(1)).rank == 1
-        assert log.lines == ["disconnected from worker 1, which sent PING to ATTACH"]
+        assert set(log.lines) == {
+            "disconnected from worker 1, which sent PING to ATTACH"
+        }  # a probe may come to the same
 
 
 CHILD = """
