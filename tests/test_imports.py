@@ -35,7 +35,7 @@ WANTED = {
     "experiment": {"cluster", "crossing", "data", "models", "optimizer", "schedule", "topology", "worker"},
     "algorithms": {"compression", "streams", "topology", "worker"},
     "compression": {"streams", "worker"},
-    "problem": {"data", "experiment"},
+    "problem": {"data", "experiment", "streams"},
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
     "sim": {"cluster", "engine", "experiment", "gradients", "optimizer", "problem", "streams", "worker"},

@@ -46,7 +46,7 @@ class GraphEvaluator:
             lane.wait_for_caller()
         for place, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
             lane = self._lanes[place % len(self._lanes)]
-            with lane.queue():
+            with lane.queue(), self.problem.drawing(item.rank, item.step):
                 batch = self.problem.data.batch(item.rank, item.step)
                 lane.gradient(x, item.buffers, batch, g, losses[place])
         for lane in self._lanes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from dsgd.data import Data
 from dsgd.data.protocols import MovableData, evaluation_batches
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
+from dsgd.streams import stream
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Problem:
 
     How gradients are computed: autocast: in this dtype, None: in `dtype`, that of all vectors. channels_last: images
     and the kernels of convolutions, these within the vectors too. compiled: by torch.compile, on the first pass.
-    Evaluation is in `dtype` and by the module as it is.
+    Evaluation is in `dtype` and by the module as it is. seed: of what the module draws in training.
     """
 
     def __init__(
@@ -94,10 +95,13 @@ class Problem:
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         compiled: bool = False,
+        seed: int = 0,
     ):
         self.module = module.to(dtype)
         self.data = data
         self.dtype = dtype
+        self._seed = seed
+        self._draws: bool | None = None  # None: no gradient has shown it yet
         self.weight_decay = weight_decay
         self.autocast = autocast
         self.channels_last = channels_last
@@ -147,7 +151,25 @@ class Problem:
 
     def gradient_and_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return the `gradient` [d] and the loss of the batch, a scalar without weight decay, on the same device."""
-        return self.gradient_of_batch(x, buffers, *self.data.batch(rank, step))
+        with self.drawing(rank, step):
+            return self.gradient_of_batch(x, buffers, *self.data.batch(rank, step))
+
+    @contextmanager
+    def drawing(self, rank: int, step: int) -> Iterator[None]:
+        """Let what the module draws inside of the block, such as the masks of dropout, depend on the worker and its own
+        step alone. Modules draw from torch's global stream, which stays as it was."""
+        if self._draws is False:  # as its first gradient has shown
+            yield
+            return
+        with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else [self.device]):
+            torch.manual_seed(int(stream("module", self._seed, rank, step).integers(2**63)))
+            before = self._random_state()
+            yield
+            self._draws = not torch.equal(before, self._random_state())
+
+    def _random_state(self) -> Tensor:
+        cpu = torch.get_rng_state()
+        return cpu if self.device.type == "cpu" else torch.cat((cpu, torch.cuda.get_rng_state(self.device)))
 
     def gradient_of_batch(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient [d] and the loss of a batch, as `gradient_and_loss` does."""
@@ -290,6 +312,7 @@ def build_problem(experiment: Experiment) -> Problem:
         optimizer.decay_norm_and_bias,
         autocast=AUTOCAST.get(experiment.precision),
         channels_last=experiment.channels_last,
+        seed=experiment.seed,
         compiled=experiment.compile,
     )
 

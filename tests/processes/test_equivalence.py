@@ -198,6 +198,12 @@ def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, 
     assert simulated.marks[0]["train_loss"] != simulated.marks[-1]["train_loss"]
 
 
+def test_a_network_with_dropout_ends_with_the_same_parameters(prefork: Prefork, tmp_path: Path) -> None:
+    model = ("model=import", "model.target=tests.support.networks.dropping")
+    line = [text for text in DIGITS if not text.startswith("model")]
+    assert_same(prefork, tmp_path, "localsgd", "algo.tau=2", *line, *model)
+
+
 @pytest.mark.parametrize(
     ("topology", "nodes", "gradient"),
     all_long_but([("exponential", 4, "before"), ("file", 3, "before"), ("one_peer_exponential", 3, "after")], MIXINGS),

@@ -22,6 +22,18 @@ def problem_of(module: nn.Module, *overrides: str) -> Problem:
     return Problem(module, whole.data, whole.dtype, whole.weight_decay, decay_norm_and_bias=True)
 
 
+def dropping(share: float = 0.5) -> nn.Module:
+    """A network that forgets at random, by a module and by a function."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.Dropout(share), nn.ReLU(), Forgetful(), nn.Linear(16, CLASSES)
+    )
+
+
+class Forgetful(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.3, self.training)
+
+
 class Residual(nn.Module):
     """What people write: in-place activations, additions in place, a method of the tensor here and a function there."""
 

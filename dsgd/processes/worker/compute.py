@@ -218,7 +218,8 @@ class Compute:
         scales = iter(self._problem.loss_scales)
         while True:
             scale = next(scales)
-            g, loss = self._pass(at, buffers, batches, step, workers, scale, began)
+            with self._problem.drawing(rank, step):
+                g, loss = self._pass(at, buffers, batches, step, workers, scale, began)
             # an overflow of one worker shows in the mean of all: all repeat the pass
             if scale == 1 or bool(g.isfinite().all()):
                 # now the device has finished, and in lock-step all workers have their mean: nobody waits for this
