@@ -171,7 +171,7 @@ BY = "python benchmarks/prediction.py --log results/papers/sanity.jsonl.gz"
 
 PAPER = Paper(
     key="sanity",
-    order=9,
+    order=90,
     title="What everything rests on",
     reference="No paper: properties of this program, by its records.",
     summary=(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dsgd.record.reader import Run, number
-from dsgd.report.contest import Contender, goal_of, paired_ratio, score
+from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.paired import accuracy_gain, ratio
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, exactly, judged, no_worse, within
 
@@ -110,21 +110,15 @@ def _idle(tau: int) -> float:
     return max(0.0, all_reduce - cycle) / max(cycle, all_reduce)
 
 
-def _scores(one: Contender) -> list[float]:
-    return [score(run, goal_of(run)) for run in one.runs]
-
-
 def _speed_up(found: Evidence, study: str) -> Estimate:
     """Return the time to the target on one machine over that on four."""
-    alone, four = (_scores(found[study].contender(nodes=nodes)) for nodes in (1, 4))
-    return paired_ratio(alone, four)
+    alone, four = (found[study].contender(nodes=nodes) for nodes in (1, 4))
+    return ratio(alone, four)
 
 
 def _gain(found: Evidence, study: str) -> Estimate:
     """Return the accuracy at the end minus that of all-reduce."""
-    exact, late = (found[study].contender(algo=algo).runs for algo in ("sync", "delayfree"))
-    pairs = zip(late, exact, strict=True)
-    return estimate([number(one.final("test_accuracy")) - number(other.final("test_accuracy")) for one, other in pairs])
+    return accuracy_gain(*(found[study].contender(algo=algo) for algo in ("delayfree", "sync")))
 
 
 def _exponents(found: Evidence, study: str) -> list[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,11 @@ class Paper:
         """Return the studies that these claims need, by their ids; all studies without any."""
         needed = {name for claim in self.claims if claim.id in claims for name in claim.studies}
         return [study for study in self.studies if not claims or study.name in needed]
+
+
+def listed(values: Sequence[float]) -> str:
+    """Return the values of a key as a command line has them, `1,2,4`."""
+    return ",".join(f"{value:.12g}" for value in values)
 
 
 def _quoted(word: str) -> str:

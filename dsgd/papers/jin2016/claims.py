@@ -10,10 +10,10 @@ import numpy as np
 
 from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, LAGGING, LAST, MANY, MESSAGE
 from dsgd.record.reader import Run
-from dsgd.report.contest import Contender, final_loss, goal_of, paired_ratio, score
-from dsgd.report.crossing import time_to_target_s
+from dsgd.report.contest import Contender, final_loss, paired_ratio
 from dsgd.report.fields import field_value
 from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.paired import ratio, sample_ratio, scores
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, judged, within
 
@@ -81,13 +81,10 @@ def j4(found: Evidence) -> Finding:
 
 def _delayed(found: Evidence, study: str, algo: str) -> Check:
     """Check how many more samples tau = 10 takes to the target."""
-    often, seldom = (
-        [samples_to_target(run) for run in found[study].contender(algo=algo, nodes=8, algo__tau=tau).runs]
-        for tau in (1, 10)
-    )
+    often, seldom = (found[study].contender(algo=algo, nodes=8, algo__tau=tau) for tau in (1, 10))
     epochs = "40 epochs" if study == "longer" else "10 epochs"
     what = f"`{algo}`, {epochs}: samples to the target, tau = 10 over tau = 1"
-    return at_most(what, paired_ratio(seldom, often), 1.25)
+    return at_most(what, sample_ratio(seldom, often), 1.25)
 
 
 def j5(found: Evidence) -> Finding:
@@ -128,11 +125,6 @@ def study_of(nodes: int) -> str:
     return "few_uneven" if nodes in FEW else "many_uneven"
 
 
-def scores(one: Contender) -> list[float]:
-    """Return the time to the target of each seed, infinite where it was not reached."""
-    return [score(run, goal_of(run)) for run in one.runs]
-
-
 def best_of(found: Evidence, study: str, nodes: int, *algos: str) -> Contender:
     """Return the contender of these algorithms, over their periods, with the shortest median time to the target, then
     the lowest final loss."""
@@ -143,7 +135,7 @@ def best_of(found: Evidence, study: str, nodes: int, *algos: str) -> Contender:
 def advantage(found: Evidence, study: str, nodes: int, overlap: bool, *algos: str) -> Estimate:
     """Return the time to the target of all-reduce over that of the sooner of these algorithms; by default of both."""
     exact = found[study].contender(algo="sync", nodes=nodes, algo__overlap=overlap)
-    return paired_ratio(scores(exact), scores(best_of(found, study, nodes, *(algos or ASYNCHRONOUS))))
+    return ratio(exact, best_of(found, study, nodes, *(algos or ASYNCHRONOUS)))
 
 
 def _step_gain(found: Evidence, nodes: int) -> float:
@@ -152,15 +144,6 @@ def _step_gain(found: Evidence, nodes: int) -> float:
     both = [found[study_of(nodes)].contender(nodes=nodes, **of_one).runs[0] for of_one in settings]
     sync, gossip = (field_value(run, "step_s") for run in both)
     return sync / gossip
-
-
-def samples_to_target(run: Run) -> float:
-    """Return after how many samples the target was reached for good; infinity if it was not."""
-    time_s = time_to_target_s(run)
-    if time_s is None:
-        return math.inf
-    times, samples = ([mark[field] for mark in run.metrics] for field in ("time_s", "samples"))
-    return float(np.interp(time_s, times, samples))
 
 
 def _final(one: Contender) -> float:

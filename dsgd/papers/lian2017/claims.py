@@ -19,8 +19,9 @@ from dsgd.papers.lian2017.setting import (
     consensus_distance,
     stationary,
 )
-from dsgd.report.contest import Contender, goal_of, paired_ratio, score
+from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate
+from dsgd.reproduction.paired import ratio
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged
 
@@ -179,18 +180,10 @@ def _best_formula(cluster: str, p: int) -> float:
 def _contest_ratio(found: Evidence, collective: str) -> Estimate:
     """Return the ratio of the times to the target: of centralised SGD to D-PSGD."""
     central = found["slow"].contender(algo="sync", cluster__collective=collective)
-    return paired_ratio(_scores(central), _scores(found["slow"].contender(algo="dpsgd")))
-
-
-def _scores(one: Contender) -> list[float]:
-    return [score(run, goal_of(run)) for run in one.runs]
+    return ratio(central, found["slow"].contender(algo="dpsgd"))
 
 
 def _loss_ratios(contenders: Sequence[Contender]) -> dict[str, Estimate]:
     """Return the final losses of each order of mixing over those of all-reduce, by the order's name."""
-    reference = _scores(next(one for one in contenders if one.algo == "sync"))
-    return {
-        one.runs[0].setting("algo.gradient"): paired_ratio(_scores(one), reference)
-        for one in contenders
-        if one.algo == "dpsgd"
-    }
+    reference = next(one for one in contenders if one.algo == "sync")
+    return {one.runs[0].setting("algo.gradient"): ratio(one, reference) for one in contenders if one.algo == "dpsgd"}

@@ -27,9 +27,10 @@ from dsgd.papers.zhang2015.studies import (
     WORKERS,
 )
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import Contender, final_loss, goal_of, paired_ratio, score
+from dsgd.report.contest import Contender, final_loss, goal_of, paired_ratio
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paired import accuracy_gain, scores
 from dsgd.reproduction.paper import Claim, Evidence
 from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged, no_worse
 
@@ -111,7 +112,7 @@ def e3(found: Evidence) -> Finding:
     """Compare times to the target, seed by seed: EAMSGD, EASGD, Downpour."""
     checks = []
     for nodes in WORKERS:
-        momentum, elastic, downpour = (_scores(one) for one in racers(found["race"], nodes))
+        momentum, elastic, downpour = (scores(one) for one in racers(found["race"], nodes))
         ordered = sum(a < b < c for a, b, c in zip(momentum, elastic, downpour, strict=True))
         checks += [
             holds(f"p = {nodes}: seeds with this order", ordered, f">= {ORDER}", ordered >= ORDER),
@@ -166,8 +167,7 @@ def e4(found: Evidence) -> Finding:
 
 def _gain(periods: Logged, tau: int) -> Estimate:
     """Return by how much the accuracy with a period is above that with period 1, seed by seed."""
-    pairs = zip(periods.contender(algo__tau=tau).runs, periods.contender(algo__tau=1).runs, strict=True)
-    return estimate([number(one.final("test_accuracy")) - number(two.final("test_accuracy")) for one, two in pairs])
+    return accuracy_gain(periods.contender(algo__tau=tau), periods.contender(algo__tau=1))
 
 
 def e5(found: Evidence) -> Finding:
@@ -188,10 +188,6 @@ def e5(found: Evidence) -> Finding:
     staleness = max(abs(number(run.final("staleness_max")) - (run.nodes or 0) + 1) for run in runs)
     checks.append(close("runs: largest staleness less p - 1, largest difference", staleness, 0.0))
     return judged(checks)
-
-
-def _scores(contender: Contender) -> list[float]:
-    return [score(run, goal_of(run)) for run in contender.runs]
 
 
 def _validation_loss(run: Run) -> float:

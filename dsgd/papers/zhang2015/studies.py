@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsgd.papers.zhang2015.stability import delayed_rate_bound, moving_rate_bound
-from dsgd.reproduction.paper import Study
+from dsgd.reproduction.paper import Study, listed
 
 SMALL, FULL = ("experiment=zhang2015_small",), ("experiment=zhang2015_cifar10",)
 BRIEF = (*SMALL, "budget.epochs=2.5", "eval.every_epochs=0.125")
@@ -26,21 +26,16 @@ DELAYED_BELOW, DELAYED_ABOVE = 0.99, 1.01
 IN_TURN = ("cluster.gradient_s=1", "cluster.bandwidth=800", "cluster.message_bytes=1", "cluster.latency_s=0")
 
 
-def _listed(values: tuple[float, ...]) -> str:
-    return ",".join(f"{value:.12g}" for value in values)
-
-
 def _rates(algo: str, periods: tuple[int, ...], seeds: int) -> tuple[str, ...]:
     """Return the words of a grid of rates, for each period and number of workers."""
-    listed = _listed(periods)
-    period = f"algo.tau={listed}" if algo == "easgd" else f"algo.n_push={listed}"
+    period = f"{'algo.tau' if algo == 'easgd' else 'algo.n_push'}={listed(periods)}"
     return (
         f"algo={algo}",
         period,
         *(() if algo == "easgd" else ("algo.n_fetch=${algo.n_push}",)),
-        f"nodes={_listed(WORKERS)}",
-        f"optimizer.lr={_listed(RATES)}",
-        f"seed={_listed(tuple(range(seeds)))}",
+        f"nodes={listed(WORKERS)}",
+        f"optimizer.lr={listed(RATES)}",
+        f"seed={listed(tuple(range(seeds)))}",
         "data.validation=0.1",
     )
 
@@ -54,7 +49,7 @@ def round_robin(lr_h: float) -> Study:
             "algo=easgd",
             "algo.variant=round_robin",
             "algo.tau=1",
-            f"algo.alpha={_listed(alphas)}",
+            f"algo.alpha={listed(alphas)}",
             "nodes=3,4,8,16",
             f"optimizer.lr={lr_h:g}",
             *LINE,
@@ -72,7 +67,7 @@ def delayed(workers: int) -> Study:
         (
             "algo=downpour",
             f"nodes={workers}",
-            f"optimizer.lr={_listed(rates)}",
+            f"optimizer.lr={listed(rates)}",
             *LINE,
             *IN_TURN,
             "budget.steps=1000",
@@ -96,7 +91,7 @@ STUDIES = (
         (
             "compare.contenders=[{algo: easgd, algo.tau: 10, algo.momentum: 0.9}, {algo: easgd, algo.tau: 10}, "
             "{algo: downpour, algo.n_push: 10, algo.n_fetch: 10}]",
-            f"nodes={_listed(WORKERS)}",
+            f"nodes={listed(WORKERS)}",
         ),
         (*SMALL, f"target.loss={TARGET:g}", "eval.every_epochs=0.2"),
         (*FULL, "target.accuracy=0.8"),
@@ -104,7 +99,7 @@ STUDIES = (
     ),
     Study(
         "periods",
-        ("algo=easgd", f"algo.tau={_listed(PERIODS)}", "nodes=8", "compare.seeds=9"),
+        ("algo=easgd", f"algo.tau={listed(PERIODS)}", "nodes=8", "compare.seeds=9"),
         (*SMALL, "data.test_size=4000", "eval.every_epochs=0.5"),
         FULL,
         tuned=True,

@@ -1,0 +1,174 @@
+"""Lian et al. 2018: AD-PSGD, decentralised averaging that waits for nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsgd.record.reader import Run
+from dsgd.reproduction.paired import ratio, sample_ratio
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, exactly, judged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its budget: study `target` of lian2017
+FACTORS = (4, 10)  # by which one worker is slower
+
+MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
+BANDWIDTHS = tuple(1e10 / shared for shared in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
+NODES = (16, 32, 64, 128)
+OFTEN = 0.25  # averages per gradient
+
+
+def b1(found: Evidence) -> Finding:
+    """Compare time and samples to the target beside one slow worker, each tuned."""
+    name = "p = 8, one worker {} times slower: {} to the target, {}"
+    both = {factor: [found[f"slow_{factor}"].contender(algo=algo) for algo in ("sync", "adpsgd")] for factor in FACTORS}
+    times = {factor: ratio(exact, late) for factor, (exact, late) in both.items()}
+    samples = {factor: sample_ratio(late, exact) for factor, (exact, late) in both.items()}
+    first = FACTORS[0]
+    checks = [at_least(name.format(first, "time", "all-reduce over AD-PSGD"), times[first], 2.5, neutral=1.0)]
+    checks += [at_most(name.format(factor, "samples", "AD-PSGD over all-reduce"), samples[factor], 1.15)
+               for factor in FACTORS]  # fmt: skip
+    more = times[FACTORS[1]]
+    reason = (
+        f"With a worker {FACTORS[1]} times slower the ratio of times is {more.median:.2f} [{more.low:.2f}, "
+        f"{more.high:.2f}]. 1 Gbit/s, messages of ResNet-18, gradients of 0.2 s; all-reduce overlaps."
+    )
+    return judged(checks, reason)
+
+
+def b2(found: Evidence) -> Finding:
+    """Compare the time of an epoch with 1 + T / t of a ring all-reduce, and count AD-PSGD's averages per gradient."""
+    checks: list[Check] = []
+    for bandwidth in BANDWIDTHS:
+        for p in NODES:
+            what = f"{bandwidth / 1e9:.3g} Gbit/s, p = {p}: epochs, ring all-reduce over AD-PSGD"
+            checks.append(close(what, epoch_ratio(found, bandwidth, p), ring_ratio(bandwidth, p), relative=0.03))
+    often = {(b, p): averages(found, b, p) for b in BANDWIDTHS for p in NODES}
+    largest = max(epoch_ratio(found, *point) for point, rate in often.items() if rate >= OFTEN)
+    what = f"largest ratio where AD-PSGD averages at least {OFTEN} times per gradient"
+    checks.append(at_least(what, largest, 4.0))
+    slow = (BANDWIDTHS[-1], NODES[0])
+    seldom = f"AD-PSGD at {slow[0] / 1e9:.2g} Gbit/s: {often[slow]:.3f} averages per gradient"
+    best = max(epoch_ratio(found, *point, collective="best") for point in often)
+    reason = (
+        f"All-reduce without overlap, as in the paper. {seldom}. Against the fastest of ring, halving-doubling and "
+        f"tree the largest ratio is {best:.2f}."
+    )
+    return judged(checks, reason)
+
+
+def averages(found: Evidence, bandwidth: float, p: int) -> float:
+    """Return how many averages a worker has taken part in, per gradient: it sends a vector for each."""
+    run = found["pairs"].one(nodes=p, cluster__bandwidth=bandwidth)
+    return run.final("bytes_sent_total") / MESSAGE / (run.final("samples") / run.setting("batch_size"))
+
+
+def epoch_ratio(found: Evidence, bandwidth: float, p: int, collective: str = "ring") -> float:
+    """Return how many times as long all-reduce takes for the same samples."""
+    exact = found["all_reduce"].one(nodes=p, cluster__bandwidth=bandwidth, cluster__collective=collective)
+    return _seconds(exact) / _seconds(found["pairs"].one(nodes=p, cluster__bandwidth=bandwidth))
+
+
+def ring_ratio(bandwidth: float, p: int) -> float:
+    """Return 1 + T / t, T = 2 (p - 1) (a + N / (p B)) of an all-reduce around a ring."""
+    return 1 + 2 * (p - 1) * (LATENCY_S + 8 * MESSAGE / (p * bandwidth)) / GRADIENT_S
+
+
+def epochs(found: Evidence) -> Figure:
+    """Draw the ratio of epoch times against the bandwidth, and how often AD-PSGD averages there."""
+    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+
+    places = [(bandwidth, bandwidth / 1e9) for bandwidth in sorted(BANDWIDTHS)]
+    p = NODES[0]
+    faster = [
+        ChartLine(f"over {collective} all-reduce", "adpsgd",
+                  [(x, exactly(epoch_ratio(found, b, p, collective))) for b, x in places], variant)
+        for variant, collective in enumerate(("ring", "best"))
+    ]  # fmt: skip
+    faster.append(ChartLine("1 + T / t", FORMULA, [(x, exactly(ring_ratio(b, p))) for b, x in places]))
+    often = [ChartLine("AD-PSGD", "adpsgd", [(x, exactly(averages(found, b, p))) for b, x in places])]
+    axis = "bandwidth (Gbit/s)"
+    return chart(
+        [
+            ChartPanel(f"{p} nodes, ResNet-50", axis, "times as fast as all-reduce", faster, log_x=True),
+            ChartPanel("averages", axis, "averages per gradient", often, log_x=True, level=OFTEN),
+        ]
+    )
+
+
+def slow_worker(found: Evidence) -> Figure:
+    """Draw the test loss against time beside a slow worker."""
+    from dsgd.reproduction.charts import ChartPanel, chart, curve
+
+    panels = [
+        ChartPanel(
+            f"one of 8 workers {factor} times slower", "time (virtual s)", "test loss",
+            [curve(one.algo, one.runs, "time_s", "test_loss") for one in found[f"slow_{factor}"].contenders],
+            log_x=True, log_y=True, level=TARGET_LOSS,
+        )
+        for factor in FACTORS
+    ]  # fmt: skip
+    return chart(panels)
+
+
+def _seconds(run: Run) -> float:
+    return run.final("time_s") / run.final("samples")
+
+
+PAPER = Paper(
+    key="lian2018",
+    order=10,
+    title="Asynchronous decentralized parallel stochastic gradient descent",
+    reference="Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952",
+    summary=(
+        "Workers compute gradients without a pause; beside that, pairs of them average their parameters. The paper "
+        "finds it as fast per epoch as its slowest link allows, and not slower beside a slow worker."
+    ),
+    assumptions=(
+        Assumption("pairs", "one half of the workers begins, the other answers", "published"),
+        Assumption("graph", "any worker of the other half", "ours"),
+        Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16 per node", "ours"),
+        Assumption("network of B1", "1 Gbit/s, messages of ResNet-18, gradients of 0.2 s", "ours"),
+        Assumption("network of B2", "10 Gbit/s and shares of it, messages of ResNet-50", "unconfirmed"),
+        Assumption("gradient time of B2", f"{GRADIENT_S} s", "ours"),
+        Assumption("all-reduce in B2", "after the gradient, not overlapped", "ours"),
+    ),
+    studies=(
+        *(
+            Study(
+                f"slow_{factor}",
+                ("algo=sync,adpsgd", "nodes=8", "budget.epochs=20", f"target.loss={TARGET_LOSS}",
+                 "cluster.bandwidth=1e9", f"cluster.slow_nodes={{7: {factor}.0}}"),
+                ("experiment=newer_small",),
+                tuned=True,
+            )
+            for factor in FACTORS
+        ),
+        *(
+            Study(
+                name,
+                (*words, "engine=sim", "engine.gradients=none", f"nodes={listed(NODES)}", "cluster=goyal2017",
+                 f"cluster.bandwidth={listed(BANDWIDTHS)}", "budget.epochs=null", "budget.steps=200"),
+            )
+            for name, *words in (("all_reduce", "algo=sync", "algo.overlap=false", "cluster.collective=ring,best"),
+                                 ("pairs", "algo=adpsgd"))
+        ),
+    ),
+    claims=(
+        Claim("B1", "AD-PSGD keeps its speed and its convergence per sample beside a slow worker", "Lian 2018",
+              "p = 8, one worker 4 times slower: all-reduce takes >= 2.5 times as long to the target; samples, also "
+              "with 10 times, <= 1.15 times those of all-reduce", ("slow_4", "slow_10"), b1),
+        Claim("B2", "Epochs 4 to 8 times as fast as with all-reduce in a shared network", "Lian 2018",
+              "p = 16 to 128, 10 Gbit/s over 1 to 30: ratio of epoch times within 3 % of 1 + T / t; >= 4 where AD-PSGD "
+              "averages at least 0.25 times per gradient", ("all_reduce", "pairs"), b2),
+    ),
+    charts=(
+        Chart("slow_worker", "Test loss against time beside a worker that is 4 and 10 times slower",
+              ("slow_4", "slow_10"), slow_worker),
+        Chart("epochs", "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "
+              "and how often AD-PSGD averages", ("all_reduce", "pairs"), epochs),
+    ),
+)  # fmt: skip
