@@ -309,7 +309,7 @@ class Algorithm:
 
         lr: the highest rate of the schedule."""
 
-    def warning(self, momentum: float) -> str | None:
+    def warning(self, nodes: int, momentum: float) -> str | None:
         """One line on options that are allowed and hardly meant; None: there are none.
 
         momentum: of the local optimiser."""

@@ -4,6 +4,7 @@ Reference: Douillard et al. 2023, arXiv 2311.08105. Its outer optimisers are thr
     nesterov    DiLoCo
     heavy_ball  BMUF, Chen and Huo 2016 (block momentum), with ratio beta and rate olr
     slowmo      Wang, Tantia, Ballas, Rabbat 2020, arXiv 1910.00643, with slow learning rate olr
+Overlapped communication: Kale, Douillard, Donchev 2025, arXiv 2502.12996, Algorithms 2 (delayed) and 3 (eager).
 
     each round of worker i:                                theta  the output model, the same in all workers, [d]
         x_i = theta                                        x_i    parameters of worker i, [d]
@@ -13,21 +14,33 @@ Reference: Douillard et al. 2023, arXiv 2311.08105. Its outer optimisers are thr
         heavy_ball:  v = beta v + D;       theta = theta - olr v
         slowmo:      v = beta v + D / lr;  theta = theta - olr lr v
 
+    with overlap the mean is on its way during the whole next round, and the outer step takes, in place of D,
+        delayed:     the mean of the round before
+        eager:       the same with the worker's own share already of this round:
+                     mean_j D_j(before) + (D_i(now) - D_i(before)) / p,    D_i = theta_i - x_i
+                     every worker has a theta_i and a v_i of its own
+
 With olr = 1 and beta = 0 each of them is local SGD. With tau = 1, olr = 1 and plain SGD within, heavy_ball and slowmo
 are all-reduce SGD with momentum beta, and nesterov that with Nesterov's. On a quadratic of curvature h, a round of SGD
 removes a = 1 - (1 - lr h)^tau of an error, and the outer steps are stable up to olr a = 2 (1 + beta) / (1 + 2 beta)
-with nesterov, 2 (1 + beta) otherwise.
+with nesterov, 2 (1 + beta) otherwise. With overlap less is stable: `limit` has the formulas. For nesterov with beta =
+0.9 it is 1.36 without overlap, with eager 0.77 for 2 workers, 0.42 for 4 and 0.32 for 8, with delayed 0.25. Eager with
+one worker is no overlap; the mean of all theta_i moves by mean D(now) / p + (1 - 1 / p) mean D(before). Where data
+differ, the theta_i stay apart, and where curvatures do, too, a worker counts a / (1 + olr a / (p (1 - beta))), not a.
 
 Differences from the papers: the last round may be shorter. The rate in slowmo is that of the step that comes next. The
-local optimiser goes on with what it remembers, as in all implementations that were read.
+local optimiser goes on with what it remembers, as in all implementations that were read. With overlap what would arrive
+after the last round is not sent.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits every tau
-steps for the slowest sum of tau gradient times.
-Output model: theta. One worker: exactly SGD with olr = 1 and beta = 0, otherwise SGD with an outer optimiser.
+steps for the slowest sum of tau gradient times; with overlap for an all-reduce that takes longer than a round.
+Output model: theta; with eager the mean of the x_i, which at the end of a round is that of the theta_i. One worker:
+exactly SGD with olr = 1 and beta = 0 and not delayed, otherwise SGD with an outer optimiser.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.worker import Algorithm, Worker
@@ -36,6 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OUTER = ("nesterov", "heavy_ball", "slowmo")
+OVERLAP = ("none", "delayed", "eager")
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,7 @@ class DiLoCo(Algorithm):
     outer: str = "nesterov"  # nesterov: DiLoCo | heavy_ball: BMUF | slowmo
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.9  # momentum of the outer steps
+    overlap: str = "none"  # of the average with the next round: none | delayed | eager
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -51,33 +66,68 @@ class DiLoCo(Algorithm):
             raise ValueError(f"tau must be >= 1, got {self.tau}")
         if self.outer not in OUTER:
             raise ValueError(f"outer must be one of {', '.join(OUTER)}, got {self.outer!r}")
+        if self.overlap not in OVERLAP:
+            raise ValueError(f"overlap must be one of {', '.join(OVERLAP)}, got {self.overlap!r}")
         if not 0 <= self.olr < float("inf"):
             raise ValueError(f"olr must be >= 0, got {self.olr}")
         if not 0 <= self.beta < 1:
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
 
     @property
-    def output(self) -> str:
-        return "theta"
+    def output(self) -> str | None:
+        return "theta" if self.overlap != "eager" else None
 
     @property
-    def limit(self) -> float:
-        """The outer rate up to which rounds that remove all of an error are stable."""
-        return 2 * (1 + self.beta) / (1 + 2 * self.beta if self.outer == "nesterov" else 1)
+    def cycle(self) -> int:
+        return 1 if self.overlap == "none" else self.tau
 
-    def warning(self, momentum: float) -> str | None:
-        if self.olr <= self.limit:
+    def limit(self, nodes: int) -> float:
+        """Return the outer rate up to which rounds that remove all of an error are stable.
+
+        An outer step takes 1 - late of the error at the start of this round, and late of that of the round before. The
+        limit is where a root of the recurrence reaches -1, or where a pair of complex ones reaches modulus 1."""
+        late, beta = {"none": 0.0, "delayed": 1.0, "eager": 1 - 1 / nodes}[self.overlap], self.beta
+        if late == 0:
+            return 2 * (1 + beta) / (1 + 2 * beta if self.outer == "nesterov" else 1)
+        if self.outer != "nesterov":
+            return min((1 - beta) / late, 2 * (1 + beta) / (1 - 2 * late) if late < 0.5 else inf)
+        linear = late * (1 + beta - beta**2) - beta
+        square = late * beta * (1 + beta - late)
+        return 2 * (1 - beta) / (linear + sqrt(linear**2 + 4 * square * (1 - beta)))
+
+    def warning(self, nodes: int, momentum: float) -> str | None:
+        limit = self.limit(nodes)
+        if self.olr <= limit:
             return None
-        most = f"with algo.beta={self.beta:g} at most {self.limit:g} is stable"
+        late = "" if self.overlap == "none" else f" and algo.overlap={self.overlap}"
+        most = f"with algo.beta={self.beta:g}{late} at most {limit:g} is stable"
         return f"algo.olr={self.olr:g} is too much where rounds are long: {most}"
 
     async def train(self, worker: Worker) -> None:
         x, theta, v = worker.x, worker.keep("theta", worker.x), worker.keep("v")
+        if self.overlap != "none":
+            return await self.overlapped(worker, theta, v)
         while not worker.done:
             worker.step(await worker.gradient(x))
             if worker.steps % self.tau == 0 or worker.done:
                 self.outer_step(theta, v, await worker.all_reduce_mean(theta - x), worker.lr)
                 x.copy_(theta)
+
+    async def overlapped(self, worker: Worker, theta: Tensor, v: Tensor) -> None:
+        x, before = worker.x, worker.keep("difference")
+        while not worker.done:
+            arriving = worker.start(worker.all_reduce_mean(before.clone())) if worker.steps else None
+            for _ in range(self.tau):
+                if worker.done:
+                    break
+                worker.step(await worker.gradient(x))
+            now = theta - x
+            mean = before if arriving is None else await arriving  # nothing before the first round
+            if self.overlap == "eager":
+                mean = mean + (now - before) / worker.nodes
+            self.outer_step(theta, v, mean, worker.lr)
+            before.copy_(now)
+            x.copy_(theta)
 
     def outer_step(self, theta: Tensor, v: Tensor, D: Tensor, lr: float) -> None:
         if self.outer == "nesterov":

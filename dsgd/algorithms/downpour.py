@@ -65,7 +65,7 @@ class Downpour(Algorithm):
     def conserves(self) -> str | None:
         return "centre" if self.server_optimizer == "sgd" else None
 
-    def warning(self, momentum: float) -> str | None:
+    def warning(self, nodes: int, momentum: float) -> str | None:
         if momentum == 0:
             return None
         alone = "has no effect" if self.n_fetch == 1 else "acts between two fetches alone"

@@ -50,7 +50,7 @@ class NoLoCo(Algorithm):
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
 
-    def warning(self, momentum: float) -> str | None:
+    def warning(self, nodes: int, momentum: float) -> str | None:
         most = 2 * (1 - self.beta**2)
         if 0 < self.gamma < most:
             return None

@@ -50,7 +50,8 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
         check_still_to_do(checkpoint, values)
     engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
     check_gradients(config, engine)
-    if warning := config.experiment.algo.warning(config.experiment.optimizer.momentum):
+    experiment = config.experiment
+    if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
     return Plan(config, engine, why, checkpoint, extended=extended)
 

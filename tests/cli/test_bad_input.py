@@ -93,6 +93,7 @@ CASES = [
     ("algo=compressed algo.rank=0", "algo.rank must be >= 1", "got 0"),
     ("algo=compressed algo.share=0", "algo.share must be in (0, 1]", "got 0"),
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),
+    ("algo=diloco algo.overlap=all", "algo.overlap must be one of none, delayed, eager", "got 'all'"),
     ("algo=diloco algo.beta=1", "algo.beta must be in [0, 1)", "got 1"),
     ("algo=diloco algo.olr=-0.1", "algo.olr must be >= 0", "got -0.1"),
     ("algo=sgp algo.overlap=-1", "algo.overlap must be >= 0, got -1"),

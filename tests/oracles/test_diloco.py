@@ -77,8 +77,8 @@ def test_is_stable_up_to_its_limit(outer: str, beta: float, share: float) -> Non
     """Of olr a = 2 (1 + beta) / (1 + 2 beta), 2 (1 + beta), with a = 1 - (1 - lr h)^tau."""
     s = Setting(steps=1200, lr=0.3, data=Quadratic(dim=1, condition=1.0, spread=0, noise=0), start=START[:, :1])
     a = 1 - (1 - s.lr) ** 4
-    algo = DiLoCo(4, outer, olr=1.0, beta=beta)
-    errors = np.abs(run(s, DiLoCo(4, outer, share * algo.limit / a, beta)).c[::4] - s.target).max(axis=1)
+    limit = DiLoCo(4, outer, olr=1.0, beta=beta).limit(s.nodes)
+    errors = np.abs(run(s, DiLoCo(4, outer, share * limit / a, beta)).c[::4] - s.target).max(axis=1)
     late, later = errors[len(errors) // 3 : len(errors) // 2].max(), errors[len(errors) // 2 :].max()
     assert (later < late) == (share < 1)
 
@@ -112,9 +112,14 @@ def test_slow_network_and_stragglers_change_no_value() -> None:
 
 
 def test_an_outer_rate_above_the_limit_is_a_warning() -> None:
-    assert DiLoCo().warning(0.0) is None
-    assert DiLoCo(olr=1.3).warning(0.0) is None
-    assert DiLoCo(olr=1.4).warning(0.0) == (
+    assert DiLoCo().warning(4, 0.0) is None
+    assert DiLoCo(olr=1.3).warning(4, 0.0) is None
+    assert DiLoCo(olr=1.4).warning(4, 0.0) == (
         "algo.olr=1.4 is too much where rounds are long: with algo.beta=0.9 at most 1.35714 is stable"
     )
-    assert DiLoCo(outer="slowmo", olr=3.7).warning(0.0) is None
+    assert DiLoCo(outer="slowmo", olr=3.7).warning(4, 0.0) is None
+    assert DiLoCo(olr=0.7, overlap="eager").warning(2, 0.0) is None
+    assert DiLoCo(olr=0.7, overlap="eager").warning(4, 0.0) == (
+        "algo.olr=0.7 is too much where rounds are long: "
+        "with algo.beta=0.9 and algo.overlap=eager at most 0.415974 is stable"
+    )

@@ -107,8 +107,8 @@ def test_a_slow_worker_holds_up_its_partners_alone() -> None:
 
 
 def test_a_pull_that_lets_workers_drift_is_a_warning() -> None:
-    assert NoLoCo().warning(0.0) is None
-    assert NoLoCo(beta=0.9, gamma=0.7).warning(0.0) == (
+    assert NoLoCo().warning(4, 0.0) is None
+    assert NoLoCo(beta=0.9, gamma=0.7).warning(4, 0.0) == (
         "algo.gamma=0.7 lets the workers drift apart: with algo.beta=0.9 it must be > 0 and, for many workers, < 0.38"
     )
-    assert NoLoCo(gamma=0.0).warning(0.0) is not None
+    assert NoLoCo(gamma=0.0).warning(4, 0.0) is not None

@@ -98,6 +98,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "delayfree": ("delayfree", "algo.tau=4"),
     "localsgd": ("localsgd", "algo.tau=4"),
     "diloco without its outer optimiser": ("diloco", "algo.tau=4", "algo.olr=1", "algo.beta=0"),
+    "diloco, eager": ("diloco", "algo.tau=4", "algo.olr=1", "algo.beta=0", "algo.overlap=eager"),
     "streaming without its outer optimiser": (
         "streaming",
         "algo.tau=4",

@@ -41,6 +41,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("corrected", "algo.method=qg", "topology=one_peer_exponential"),
     ("delayfree", "algo.tau=4"),
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
+    ("diloco", "algo.tau=3", "algo.overlap=eager"),
     ("streaming", "algo.tau=6", "algo.fragments=2", "algo.delay=2"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.tau=2"),

@@ -283,6 +283,31 @@ def diloco(s: Setting, tau: int, outer: str, olr: float, beta: float) -> tuple[A
     return np.array(path), np.array(centres)
 
 
+def diloco_overlapped(s: Setting, tau: int, overlap: str, outer: str, olr: float, beta: float) -> tuple[Array, Array]:
+    """Returns the paths of the workers and of their outer parameters, both [steps + 1, nodes, dim]."""
+    X, direction = s.xs(), Direction(s)
+    theta, u = np.tile(X[0], (s.nodes, 1)), np.zeros_like(X)
+    sent = [np.zeros_like(X)]
+    path, centres = [X], [theta]
+    for k in range(s.steps):
+        X = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
+        if (k + 1) % tau == 0 or k + 1 == s.steps:
+            sent.append(theta - X)
+            E = np.empty_like(X)
+            for i in range(s.nodes):
+                shares = sent[-2].copy()
+                if overlap == "eager":
+                    shares[i] = sent[-1][i]
+                E[i] = shares.sum(axis=0) / s.nodes
+            rate = s.rate((k + 1) * s.nodes)
+            u = beta * u + (E / rate if outer == "slowmo" else E)
+            theta = theta - olr * {"nesterov": E + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
+            X = theta
+        path.append(X)
+        centres.append(theta)
+    return np.array(path), np.array(centres)
+
+
 def easgd_in_lockstep(
     s: Setting, tau: int, alpha: Callable[[float], float], in_turn: bool, delta: float | None = None
 ) -> tuple[Array, Array]:

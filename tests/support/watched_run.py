@@ -44,7 +44,7 @@ LOCKSTEP = {  # one for each way of waiting, of keeping vectors, and of having s
 EXACT = LOCKSTEP | {  # go on exactly where they were
     "compressed": ("algo=compressed", "algo.code=topk", "algo.share=0.5"),
     "corrected": ("algo=corrected", "algo.method=tracking"),
-    "diloco": ("algo=diloco", "algo.tau=3"),
+    "diloco": ("algo=diloco", "algo.tau=4", "algo.overlap=eager", "algo.olr=0.3"),  # its average goes out again
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
     "noloco": ("algo=noloco", "algo.tau=4"),
 }
@@ -55,7 +55,7 @@ CYCLE = {
     "corrected": 1,
     "delayfree": 6,
     "localsgd": 1,
-    "diloco": 1,
+    "diloco": 12,
     "streaming": 12,
     "noloco": 1,
     "sgp": 1,
