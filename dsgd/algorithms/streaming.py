@@ -10,9 +10,11 @@ Reference: Douillard et al. 2025, arXiv 2501.18512, Algorithm 2. Without fragmen
             v_f = beta v_f + D;  theta_f = theta_f - olr (D + beta v_f)
             x_if = mix x_if + (1 - mix) theta_f
 
-Every fragment leaves once in tau steps; the largest burst is N / P. mix keeps a share of what a worker has done by
-itself, the steps since the fragment left among them: without delay 0 throws nothing away, with one it does. With
-fragments=1, delay=0 and mix=0 it is DiLoCo, with mix=1 every worker is alone.
+Every fragment leaves once in tau steps; fragment f = 0 .. P - 1 is merged (f + 1) tau / P steps into a round, rounded
+down. The largest burst is N / P. mix keeps a share of what a worker has done by itself, the steps since the fragment
+left among them: without delay 0 throws nothing away, with one it does. With fragments=1, delay=0 and mix=0 it is
+DiLoCo, with mix=1 every worker is alone. On a quadratic of curvature h, with mix=0, the outer steps are stable up to
+olr (1 - (1 - lr h)^(tau - delay)) = 2 (1 + beta) / (1 + 2 beta).
 
 Differences from the paper: fragments are ranges of the parameter vector of equal length, not layers; numbers are sent
 as they are, not in 4 bits. At the end of a run the last fragment may leave early; what the other fragments have moved
@@ -25,6 +27,7 @@ Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -47,10 +50,11 @@ class Streaming(Algorithm):
     def __post_init__(self) -> None:
         if self.tau < 1:
             raise ValueError(f"tau must be >= 1, got {self.tau}")
-        if self.fragments < 1 or self.tau % self.fragments:
-            raise ValueError(f"fragments must divide tau={self.tau}, got {self.fragments}")
-        if not 0 <= self.delay < self.cycle:
-            raise ValueError(f"delay must be in [0, tau / fragments = {self.cycle}), got {self.delay}")
+        if not 1 <= self.fragments <= self.tau:
+            raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
+        if not 0 <= self.delay < self.tau // self.fragments:
+            most = self.tau // self.fragments
+            raise ValueError(f"delay must be in [0, tau / fragments = {most}), got {self.delay}")
         if not 0 <= self.mix <= 1:
             raise ValueError(f"mix must be in [0, 1], got {self.mix}")
         if not 0 <= self.olr < float("inf"):
@@ -60,18 +64,34 @@ class Streaming(Algorithm):
 
     @property
     def cycle(self) -> int:
-        return self.tau // self.fragments
+        return self.tau if self.tau % self.fragments else self.tau // self.fragments
 
     @property
     def output(self) -> str:
         return "theta"
 
+    @property
+    def limit(self) -> float:
+        """The outer rate up to which rounds that remove all of an error are stable."""
+        return 2 * (1 + self.beta) / (1 + 2 * self.beta)
+
+    def warning(self, nodes: int, momentum: float) -> str | None:
+        if self.olr <= self.limit:
+            return None
+        most = f"with algo.beta={self.beta:g} at most {self.limit:g} is stable"
+        return f"algo.olr={self.olr:g} is too much where rounds are long: {most}"
+
+    def merged_at(self, f: int) -> int:
+        """Return after how many steps of a round fragment f is merged."""
+        return (f + 1) * self.tau // self.fragments
+
     async def train(self, worker: Worker) -> None:
         x, theta, v = worker.x, worker.keep("theta", worker.x), worker.keep("v")
         parts = list(zip(*(vector.tensor_split(self.fragments) for vector in (x, theta, v)), strict=True))
         while not worker.done:
-            x_f, theta_f, v_f = parts[worker.steps // self.cycle % self.fragments]
-            await self.steps(worker, self.cycle - self.delay)
+            f = bisect(range(self.fragments), worker.steps % self.tau, key=self.merged_at)
+            x_f, theta_f, v_f = parts[f]
+            await self.steps(worker, self.merged_at(f) - self.delay - worker.steps % self.tau)
             arriving = worker.start(worker.all_reduce_mean(theta_f - x_f, 1 / self.fragments))
             await self.steps(worker, self.delay)
             self.merge(x_f, theta_f, v_f, await arriving)

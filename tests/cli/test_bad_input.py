@@ -85,7 +85,7 @@ CASES = [
     ("algo=corrected algo.method=extra", "algo.method must be one of d2, tracking, qg, decentlam", "got 'extra'"),
     ("algo=corrected topology=exponential", "algo.method=d2 needs an undirected topology", "got topology=exponential"),
     ("algo=corrected algo.method=qg optimizer.momentum=0.9", "optimizer.momentum must be 0", "got 0.9"),
-    ("algo=streaming algo.fragments=3", "algo.fragments must divide tau=20", "got 3"),
+    ("algo=streaming algo.fragments=21", "algo.fragments must be in [1, tau = 20]", "got 21"),
     ("algo=streaming algo.delay=5", "algo.delay must be in [0, tau / fragments = 5)", "got 5"),
     ("algo=streaming algo.mix=1.5", "algo.mix must be in [0, 1]", "got 1.5"),
     ("algo=noloco algo.gamma=-1", "algo.gamma must be >= 0", "got -1"),
