@@ -60,6 +60,7 @@ OF_ALGORITHMS = {
     "dsgd.algorithms.centre",  # a part of easgd
     "dsgd.compression",
     "dsgd.compression.low_rank",
+    "dsgd.compression.few_bits",
 }
 
 

@@ -16,12 +16,14 @@ left among them: without delay 0 throws nothing away, with one it does. With fra
 DiLoCo, with mix=1 every worker is alone. On a quadratic of curvature h, with mix=0, the outer steps are stable up to
 olr (1 - (1 - lr h)^(tau - delay)) = 2 (1 + beta) / (1 + 2 beta).
 
-Differences from the paper: fragments are ranges of the parameter vector of equal length, not layers; numbers are sent
-as they are, not in 4 bits. At the end of a run the last fragment may leave early; what the other fragments have moved
-since they left is not in theta.
-Cost per worker: P all-reduces of N / P bytes in tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits for
-a fragment that takes longer than the delay. Time of a step: t + max(0, T - delay t) P / tau, T of a fragment's
-all-reduce.
+With bits < 32 differences and their means are rounded to short floats for sending, and added up in full precision; the
+paper has 4 bits: a sign, 3 bits of exponent (`dsgd.compression.few_bits`).
+
+Differences from the paper: fragments are ranges of the parameter vector of equal length, not layers. At the end of a
+run the last fragment may leave early; what the other fragments have moved since they left is not in theta.
+Cost per worker: P all-reduces of N / P bytes in tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step, in few
+bits that times bits / 32. Waits for a fragment that takes longer than the delay. Time of a step: t + max(0, T - delay
+t) P / tau, T of a fragment's all-reduce.
 Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 0, whatever mix is.
 """
 
@@ -29,12 +31,15 @@ from __future__ import annotations
 
 from bisect import bisect
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+BITS = (32, 16, 8, 4)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Streaming(Algorithm):
     mix: float = 0.5  # share of its own parameters that a worker keeps at a merge
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.9  # momentum of the outer steps, Nesterov's
+    bits: int = 32  # of a number that is sent: 32 (as it is) | 16 | 8 | 4
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -61,6 +67,8 @@ class Streaming(Algorithm):
             raise ValueError(f"olr must be >= 0, got {self.olr}")
         if not 0 <= self.beta < 1:
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        if self.bits not in BITS:
+            raise ValueError(f"bits must be one of {', '.join(map(str, BITS))}, got {self.bits}")
 
     @property
     def cycle(self) -> int:
@@ -92,9 +100,18 @@ class Streaming(Algorithm):
             f = bisect(range(self.fragments), worker.steps % self.tau, key=self.merged_at)
             x_f, theta_f, v_f = parts[f]
             await self.steps(worker, self.merged_at(f) - self.delay - worker.steps % self.tau)
-            arriving = worker.start(worker.all_reduce_mean(theta_f - x_f, 1 / self.fragments))
+            arriving = worker.start(self.mean(worker, theta_f - x_f, f))
             await self.steps(worker, self.delay)
             self.merge(x_f, theta_f, v_f, await arriving)
+
+    async def mean(self, worker: Worker, D: Tensor, f: int) -> Tensor:
+        if self.bits == 32:
+            return await worker.all_reduce_mean(D, 1 / self.fragments)
+        from dsgd.compression.few_bits import mean_in_few_bits
+
+        d = sum(prod(shape) for shape in worker.layout)
+        count = d // self.fragments + (f < d % self.fragments)
+        return await mean_in_few_bits(worker, D, count, self.bits)
 
     async def steps(self, worker: Worker, count: int) -> None:
         """Make `count` local steps, or fewer where the run ends."""

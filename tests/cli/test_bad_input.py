@@ -87,6 +87,7 @@ CASES = [
     ("algo=corrected algo.method=qg optimizer.momentum=0.9", "optimizer.momentum must be 0", "got 0.9"),
     ("algo=streaming algo.fragments=21", "algo.fragments must be in [1, tau = 20]", "got 21"),
     ("algo=streaming algo.delay=5", "algo.delay must be in [0, tau / fragments = 5)", "got 5"),
+    ("algo=streaming algo.bits=5", "algo.bits must be one of 32, 16, 8, 4", "got 5"),
     ("algo=streaming algo.mix=1.5", "algo.mix must be in [0, 1]", "got 1.5"),
     ("algo=noloco algo.gamma=-1", "algo.gamma must be >= 0", "got -1"),
     ("algo=compressed algo.code=zip", "algo.code must be one of powersgd, topk, randomk, sign", "got 'zip'"),

@@ -65,6 +65,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "diloco, slowmo": ("diloco", "algo.tau=2", "algo.outer=slowmo", "algo.olr=1", "algo.beta=0.5"),
     "diloco, eager": ("diloco", "algo.tau=3", "algo.overlap=eager"),
     "streaming": ("streaming", "algo.tau=4", "algo.fragments=2", "algo.delay=1"),
+    "streaming, 4 bits": ("streaming", "algo.tau=5", "algo.fragments=2", "algo.delay=0", "algo.bits=4"),
     "sgp": ("sgp", "topology=one_peer_exponential"),
     "sgp, overlapped": ("sgp", "algo.overlap=2", "topology=star"),
     "easgd, all at once": ("easgd", "algo.variant=sync", "algo.tau=2"),

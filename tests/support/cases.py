@@ -42,7 +42,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("delayfree", "algo.tau=4"),
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("diloco", "algo.tau=3", "algo.overlap=eager"),
-    ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2"),
+    ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2", "algo.bits=8"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.tau=2"),
     ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),
