@@ -11,12 +11,13 @@ from dsgd.data.cifar import Cifar
 from dsgd.data.digits import Digits
 from dsgd.data.quadratic import Quadratic
 from dsgd.data.shapes import Shapes
+from dsgd.data.text import Text
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Cifar", "Data", "DataConfig", "DataLost", "Digits", "Quadratic", "Shapes"]
+__all__ = ["Cifar", "Data", "DataConfig", "DataLost", "Digits", "Quadratic", "Shapes", "Text"]
 
 
 class DataLost(RuntimeError):
@@ -66,7 +67,7 @@ class DataConfig(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input, without batch axis."""
+        """Shape of one input, without batch axis; a `TokenShape` where inputs are tokens."""
         ...
 
     @property

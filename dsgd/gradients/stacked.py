@@ -77,19 +77,19 @@ class StackedEvaluator:
                 correct[part] += self._correct(xs[part], buffers[part], inputs, labels)
 
             self.threads.starmap(count, [(part,) for part in parts])
-            total += len(labels)
+            total += labels.numel()
         return [int(of_one) / total for of_one in correct]
 
     @torch.no_grad()
     def _correct(self, xs: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        """Count the samples that each model classifies as labelled: [n]."""
+        """Count the labels that each model finds: [n]."""
         parameters = _slot_tensors(self.problem.parameters, stack_rows(xs).to(self.device))
         statistics = _slot_tensors(self.problem.buffers, torch.stack(list(buffers)).to(self.device))
         samples = max(64, EVALUATION_NUMBERS // max(len(xs) * self._evaluation.largest, 1))
         correct = torch.zeros(len(xs), dtype=torch.int64)
         for some, their_labels in zip(inputs.split(samples), labels.split(samples), strict=True):
             outputs = self._evaluation(parameters, statistics, len(xs), some.to(self.device))
-            correct += (outputs.argmax(dim=2).cpu() == their_labels).sum(dim=1)
+            correct += (outputs.argmax(dim=2).cpu() == their_labels).flatten(1).sum(dim=1)
         return correct
 
     def _size(self, left: int) -> int:
@@ -199,7 +199,8 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 def _verify(problem: Problem, training: StackedNetwork, evaluation: StackedNetwork) -> None:
     """Compare two stacked models with the module itself, in double precision, to find whatever it does besides its
     layers. Raises Unstackable."""
-    inputs = problem.data.batch(0, 0)[0][:4].double()
+    inputs = problem.data.batch(0, 0)[0][:4]
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
     x, buffers = map(torch.stack, zip(*random_points(problem, 2, dtype=torch.float64), strict=True))
     for network, mode in ((training, True), (evaluation, False)):
         parameters = [part.requires_grad_() for part in _slot_tensors(problem.parameters, x)]
@@ -233,5 +234,5 @@ def _plain_outputs(
     state |= {slot.path: value for slot, value in zip(problem.buffers, buffers, strict=True)}
     for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
         if path not in state:  # counters, which change; what does not train
-            state[path] = value.detach().to(inputs.dtype if value.is_floating_point() else value.dtype, copy=True)
+            state[path] = value.detach().to(torch.float64 if value.is_floating_point() else value.dtype, copy=True)
     return functional_call(problem.module.train(training), state, (inputs,))

@@ -162,8 +162,8 @@ class ModuleTrace:
         fixed = tensor.detach()
 
         def constant(call: StackedCall) -> Tensor:
-            inputs = call.inputs
-            own = fixed.to(inputs) if fixed.is_floating_point() else fixed.to(inputs.device)
+            numbers = call.parameters[0]  # inputs may be tokens
+            own = fixed.to(numbers) if fixed.is_floating_point() else fixed.to(numbers.device)
             return own.expand(call.n, *fixed.shape)
 
         return constant
@@ -219,11 +219,12 @@ def _example_results(
 
     Computed for real: torch's own arithmetic on tensors without content imports its compiler, which takes a second."""
     module = copy.deepcopy(module).train(training)
+    kind = problem.data.batch(0, 0)[0].dtype  # tokens are integers
     runs: list[dict[fx.Node, Any]] = []
     with torch.random.fork_rng(devices=[]):
         for batch in BATCHES:
             examples = _Examples(module, graph)
-            examples.run(torch.zeros((batch, *problem.data.input_shape), dtype=problem.dtype))
+            examples.run(torch.zeros((batch, *problem.data.input_shape), dtype=kind))
             runs.append(examples.results)
     small, large = runs
     return {node: (small[node], large[node]) for node in graph.nodes if node.op != "output"}

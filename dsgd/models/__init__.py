@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dsgd.token_shape import TokenShape
+
 if TYPE_CHECKING:
     from torch import nn
 
 MOST_WIDTH, MOST_CHANNELS, MOST_DEPTH = 2**16, 2**12, 2048  # a layer of more would take tens of gigabytes
 
-__all__ = ["MLP", "ModelConfig", "ResNet", "Vector"]
+__all__ = ["GPT", "MLP", "ModelConfig", "ResNet", "Vector"]
 
 
 class ModelConfig(Protocol):
@@ -23,11 +25,12 @@ class ModelConfig(Protocol):
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         """Raise ValueError if the model cannot serve samples of `input_shape` (no batch axis) with `classes` labels.
 
-        classes: None for data without labels (data=quadratic)."""
+        classes: None for data without labels (data=quadratic). A `TokenShape` is that of text."""
         ...
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        """Build and initialise a float32 module: [b, *input_shape] -> [b, classes]. Raises ValueError as `check`."""
+        """Build and initialise a float32 module: [b, *input_shape] -> [b, classes], or of tokens [b, context] ->
+        [b, classes, context]. Raises ValueError as `check`."""
         ...
 
 
@@ -43,11 +46,13 @@ class MLP:
             raise ValueError(f"{rule}, got {str(list(self.hidden))[:100]}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        measured("mlp", input_shape)
         labelled("mlp", classes)
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
         from dsgd.models.networks import multilayer_perceptron
 
+        self.check(input_shape, classes)
         return multilayer_perceptron(self.hidden, input_shape, labelled("mlp", classes))
 
 
@@ -70,6 +75,7 @@ class ResNet:
             raise ValueError(f"norm must be batch or group, got {self.norm!r}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        measured(f"resnet{self.depth}", input_shape)
         labelled(f"resnet{self.depth}", classes)
         if len(input_shape) != 3 or min(input_shape[1:]) < 8:
             shape = " x ".join(map(str, input_shape))
@@ -81,6 +87,33 @@ class ResNet:
         self.check(input_shape, classes)
         labels = labelled(f"resnet{self.depth}", classes)
         return CifarResNet(self.depth, self.width, self.norm, channels=input_shape[0], classes=labels)
+
+
+@dataclass(frozen=True)
+class GPT:
+    """Small decoder-only transformer for tokens, with as many positions as the data's windows have."""
+
+    width: int = 64  # numbers for each token between the layers
+    depth: int = 2  # blocks, each of attention and a multilayer perceptron
+    heads: int = 4  # of attention, each of width / heads numbers
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MOST_WIDTH:
+            raise ValueError(f"width must be in [1, {MOST_WIDTH}], got {self.width}")
+        if not 1 <= self.depth <= MOST_DEPTH:
+            raise ValueError(f"depth must be in [1, {MOST_DEPTH}], got {self.depth}")
+        if self.heads < 1 or self.width % self.heads:
+            raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
+
+    def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        if not isinstance(input_shape, TokenShape):
+            raise ValueError("model=gpt needs data=text")
+
+    def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
+        from dsgd.models.transformers import Transformer
+
+        self.check(input_shape, classes)
+        return Transformer(labelled("gpt", classes), input_shape[0], self.width, self.depth, self.heads)
 
 
 @dataclass(frozen=True)
@@ -103,3 +136,9 @@ def labelled(model: str, classes: int | None) -> int:
     if classes is None:
         raise ValueError(f"model={model} needs data with classes; data=quadratic has none and needs model=vector")
     return classes
+
+
+def measured(model: str, input_shape: tuple[int, ...]) -> None:
+    """Raise ValueError for data of tokens, which `model` cannot serve."""
+    if isinstance(input_shape, TokenShape):
+        raise ValueError(f"model={model} needs data of measured numbers; data=text has tokens and needs model=gpt")

@@ -6,7 +6,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dsgd.models import labelled
+from dsgd.models import labelled, measured
+from dsgd.token_shape import TokenShape
 from dsgd.user_code import call_by_path, first_line
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Torchvision:
     zero_init_last_norm: bool = False  # of every residual block: it begins as the identity (Goyal et al. 2017, 5.1)
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
+        measured(self.name, input_shape)
         labelled(self.name, classes)
         if len(input_shape) != 3 or input_shape[0] != 3:
             shape = " x ".join(map(str, input_shape))
@@ -68,17 +70,22 @@ class ImportedModel:
 
 
 def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-    """Return the module after a trial on two samples. Raises ValueError unless it gives `classes` numbers for each."""
+    """Return the module after a trial on two samples. Raises ValueError unless it gives `classes` numbers for each, or
+    for each of its tokens."""
     import torch
 
     training = module.training
+    tokens = isinstance(input_shape, TokenShape)
     with torch.no_grad():
         try:
-            outputs = module.eval()(torch.zeros(2, *input_shape))
+            outputs = module.eval()(torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None))
         except Exception as error:  # whatever it may raise
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {first_line(error)}") from error
     given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if given != (2, classes):
+    if tokens and given != (2, classes, *input_shape):
+        rule = f"{name} must give {classes} outputs for each token, [samples, classes, tokens]"
+        raise ValueError(f"{rule}, got {given} for {(2, *input_shape)}")
+    if not tokens and given != (2, classes):
         raise ValueError(f"{name} must give {classes} outputs for each sample, one a class, got {given} for 2 samples")
     return module.train(training)

@@ -31,6 +31,19 @@ def _steps(run: Run) -> float:
     return sum(steps) if steps else _ratio(number(run.final("samples")), number(run.setting("batch_size")))
 
 
+def _perplexity(run: Run) -> float:
+    """Return that of text; NaN of other data, whose loss is not per token."""
+    return _exponential(number(run.final("test_loss"))) if run.chosen("data") == "text" else math.nan
+
+
+def _exponential(loss: float) -> float:
+    """Return exp(loss), infinite where that is no number."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
 def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
@@ -41,6 +54,7 @@ DERIVED: dict[str, Callable[[Run], float]] = {
     "target_resolution_s": _resolution_s,
     "test_error": lambda run: 1 - number(run.final("test_accuracy")),
     "test_top5_error": lambda run: 1 - number(run.final("test_top5")),
+    "perplexity": _perplexity,
     "samples_per_s": lambda run: _ratio(number(run.final("samples")), number(run.final("time_s"))),
     "step_s": lambda run: _ratio(number(run.final("time_s")) * number(run.nodes), _steps(run)),
     "epoch_s": lambda run: _ratio(number(run.final("time_s")), number(run.final("epochs"))),
@@ -56,6 +70,7 @@ LABELS = {
     "test_error": "test error",
     "test_top5": "test top-5 accuracy",
     "test_top5_error": "test top-5 error",
+    "perplexity": "test perplexity",
     "samples_per_s": "samples per second, all nodes",
     "step_s": "time of a step (s)",
     "epoch_s": "time of an epoch (s)",
@@ -87,7 +102,7 @@ def mark_value(mark: Mapping[str, Any], name: str) -> float:
     """Return a field of a mark; NaN if it has none."""
     if name in ("test_error", "test_top5_error"):
         return 1 - number(mark.get("test_accuracy" if name == "test_error" else "test_top5"))
-    return number(mark.get(name))
+    return _exponential(number(mark.get("test_loss"))) if name == "perplexity" else number(mark.get(name))
 
 
 def field_names(runs: Sequence[Run]) -> list[str]:

@@ -20,6 +20,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "time to target (s)": ("time_to_target_s", 1),
     "test accuracy": ("test_accuracy", 1),
     "test loss": ("test_loss", 1),
+    "perplexity": ("perplexity", 1),
     "time (s)": ("time_s", 1),
     "idle mean (%)": ("idle_fraction_mean", 100.0),
     "sent (GB)": ("bytes_sent_total", 1e-9),

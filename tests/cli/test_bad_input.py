@@ -240,6 +240,19 @@ CASES = [
     ("data.split_alpha=0", "data.split_alpha must be in (0, 1e+15], got 0"),
     ("data.split=label nodes=32 batch_size=64", "batch_size must be <= 44 (a worker's share: 1437 samples / 32 nodes)"),
     ("experiment=quadratic data.split=label", "data.split is not a key of the configuration; data=quadratic has "),
+    ("model=gpt", "model=gpt needs data=text"),
+    ("data=text", "model=mlp needs data of measured numbers; data=text has tokens and needs model=gpt"),
+    ("model=gpt data=text model.heads=3", "model.heads must divide width (64), got 3"),
+    ("model=gpt data=text data.split=label", "data.split is not a key of the configuration; data=text has path, "),
+    ("model=gpt data=text data.test_share=1", "data.test_share must be in (0, 1), got 1"),
+    (
+        "model=gpt data=text data.context=20000",
+        "data.context must be <= 19999 (training and test have 180000 and 20000 bytes), got 20000",
+    ),
+    (
+        "model=gpt data=text data.generated_bytes=14",
+        "data.generated_bytes must give 2 bytes each for training and test with data.test_share=0.1, got 14 bytes",
+    ),
     # what only torch can tell
     ("engine=sim engine.device=cpu precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32"),
     ("engine=dist engine.gpus_per_node=0 precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU"),
@@ -267,6 +280,8 @@ CASES = [
         "topology.path must be a word of at most 255 bytes, or a path",
         "got 'xxx",
     ),
+    ("model=gpt data=text data.path=nope.txt", "data.path must be a readable file, got nope.txt (No such file or"),
+    ("model=gpt data=text data.path=/dev/zero", "data.path must be a readable file, got /dev/zero (not a regular"),
     ("data=imagenet data.path=/dev/zero", "data.path must be a folder with train/", "found no folder /dev/zero"),
     (f"data=imagenet data.path={'x' * 300}", "data.path must be", "xxx"),
     (f"data=cifar10 data.root={'x' * 300}", "data.root must be", "xxx"),

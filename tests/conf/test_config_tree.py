@@ -22,6 +22,8 @@ COLOURED = ["data=shapes", "data.channels=3"]
 WITH = {
     "model=vector": ["data=quadratic", "batch_size=1"],
     "data=quadratic": ["model=vector", "batch_size=1"],
+    "model=gpt": ["data=text"],
+    "data=text": ["model=gpt"],
     "topology=file": ["topology.path=graph.txt"],
     "model=torchvision": ["model.name=vgg11", *COLOURED],
     "model=import": ["model.target=torch.nn.Flatten"],

@@ -15,7 +15,7 @@ import yaml
 from torch.nn import functional as F
 
 import dsgd.data
-from dsgd.data import Cifar, Data, DataConfig, Digits, Quadratic, Shapes
+from dsgd.data import Cifar, Data, DataConfig, Digits, Quadratic, Shapes, Text
 from dsgd.data.cifar import LAYOUT, read_batch
 from dsgd.data.classification import PAD, channel_statistics, move_and_mirror
 from dsgd.data.digits import read_digits
@@ -47,7 +47,7 @@ def write_cifar(root: Path, classes: int, each: int = 20) -> dict[str, dict[byte
     return contents
 
 
-@pytest.fixture(params=["digits", "shapes", "cifar10", "cifar100", "quadratic"])
+@pytest.fixture(params=["digits", "shapes", "cifar10", "cifar100", "quadratic", "text"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> DataConfig:
     match request.param:
         case "digits":
@@ -56,6 +56,8 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> DataConfig:
             return Shapes(train_size=200, test_size=50)
         case "quadratic":
             return Quadratic(dim=5)
+        case "text":
+            return Text(context=16, generated_bytes=5000)
         case name:
             classes = int(name.removeprefix("cifar"))
             write_cifar(tmp_path, classes)
@@ -76,7 +78,7 @@ def test_what_a_configuration_promises_is_what_it_loads(config: DataConfig):
     for inputs, targets in (data.train_set, data.test_set, data.batch(1, 2)):
         assert data.input_shape == config.input_shape == inputs.shape[1:]
         assert len(inputs) == len(targets)
-        assert inputs.dtype == torch.float64
+        assert inputs.dtype == (torch.int64 if isinstance(config, Text) else torch.float64)
         if data.classes is not None:
             assert targets.dtype == torch.int64
             assert targets.min() >= 0
@@ -100,7 +102,9 @@ def test_every_data_yaml_states_the_defaults_of_its_class():
     choices = {entry.name: entry.read_text() for entry in resources.files("dsgd.conf").joinpath("data").iterdir()}
     for name in ("imagenet.yaml", "imagenet-like.yaml", "import.yaml"):  # of modules and with tests of their own
         del choices[name]
-    assert sorted(choices) == ["cifar10.yaml", "cifar100.yaml", "digits.yaml", "quadratic.yaml", "shapes.yaml"]
+    assert sorted(choices) == [
+        f"{name}.yaml" for name in ("cifar10", "cifar100", "digits", "quadratic", "shapes", "text")
+    ]
     for name, text in choices.items():
         assert text.startswith("# ")
         fields = yaml.safe_load(text)

@@ -221,7 +221,9 @@ def test_a_batch_that_a_data_set_serves_alone_is_served_together(name: str) -> N
         assert_close(item.value, right.value)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("overrides", [["data=digits"], ["experiment=quadratic", "data.dim=4"]])
+@pytest.mark.parametrize(
+    "overrides", [["data=digits"], ["experiment=quadratic", "data.dim=4"], ["data=text", "model=gpt"]]
+)
 def test_batches_are_the_single_ones_to_the_bit(overrides: list[str]) -> None:
     data = build_problem(experiment(*overrides, "nodes=5")).data
     ranks, steps = [4, 0, 2, 2], [7, 300, 0, 31]

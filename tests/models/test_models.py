@@ -12,8 +12,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from dsgd import models
-from dsgd.models import MLP, ModelConfig, ResNet, Vector
+from dsgd.models import GPT, MLP, ModelConfig, ResNet, Vector
 from dsgd.models.networks import Block
+from dsgd.models.transformers import Transformer, TransformerBlock
+from dsgd.token_shape import TokenShape
 
 torch.set_num_threads(1)
 
@@ -70,6 +72,57 @@ def test_convolutions_start_with_variance_2_over_fan_out():
     assert len(weights) == 5
     for weight in weights:
         assert weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
+
+
+def test_gpt_has_the_published_number_of_parameters():
+    """GPT-2 of 12 layers and width 768 has 124,439,808 with a tied head; here a head of its own takes a table more.
+
+    A block has 12 w^2 + 13 w: attention 4 (w^2 + w), the perceptron 8 w^2 + 5 w, two norms 4 w. Here at width 48."""
+    width, depth, context, classes = 48, 3, 20, 256
+    blocks = depth * (12 * width**2 + 13 * width)
+    expected = 2 * classes * width + context * width + blocks + 2 * width
+    assert count(build(GPT(width, depth), TokenShape((context,)), classes)) == expected
+    assert 124_439_808 == 50_257 * 768 + 1024 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768
+
+
+def test_gpt_sees_nothing_of_the_tokens_to_come():
+    """The logits for a place depend on the tokens up to it, on all of them, and on where they are."""
+    module = build(GPT(16, 2, 4), TokenShape((9,)), 256).double()
+    for table in (part for name, part in module.named_parameters() if "weight" in name and part.dim() == 2):
+        nn.init.normal_(table, std=0.5)  # so that nothing is too small to be seen
+    tokens = torch.arange(18).view(2, 9)
+    logits = module(tokens)
+    assert logits.shape == (2, 256, 9)
+    for place in range(9):
+        other = tokens.clone()
+        other[:, place] = 200
+        same = (module(other) == logits).all(dim=1)
+        assert same[:, :place].all()
+        assert not same[:, place:].any()
+    assert not torch.equal(module(tokens * 0)[:, :, 1], module(tokens * 0)[:, :, 2])
+
+
+def test_gpt_is_what_its_formulas_say():
+    """x + Attention(LN(x)), then x + MLP(LN(x)): against matrices, one head and token at a time."""
+    module = build(GPT(6, 1, 2), TokenShape((4,)), 11).double()
+    assert isinstance(module, Transformer)
+    block = module.blocks[0]
+    assert isinstance(block, TransformerBlock)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    tokens = torch.tensor([3, 10, 0, 3])
+    x = module.embedding.weight[tokens] + module.positions.weight
+    norm = block.norm1(x)
+    q, k, v = (of(norm) for of in (block.query, block.key, block.value))
+    mixed = torch.zeros(4, 6, dtype=torch.float64)
+    for head in (slice(0, 3), slice(3, 6)):
+        for t in range(4):
+            weights = torch.softmax(k[: t + 1, head] @ q[t, head] / 3**0.5, dim=0)
+            mixed[t, head] = weights @ v[: t + 1, head]
+    x = x + block.mixed(mixed)
+    x = x + block.narrowed(F.gelu(block.hidden(block.norm2(x))))
+    expected = module.head(module.norm(x)).T
+    torch.testing.assert_close(module(tokens[None])[0], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("config", [ResNet(8), MLP([8])])
@@ -147,6 +200,21 @@ def test_resnet_fields_outside_their_range_are_refused(fields: dict, message: st
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"width": 0}, "width must be in [1, 65536], got 0"),
+        ({"depth": 0}, "depth must be in [1, 2048], got 0"),
+        ({"heads": 0}, "heads must divide width (64), got 0"),
+        ({"width": 10, "heads": 4}, "heads must divide width (10), got 4"),
+    ],
+)
+def test_gpt_fields_outside_their_range_are_refused(fields: dict[str, int], message: str):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
+        GPT(**fields)
+    assert str(error.value) == message
+
+
 def test_empty_hidden_layers_are_refused():
     with pytest.raises(
         ValueError, match=r"^hidden must be a list of at most 2048 widths in \[1, 65536\], got \[64, 0\]$"
@@ -158,6 +226,13 @@ def test_empty_hidden_layers_are_refused():
     ("config", "shape", "classes", "message"),
     [
         (Vector(), (1, 8, 8), 10, "model=vector needs data=quadratic"),
+        (GPT(), (64,), 256, "model=gpt needs data=text"),
+        (
+            MLP([4]),
+            TokenShape((64,)),
+            256,
+            "model=mlp needs data of measured numbers; data=text has tokens and needs model=gpt",
+        ),
         (MLP([4]), (20,), None, "model=mlp needs data with classes; data=quadratic has none and needs model=vector"),
         (
             ResNet(20),
@@ -176,14 +251,15 @@ def test_models_refuse_data_they_cannot_serve(config: ModelConfig, shape: tuple,
         assert str(error.value) == message
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet20", "resnet56", "resnet8", "vector"])
+@pytest.mark.parametrize("name", ["gpt", "mlp", "resnet20", "resnet56", "resnet8", "vector"])
 def test_every_model_yaml_gives_a_model_that_serves_images_or_the_quadratic(name: str):
     """Each choice names a class of dsgd.models and fields that it takes."""
     text = resources.files("dsgd.conf").joinpath("model", f"{name}.yaml").read_text()
     assert text.startswith("# ")
     fields = yaml.safe_load(text)
     config = getattr(models, fields.pop("_target_").removeprefix("dsgd.models."))(**fields)
-    config.check(*(((20,), None) if isinstance(config, Vector) else ((1, 8, 8), 10)))
+    shapes = {Vector: ((20,), None), GPT: (TokenShape((20,)), 256)}
+    config.check(*shapes.get(type(config), ((1, 8, 8), 10)))
 
 
 def test_importing_models_and_data_does_not_import_torch():

@@ -42,6 +42,21 @@ DIGITS = (
     "optimizer.nesterov=true",
     "optimizer.weight_decay=0.01",
 )
+TEXT = (
+    "precision=fp64",
+    "model=gpt",
+    "model.width=16",
+    "model.depth=1",
+    "model.heads=2",
+    "data=text",
+    "data.generated_bytes=4000",
+    "data.context=16",
+    "batch_size=4",
+    "nodes=2",
+    "budget.steps=4",
+    "eval.every_epochs=null",
+    "optimizer=adamw",
+)
 LOCKSTEP: dict[str, tuple[str, ...]] = {
     "sync, overlapping": ("sync",),
     "sync, not overlapping": ("sync", "algo.overlap=false"),
@@ -199,6 +214,11 @@ def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, 
     simulated = assert_same(prefork, tmp_path, *LOCKSTEP[name], *DIGITS, f"data.split={split}")
     assert simulated.x.shape[1] > 1_000
     assert simulated.marks[0]["train_loss"] != simulated.marks[-1]["train_loss"]
+
+
+def test_a_language_model_ends_with_the_same_parameters(prefork: Prefork, tmp_path: Path) -> None:
+    """With AdamW and an outer optimiser."""
+    assert_same(prefork, tmp_path, "diloco", "algo.tau=2", *TEXT)
 
 
 def test_a_network_with_dropout_ends_with_the_same_parameters(prefork: Prefork, tmp_path: Path) -> None:

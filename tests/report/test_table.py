@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.crossing import staying_crossing, time_to_target_s
+from dsgd.report.fields import field_value, mark_value
 from dsgd.report.table import by_time, caption, summary_table
 from dsgd.report.verdict import verdict
 from tests.support.records import reach, rewrite, write_record
@@ -93,6 +95,21 @@ def test_top_5_has_a_column_where_a_run_has_it(tmp_path: Path):
         assert (" | samples | test top-5 |" in lines[0]) == heading
         assert (" | 0.9877 | " in "".join(lines)) == heading
         assert len({line.count("|") for line in lines[:4]}) == 1
+
+
+def test_perplexity_has_a_column_where_the_data_are_text(tmp_path: Path):
+    """exp(test loss); the loss of other data is not per token."""
+    for data, heading in (("digits", False), ("text", True)):
+        folder = write_record(tmp_path / data, "sync", data={"name": data})
+        rewrite(folder, {}, {"test_loss": 0.5})
+        (run,) = find_runs([folder])
+        assert (field_value(run, "perplexity") == pytest.approx(math.exp(0.5))) == heading
+        summary_table([run]).write(tmp_path / "summary")
+        head = (tmp_path / "summary.md").read_text().splitlines()[0]
+        assert (" | test loss | perplexity | " in head) == heading
+    assert mark_value({"test_loss": 2.0}, "perplexity") == pytest.approx(math.exp(2))
+    assert mark_value({"test_loss": 1e4}, "perplexity") == math.inf
+    assert math.isnan(mark_value({"test_loss": None}, "perplexity"))
 
 
 def test_csv_has_the_records_names_and_unrounded_numbers(tmp_path: Path):

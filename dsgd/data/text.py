@@ -1,0 +1,108 @@
+"""Text to predict byte by byte: that of a file, or sentences drawn from a small grammar, without a file.
+
+The last `test_share` of the bytes are the test set, the rest are for training. Either part is cut into windows of
+`context` + 1 bytes, each beginning with the last byte of the one before: a sample is one of them, its input the first
+`context` bytes, its targets the bytes after each of these. So an epoch predicts every byte once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsgd.data.grammar import generated_text
+from dsgd.data.partition import Partition, check_share
+from dsgd.data.validation import Validation
+from dsgd.host.files import regular_file
+from dsgd.streams import stream
+from dsgd.token_shape import TokenShape
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsgd.data.text_windows import TextWindows
+
+MOST_CONTEXT = 2**16
+MOST_BYTES = 2**30  # of text, in memory
+
+
+@dataclass(frozen=True)
+class Text(Validation):
+    """Windows of bytes: 256 classes, of which ASCII text has the lower half."""
+
+    path: str | None = None  # a file, of which every byte counts; None: text by a grammar
+    context: int = 64  # bytes of an input
+    test_share: float = 0.1  # of the bytes, the last ones
+    generated_bytes: int = 200_000  # of the grammar's text, test part included
+    seed: int = 0  # of the grammar's text; the seed of the run only orders the windows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.context <= MOST_CONTEXT:
+            raise ValueError(f"context must be in [1, {MOST_CONTEXT}], got {self.context}")
+        if not 0 < self.test_share < 1:
+            raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
+        if not 1 <= self.generated_bytes <= MOST_BYTES:
+            raise ValueError(f"generated_bytes must be in [1, {MOST_BYTES}], got {self.generated_bytes}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
+    @property
+    def input_shape(self) -> TokenShape:
+        return TokenShape((self.context,))
+
+    @property
+    def classes(self) -> int:
+        return 256
+
+    def train_samples(self, nodes: int) -> int:
+        """Count the windows to train on. Raises ValueError as `check` does of the file."""
+        return self.kept((self._size - self._test_bytes - 1) // self.context)
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        check_share(self.train_samples(nodes), nodes, batch_size)
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> TextWindows:
+        from dsgd.data.text_windows import TextWindows, windows
+
+        self.check(nodes, batch_size)
+        if self.path is None:
+            text = generated_text(self.generated_bytes, stream("text", self.seed))
+        else:
+            text = read_text(self.path)
+        border = len(text) - self._test_bytes
+        train, test = (windows(part, self.context) for part in (text[:border], text[border:]))
+        train, test = self.parts(train, test, lambda whole, chosen: whole[chosen], len(train))
+        return TextWindows(train, test, Partition(len(train), nodes, batch_size, seed))
+
+    @cached_property
+    def _size(self) -> int:
+        return self.generated_bytes if self.path is None else len(read_text(self.path))
+
+    @property
+    def _test_bytes(self) -> int:
+        """Number of bytes of the test set. Raises ValueError unless both parts have a window."""
+        size = self._size
+        test = round(self.test_share * size)
+        longest = min(test, size - test) - 1
+        if longest < 1:
+            key = "generated_bytes" if self.path is None else "path"
+            rule = f"data.{key} must give 2 bytes each for training and test with data.test_share={self.test_share:g}"
+            raise ValueError(f"{rule}, got {size} bytes")
+        if self.context > longest:
+            rule = f"<= {longest} (training and test have {size - test} and {test} bytes)"
+            raise ValueError(f"data.context must be {rule}, got {self.context}")
+        return test
+
+
+def read_text(path: str) -> bytes:
+    """Return the bytes of a regular file. Raises ValueError that names `data.path`."""
+    try:
+        with regular_file(Path(path).expanduser()) as (file, size):
+            if size > MOST_BYTES:
+                raise ValueError(f"data.path must be a file of at most {MOST_BYTES} bytes, got {size} in {path}")
+            return file.read(size)
+    except OSError as error:
+        raise ValueError(f"data.path must be a readable file, got {path} ({error.strerror})") from None
