@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+TEXT = ("model=gpt", "data=text", "data.context=32", "optimizer=adamw")
 CASES = {
     "mlp": ("MLP, digits, 32 workers", 20, ["model=mlp", "data=digits", "nodes=32"]),
     "resnet8": ("ResNet-8, digits 8 x 8, 32 workers", 3, ["model=resnet8", "data=digits", "nodes=32"]),
@@ -34,6 +35,13 @@ CASES = {
             "data.test_size=16",
             "nodes=16",
         ],
+    ),
+    "gpt": ("GPT, text, 8 windows of 32 bytes, 8 workers", 5, [*TEXT, "batch_size=8", "nodes=8"]),
+    "gpt1": ("GPT, text, 1 window of 32 bytes, 8 workers", 20, [*TEXT, "batch_size=1", "nodes=8"]),
+    "gpt16": (
+        "GPT, text, 16 windows of 64 bytes, 8 workers",
+        2,
+        [*TEXT, "batch_size=16", "data.context=64", "nodes=8"],
     ),
 }
 WAYS = ("loop", "vmap", "stacked", "none")

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from dsgd.gradients import attention_layers as attention
 from dsgd.gradients import plain_layers as plain
 from dsgd.gradients import weighted_layers as weighted
 from dsgd.gradients.plain_layers import FunctionRule, binary_rule, function_rule, pooling_rule
@@ -44,6 +45,8 @@ _MODULES: dict[type[nn.Module], Callable[[ModuleTrace, fx.Node, Any], Step]] = {
     nn.BatchNorm2d: weighted.batch_norm,
     nn.GroupNorm: weighted.group_norm,
     nn.Linear: weighted.linear,
+    nn.LayerNorm: attention.layer_norm,
+    nn.Embedding: attention.embedding,
     nn.ReLU: plain.relu,
     nn.Dropout: plain.dropout,
     nn.Flatten: plain.reshape,
@@ -57,6 +60,8 @@ _FUNCTIONS: dict[Any, FunctionRule] = {
     operator.getitem: plain.slices,
     F.pad: plain.pad,
     torch.mean: plain.mean,
+    torch.transpose: attention.transpose,
+    F.scaled_dot_product_attention: attention.scaled_dot_product,
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), plain.reshape),
     **{of: binary_rule(operator.add) for of in (operator.add, torch.add)},
     **{of: binary_rule(operator.sub) for of in (operator.sub, torch.sub)},
@@ -70,8 +75,9 @@ _FUNCTIONS: dict[Any, FunctionRule] = {
 }
 _METHODS: dict[str, FunctionRule] = {
     **dict.fromkeys(("relu", "relu_"), plain.relu),
-    **dict.fromkeys(("flatten", "view", "reshape", "squeeze", "unsqueeze"), plain.reshape),
+    **dict.fromkeys(("flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze"), plain.reshape),
     "mean": plain.mean,
+    "transpose": attention.transpose,
     "expand": plain.expand,
     "tanh": function_rule(torch.tanh),
     "sigmoid": function_rule(torch.sigmoid),

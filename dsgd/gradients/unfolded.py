@@ -23,11 +23,16 @@ def batched_matmul(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     the model's place in the stack: zeros pad such matrices."""
     # the weights come first: then their gradients lie in memory as they do
     outputs, inputs, samples = w.shape[1], w.shape[2], x.shape[2]
-    if not (samples * inputs % ALIGNED or samples * outputs % ALIGNED or inputs * outputs % ALIGNED):
+    if is_aligned(outputs, inputs, samples):
         return torch.bmm(w, x) if bias is None else torch.baddbmm(bias.unsqueeze(2), w, x)
     more, wider = -inputs % ALIGNED, -outputs % ALIGNED
     y = torch.bmm(F.pad(w, (0, more, 0, wider)), F.pad(x, (0, 0, 0, more)))[:, :outputs]
     return y.contiguous() if bias is None else y + bias.unsqueeze(2)
+
+
+def is_aligned(outputs: int, inputs: int, samples: int) -> bool:
+    """Tell whether each of many matrices of these sizes begins at a multiple of 64 bytes, where the first one does."""
+    return not (samples * inputs % ALIGNED or samples * outputs % ALIGNED or inputs * outputs % ALIGNED)
 
 
 def unfolded_convolution(

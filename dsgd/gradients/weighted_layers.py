@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dsgd.gradients.tracing import ModuleTrace, Read, StackedCall, Step, Unstackable, source
-from dsgd.gradients.unfolded import batched_matmul, unfolded_convolution
+from dsgd.gradients.unfolded import batched_matmul, is_aligned, unfolded_convolution
 
 FEW_PIXELS = 4  # of the result: up to here, a convolution is computed from unfolded windows
 
@@ -81,16 +82,25 @@ def group_norm(trace: ModuleTrace, node: fx.Node, module: nn.GroupNorm) -> Step:
 
 def linear(trace: ModuleTrace, node: fx.Node, module: nn.Linear) -> Step:
     """Multiply by all models' weights at once."""
-    several = len(trace.shape(node)) > 1  # vectors in each sample
-    layout = "rows" if several else "columns"
+    layout = "rows" if len(trace.shape(node)) > 1 else "columns"  # rows: vectors in each sample
     read = trace.read(source(node), layout)
     weight, bias = _weights(trace, module, "weight", "bias")
     assert weight is not None
 
     def multiply(call: StackedCall) -> Tensor:
-        x = read(call)
-        columns = x.flatten(1, -2).transpose(1, 2) if several else x
-        y = batched_matmul(weight(call), columns, None if bias is None else bias(call))
-        return y.transpose(1, 2).unflatten(1, x.shape[1:-1]) if several else y
+        w, x, b = weight(call), read(call), None if bias is None else bias(call)
+        return batched_matmul(w, x, b) if layout == "columns" else multiplied_rows(w, x, b)
 
     return multiply, layout
+
+
+def multiplied_rows(w: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply x [n, b, ..., in] by w [n, out, in] and add bias [n, out]: [n, b, ..., out], in the order in which the
+    next layer reads it, if no matrix needs padding."""
+    rows = x.flatten(1, -2)
+    if is_aligned(w.shape[1], w.shape[2], rows.shape[1]):
+        across = w.transpose(1, 2)
+        y = torch.bmm(rows, across) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, across)
+    else:
+        y = batched_matmul(w, rows.transpose(1, 2), bias).transpose(1, 2)
+    return y.unflatten(1, x.shape[1:-1])

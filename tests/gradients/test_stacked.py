@@ -62,6 +62,46 @@ def test_a_vector_has_the_gradients_of_the_loop(evaluator: str) -> None:
         assert_agree(build_problem(experiment("experiment=quadratic", "nodes=3", own)), evaluator)
 
 
+TEXT = ("model=gpt", "model.depth=1", "data=text", "data.generated_bytes=3000", "nodes=3", "batch_size=3")
+
+
+@pytest.mark.parametrize("evaluator", ["stacked", "graphs"])
+@pytest.mark.parametrize("sizes", [("model.width=16", "data.context=8"), ("model.width=12", "data.context=7")])
+def test_a_language_model_has_the_gradients_of_the_loop(evaluator: str, sizes: tuple[str, ...]) -> None:
+    """With matrices that begin where the processor likes them, and with others."""
+    assert_agree(build_problem(experiment(*TEXT, *sizes, DOUBLE)), evaluator)
+
+
+@pytest.mark.parametrize("sizes", [("model.width=16", "data.context=16"), ("model.width=12", "data.context=7")])
+@settings(max_examples=5)
+@given(data=st.data())
+def test_what_is_stacked_with_what_changes_no_bit_of_a_language_model(
+    sizes: tuple[str, ...], data: st.DataObject
+) -> None:
+    of = build_problem(experiment(*TEXT, *sizes))
+    assert_composes(StackedEvaluator(of, data.draw(st.sampled_from([5, 8]))), of, data)
+
+
+def test_accuracies_of_stacked_language_models_are_those_of_each() -> None:
+    """Shares of all bytes, not of the windows."""
+    of = build_problem(experiment(*TEXT, "model.width=16", "data.context=8", "data.generated_bytes=20000", DOUBLE))
+    noise = torch.Generator().manual_seed(0)
+    xs = [of.start + 0.5 * torch.randn(of.dimension, dtype=of.dtype, generator=noise) for _ in range(5)]
+    buffers = [of.start_buffers] * 5
+    expected = [of.evaluate(x, of.start_buffers, test=True)[1] for x in xs]
+    assert len(set(expected)) > 2
+    assert StackedEvaluator(of).accuracies(xs, buffers) == expected
+
+
+@pytest.mark.parametrize("option", [{"padding_idx": 0}, {"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+def test_embeddings_with_options_are_not_stacked(option: dict[str, float]) -> None:
+    of = build_problem(experiment(*TEXT, "model.width=16"))
+    for name, value in option.items():
+        setattr(of.module.embedding, name, value)
+    with pytest.raises(Unstackable, match=r"^embedding \(Embedding\) with options$"):
+        StackedEvaluator(of)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_module_of_known_layers_is_stacked_without_being_told_how(name: str) -> None:
     of = problem_of(seeded(KNOWN[name]), DOUBLE)  # pyright: ignore[reportArgumentType]
@@ -140,7 +180,7 @@ def test_the_end_of_a_vector_loop_is_like_its_middle(activation: type[nn.Module]
 
 
 @pytest.mark.parametrize(
-    ("build", "named"), [(Normed, "body.2 (LayerNorm)"), (Mixing, "mean"), (Hooked, "linear (Linear)")]
+    ("build", "named"), [(Normed, "body.2 (RMSNorm)"), (Mixing, "mean"), (Hooked, "linear (Linear)")]
 )
 def test_what_cannot_be_stacked_is_named(build: type[nn.Module], named: str) -> None:
     with pytest.raises(Unstackable, match=r".") as caught:
@@ -155,7 +195,7 @@ def test_the_next_best_evaluator_is_chosen_and_said_in_one_line(build: type[nn.M
     assert chosen.name == falls_back_to
     assert chosen.why is not None
     assert chosen.why.startswith(f"gradients: {falls_back_to}, because stacked does not know ")
-    assert ("LayerNorm" if build is Normed else "Branching") in chosen.why
+    assert ("RMSNorm" if build is Normed else "Branching") in chosen.why
     assert "\n" not in chosen.why
     items = pending_gradients(of, 3)
     chosen.evaluator.evaluate(items)

@@ -110,12 +110,31 @@ class Dwindling(nn.Module):
         return self.linear(torch.tanh(self.third(F.max_pool2d(x, 2))).flatten(1))
 
 
+class Attending(nn.Module):
+    """The rows of an image as tokens: attention of two heads that sees all of them, and norms of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(8, 12)
+        self.stem, self.norm = nn.Linear(8, 12), nn.LayerNorm([8, 12], bias=False)
+        self.query, self.both = nn.Linear(12, 12, bias=False), nn.Linear(12, 24)
+        self.inner, self.last = nn.LayerNorm(12), nn.LayerNorm(12, elementwise_affine=False)
+        self.linear = nn.Linear(12, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.stem(x.view(-1, 8, 8)) + self.places.weight)
+        q, both = self.query(x), self.both(self.inner(x))
+        q, k, v = (y.view(-1, 8, 2, 6).transpose(1, 2) for y in (q, both[:, :, :12], both[:, :, 12:]))
+        y = F.scaled_dot_product_attention(q, k, v, scale=0.3)
+        return self.linear(self.last(x + torch.transpose(y, 2, 1).flatten(2)).mean(dim=1))
+
+
 class Normed(nn.Module):
     """With a layer that has no stacked form."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, CLASSES))
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.RMSNorm(8), nn.Linear(8, CLASSES))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)
@@ -150,7 +169,13 @@ class Hooked(nn.Module):
         return self.linear(x.flatten(1))
 
 
-KNOWN: dict[str, Callable[[], nn.Module]] = {"residual": Residual, "tied": Tied, "means": Means, "dwindling": Dwindling}
+KNOWN: dict[str, Callable[[], nn.Module]] = {
+    "residual": Residual,
+    "tied": Tied,
+    "means": Means,
+    "dwindling": Dwindling,
+    "attending": Attending,
+}
 
 
 @st.composite
