@@ -33,6 +33,7 @@ DOCUMENTS += (
     "docs/record.md",
     "docs/slurm.md",
     "docs/sweeps.md",
+    "docs/text.md",
     "docs/uneven_data.md",
     "examples/README.md",
 )
