@@ -1,0 +1,228 @@
+"""Other people's implementations of what dsgd has, trained in processes of their own on the same data.
+
+    python -m tests.support.counterparts FOLDER '{"a case": ["power_sgd", "key=value", ...]}'
+
+A case is the name of a counterpart and a configuration. As many processes as there are workers, forked like those of
+the engine, begin with the initial parameters of the configuration, take its batches, and make its steps by torch's
+optimiser. Worker i leaves its parameters before and after every step in FOLDER/<case>/<i>.npy, [1 + steps, d].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
+
+from dsgd.compression.low_rank import first_q, split
+from dsgd.experiment import Experiment
+from dsgd.optimizer import SGD
+from dsgd.problem.problem import Problem, build_problem
+from tests.support.simulate import experiment
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a counterpart is given: the module with its initial parameters, the batches, and what was configured."""
+
+    experiment: Experiment
+    problem: Problem
+    rank: int
+
+    @property
+    def module(self) -> nn.Module:
+        return self.problem.module
+
+    @property
+    def algo(self) -> Any:
+        """The algorithm's options."""
+        return self.experiment.algo
+
+    @property
+    def nodes(self) -> int:
+        return self.experiment.nodes
+
+    @property
+    def steps(self) -> int:
+        steps = self.experiment.budget.steps
+        assert steps is not None
+        return steps
+
+    def sgd(self) -> torch.optim.SGD:
+        ours = self.experiment.optimizer
+        assert isinstance(ours, SGD)
+        return torch.optim.SGD(
+            self.module.parameters(), ours.lr, ours.momentum, weight_decay=ours.weight_decay, nesterov=ours.nesterov
+        )
+
+    def backward(self, model: nn.Module, step: int) -> None:
+        """Leave the gradient of this worker's batch in the parameters."""
+        model.zero_grad()
+        inputs, targets = self.problem.data.batch(self.rank, step)
+        self.problem.data.loss(model(inputs), targets).backward()
+
+
+def power_sgd(training: Training) -> Iterator[None]:
+    """torch's hook of DistributedDataParallel, which begins with our first Q.
+
+    The hook compresses from the third pass on, when DistributedDataParallel has put its buckets in order: two passes
+    come before the training, and what they find is thrown away."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as theirs
+
+    options, layout = training.algo, training.problem.layout
+    model, optimizer = DistributedDataParallel(training.module), training.sgd()
+    state = theirs.PowerSGDState(None, options.rank, start_powerSGD_iter=2, min_compression_rate=1)
+    layers, _ = split(layout, options.rank)
+    q = first_q(parameters_to_vector(training.module.parameters()).detach(), training.problem.dimension, options.seed)
+    parts = iter(q[: sum(m for *_, m in layers) * options.rank].split([m * options.rank for *_, m in layers]))
+    begins = np.cumsum([0, *(parameter.numel() for parameter in training.module.parameters())])
+    compressed = {begin for begin, *_ in layers}
+    first = {
+        parameter: next(parts)
+        for parameter, begin in zip(training.module.parameters(), begins, strict=False)
+        if begin in compressed
+    }
+
+    def hook(state, bucket):  # without annotations, of which torch takes no strings
+        index = bucket.index()
+        if state.iter == state.start_powerSGD_iter and index not in state.q_memory_dict:
+            by_shape: dict[tuple[int, int], list[nn.Parameter]] = {}  # the order in which the hook has them
+            for parameter in bucket.parameters():
+                if parameter in first:
+                    n, m = parameter.shape[0], parameter[0].numel()
+                    by_shape.setdefault((n, m), []).append(parameter)  # pyright: ignore[reportArgumentType]
+            found = [first[parameter] for of_shape in by_shape.values() for parameter in of_shape]
+            rows = sum(n * options.rank * len(of_shape) for (n, _), of_shape in by_shape.items())
+            state.p_memory_dict[index] = q.new_empty(rows)
+            state.q_memory_dict[index] = torch.cat(found) if found else q.new_empty(0)
+        return theirs.powerSGD_hook(state, bucket)
+
+    model.register_comm_hook(state, hook)
+    for _ in range(state.start_powerSGD_iter):
+        training.backward(model, 0)
+    for step in range(training.steps):
+        training.backward(model, step)
+        optimizer.step()
+        yield
+
+
+def periodic_averager(training: Training) -> Iterator[None]:
+    """torch's averager of local SGD, told to wait for a whole round: by itself it averages after the first step."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    tau = training.algo.tau
+    optimizer, averager = training.sgd(), PeriodicModelAverager(tau, warmup_steps=tau - 1)
+    for step in range(training.steps):
+        training.backward(training.module, step)
+        optimizer.step()
+        averager.average_parameters(training.module.parameters())
+        yield
+
+
+def post_local(training: Training) -> Iterator[None]:
+    """torch's optimiser and hook of post-local SGD, the averager told to wait for a whole round after the switch."""
+    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as hooks
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer  # pyright: ignore[reportPrivateImportUsage]
+
+    tau, switch = training.algo.tau, training.algo.switch
+    alone, _ = dist.new_subgroups(group_size=1)
+    model = DistributedDataParallel(training.module)
+    model.register_comm_hook(hooks.PostLocalSGDState(None, alone, switch), hooks.post_localSGD_hook)
+    averager = PeriodicModelAverager(tau, warmup_steps=switch + tau - 1)
+    optimizer = PostLocalSGDOptimizer(training.sgd(), averager)
+    for step in range(training.steps):
+        training.backward(model, step)
+        optimizer.step()
+        yield
+
+
+COUNTERPARTS: dict[str, Callable[[Training], Iterator[None]]] = {
+    "power_sgd": power_sgd,
+    "periodic_averager": periodic_averager,
+    "post_local": post_local,
+}
+
+
+def trained(folder: Path, cases: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """Train counterparts, one after the other, and return all workers' parameters of each, [nodes, 1 + steps, d]."""
+    line = [sys.executable, "-m", "tests.support.counterparts", str(folder), json.dumps(cases)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    nodes = len(list((folder / next(iter(cases))).iterdir()))
+    return {case: np.stack([np.load(folder / case / f"{rank}.npy") for rank in range(nodes)]) for case in cases}
+
+
+def losses(path: np.ndarray, overrides: Sequence[str]) -> list[float]:
+    """Return the training losses of models [n, d], computed by torch alone, over the samples that marks take."""
+    configured = experiment(*overrides)
+    problem = build_problem(configured)
+    inputs, targets = (part[: configured.eval.train_samples] for part in problem.data.train_set)
+    found = []
+    for x in path:
+        nn.utils.vector_to_parameters(torch.from_numpy(x), problem.module.parameters())
+        with torch.no_grad():
+            found.append(float(nn.functional.cross_entropy(problem.module(inputs), targets)))
+    return found
+
+
+def train(folder: Path, name: str, configured: Experiment, rank: int) -> None:
+    training = Training(configured, build_problem(configured), rank)
+
+    def now() -> np.ndarray:
+        return parameters_to_vector(training.module.parameters()).detach().numpy().copy()
+
+    path = [now(), *(now() for _ in COUNTERPARTS[name](training))]
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / f"{rank}.npy", np.stack(path))
+
+
+def work(folder: Path, cases: dict[str, tuple[str, Experiment]], nodes: int, rank: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=nodes)
+    for case, (name, configured) in cases.items():
+        train(folder / case, name, configured, rank)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    torch.set_num_threads(1)
+    cases = {case: (name, experiment(*overrides)) for case, (name, *overrides) in asked.items()}
+    (nodes,) = {configured.nodes for _, configured in cases.values()}
+    folder.mkdir(parents=True, exist_ok=True)
+    pids = []
+    for rank in range(nodes):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                work(folder, cases, nodes, rank)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        pids.append(pid)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    sys.exit(max(map(abs, statuses)))
+
+
+if __name__ == "__main__":
+    main()
