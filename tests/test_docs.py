@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 DOCUMENTS += (
     "docs/compare.md",
+    "docs/crosschecks.md",
     "docs/real_processes.md",
     "docs/fast_simulator.md",
     "docs/figures.md",

@@ -4,7 +4,8 @@
 
 A case is the name of a counterpart and a configuration. As many processes as there are workers, forked like those of
 the engine, begin with the initial parameters of the configuration, take its batches, and make its steps by torch's
-optimiser. Worker i leaves its parameters before and after every step in FOLDER/<case>/<i>.npy, [1 + steps, d].
+optimiser. Worker i leaves in FOLDER/<case>/<i>.npy, [1 + steps, 2, d], before and after every step its parameters and
+the output model, where the counterpart yields one that is not the mean of the workers.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
 from dsgd.compression.low_rank import first_q, split
 from dsgd.experiment import Experiment
-from dsgd.optimizer import SGD
+from dsgd.optimizer import SGD, AdamW
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.simulate import experiment
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
+Steps = Iterator["Tensor | None"]  # for every step the output model [d]; None: the mean of the workers
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,20 @@ class Training:
         assert steps is not None
         return steps
 
-    def sgd(self) -> torch.optim.SGD:
-        ours = self.experiment.optimizer
+    def optimizer(self) -> torch.optim.Optimizer:
+        """torch's, with our options."""
+        ours, parameters = self.experiment.optimizer, self.module.parameters()
+        if isinstance(ours, AdamW):
+            betas = (ours.betas[0], ours.betas[1])
+            return torch.optim.AdamW(parameters, ours.lr, betas, ours.eps, ours.weight_decay)
         assert isinstance(ours, SGD)
         return torch.optim.SGD(
-            self.module.parameters(), ours.lr, ours.momentum, weight_decay=ours.weight_decay, nesterov=ours.nesterov
+            parameters, ours.lr, ours.momentum, weight_decay=ours.weight_decay, nesterov=ours.nesterov
         )
+
+    def vector(self) -> Tensor:
+        """A copy of the parameters, [d]."""
+        return parameters_to_vector(self.module.parameters()).detach().clone()
 
     def backward(self, model: nn.Module, step: int) -> None:
         """Leave the gradient of this worker's batch in the parameters."""
@@ -77,7 +87,7 @@ class Training:
         self.problem.data.loss(model(inputs), targets).backward()
 
 
-def power_sgd(training: Training) -> Iterator[None]:
+def power_sgd(training: Training) -> Steps:
     """torch's hook of DistributedDataParallel, which begins with our first Q.
 
     The hook compresses from the third pass on, when DistributedDataParallel has put its buckets in order: two passes
@@ -85,10 +95,10 @@ def power_sgd(training: Training) -> Iterator[None]:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as theirs
 
     options, layout = training.algo, training.problem.layout
-    model, optimizer = DistributedDataParallel(training.module), training.sgd()
+    model, optimizer = DistributedDataParallel(training.module), training.optimizer()
     state = theirs.PowerSGDState(None, options.rank, start_powerSGD_iter=2, min_compression_rate=1)
     layers, _ = split(layout, options.rank)
-    q = first_q(parameters_to_vector(training.module.parameters()).detach(), training.problem.dimension, options.seed)
+    q = first_q(training.vector(), training.problem.dimension, options.seed)
     parts = iter(q[: sum(m for *_, m in layers) * options.rank].split([m * options.rank for *_, m in layers]))
     begins = np.cumsum([0, *(parameter.numel() for parameter in training.module.parameters())])
     compressed = {begin for begin, *_ in layers}
@@ -118,23 +128,23 @@ def power_sgd(training: Training) -> Iterator[None]:
     for step in range(training.steps):
         training.backward(model, step)
         optimizer.step()
-        yield
+        yield None
 
 
-def periodic_averager(training: Training) -> Iterator[None]:
+def periodic_averager(training: Training) -> Steps:
     """torch's averager of local SGD, told to wait for a whole round: by itself it averages after the first step."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
     tau = training.algo.tau
-    optimizer, averager = training.sgd(), PeriodicModelAverager(tau, warmup_steps=tau - 1)
+    optimizer, averager = training.optimizer(), PeriodicModelAverager(tau, warmup_steps=tau - 1)
     for step in range(training.steps):
         training.backward(training.module, step)
         optimizer.step()
         averager.average_parameters(training.module.parameters())
-        yield
+        yield None
 
 
-def post_local(training: Training) -> Iterator[None]:
+def post_local(training: Training) -> Steps:
     """torch's optimiser and hook of post-local SGD, the averager told to wait for a whole round after the switch."""
     from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as hooks
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -145,14 +155,16 @@ def post_local(training: Training) -> Iterator[None]:
     model = DistributedDataParallel(training.module)
     model.register_comm_hook(hooks.PostLocalSGDState(None, alone, switch), hooks.post_localSGD_hook)
     averager = PeriodicModelAverager(tau, warmup_steps=switch + tau - 1)
-    optimizer = PostLocalSGDOptimizer(training.sgd(), averager)
+    optimizer = PostLocalSGDOptimizer(training.optimizer(), averager)
     for step in range(training.steps):
         training.backward(model, step)
         optimizer.step()
-        yield
+        yield None
 
 
-COUNTERPARTS: dict[str, Callable[[Training], Iterator[None]]] = {
+Counterpart = Callable[[Training], Steps]
+Cases = Mapping[str, tuple[Counterpart, Experiment]]
+COUNTERPARTS: dict[str, Counterpart] = {
     "power_sgd": power_sgd,
     "periodic_averager": periodic_averager,
     "post_local": post_local,
@@ -164,8 +176,12 @@ def trained(folder: Path, cases: Mapping[str, Sequence[str]]) -> dict[str, np.nd
     line = [sys.executable, "-m", "tests.support.counterparts", str(folder), json.dumps(cases)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    nodes = len(list((folder / next(iter(cases))).iterdir()))
-    return {case: np.stack([np.load(folder / case / f"{rank}.npy") for rank in range(nodes)]) for case in cases}
+    return {case: left(folder / case)[:, :, 0] for case in cases}
+
+
+def left(folder: Path) -> np.ndarray:
+    """Return what the workers of a case left, [nodes, 1 + steps, 2, d]."""
+    return np.stack([np.load(folder / f"{rank}.npy") for rank in range(len(list(folder.iterdir())))])
 
 
 def losses(path: np.ndarray, overrides: Sequence[str]) -> list[float]:
@@ -181,29 +197,27 @@ def losses(path: np.ndarray, overrides: Sequence[str]) -> list[float]:
     return found
 
 
-def train(folder: Path, name: str, configured: Experiment, rank: int) -> None:
+def train(folder: Path, counterpart: Counterpart, configured: Experiment, rank: int) -> None:
     training = Training(configured, build_problem(configured), rank)
-
-    def now() -> np.ndarray:
-        return parameters_to_vector(training.module.parameters()).detach().numpy().copy()
-
-    path = [now(), *(now() for _ in COUNTERPARTS[name](training))]
+    path = [torch.stack([training.vector()] * 2)]
+    for output in counterpart(training):
+        x = training.vector()
+        path.append(torch.stack([x, x if output is None else output]))
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / f"{rank}.npy", np.stack(path))
+    np.save(folder / f"{rank}.npy", torch.stack(path).numpy())
 
 
-def work(folder: Path, cases: dict[str, tuple[str, Experiment]], nodes: int, rank: int) -> None:
+def work(folder: Path, cases: Cases, nodes: int, rank: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=nodes)
-    for case, (name, configured) in cases.items():
-        train(folder / case, name, configured, rank)
+    for case, (counterpart, configured) in cases.items():
+        train(folder / case, counterpart, configured, rank)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def main() -> None:
-    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    cases = {case: (name, experiment(*overrides)) for case, (name, *overrides) in asked.items()}
+def carry_out(folder: Path, cases: Cases) -> int:
+    """Train the cases, one after the other, in as many processes as they have workers. Returns 0 if all ended well."""
+    torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     (nodes,) = {configured.nodes for _, configured in cases.values()}
     folder.mkdir(parents=True, exist_ok=True)
     pids = []
@@ -221,7 +235,14 @@ def main() -> None:
                 os._exit(status)
         pids.append(pid)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    sys.exit(max(map(abs, statuses)))
+    return max(map(abs, statuses))
+
+
+def main() -> None:
+    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    sys.exit(
+        carry_out(folder, {case: (COUNTERPARTS[name], experiment(*keys)) for case, (name, *keys) in asked.items()})
+    )
 
 
 if __name__ == "__main__":
