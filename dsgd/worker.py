@@ -309,6 +309,14 @@ class Algorithm:
 
         lr: the highest rate of the schedule."""
 
+    @property
+    def needs_layout(self) -> bool:
+        """Whether `check_layout` depends on the model, which has to be built then before anything is written."""
+        return False
+
+    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
+        """Raise ValueError, before any work, for options that do not fit the model's parameters, of these shapes."""
+
     def warning(self, nodes: int, momentum: float) -> str | None:
         """One line on options that are allowed and hardly meant; None: there are none.
 

@@ -10,7 +10,8 @@ References: error feedback: Karimireddy et al. 2019, arXiv 1901.09847. PowerSGD:
 
     powersgd, for the gradient of each layer as a matrix M_i, [n, m]:      Q  [m, rank], kept from step to step
         P = orthogonalised mean_i (M_i Q);  Q = mean_i (M_i^T P);  q = P Q^T, the same in all workers
-        biases, and layers for which P and Q would not be smaller, are averaged as they are
+        biases, and layers for which P and Q would not be smaller, are averaged as they are (a rank for which that is
+        all of the model is refused where a lower one would compress)
 
 At every step x - mean e is what x would be at a constant rate if whole gradients were sent: nothing is lost, only late.
 With code=none, or topk of all, this is all-reduce SGD. feedback=false forgets instead.
@@ -26,6 +27,7 @@ with code=none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
@@ -67,6 +69,16 @@ class Compressed(Algorithm):
     @property
     def barrier(self) -> bool:
         return True
+
+    @property
+    def needs_layout(self) -> bool:
+        return self.code == "powersgd"
+
+    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
+        sides = [(shape[0], prod(shape[1:])) for shape in layout if shape]
+        most = max(((n * m - 1) // (n + m) for n, m in sides), default=0)  # rank (n + m) < n m
+        if 0 < most < self.rank:
+            raise ValueError(f"rank must be <= {most} (more would compress no layer of this model), got {self.rank}")
 
     @property
     def conserves(self) -> str:

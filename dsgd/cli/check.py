@@ -19,7 +19,7 @@ from dsgd.host.launcher import launch
 from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
-from dsgd.run.feasible import check_with_torch
+from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.gradient_time import with_shared_times
 from dsgd.run.plan import Plan, plan_run
 from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
@@ -149,7 +149,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     where = launch(os.environ)
     plans: list[Plan | None] = []
     folders: dict[Path, Path] = {}
-    models: list[tuple[object, ...]] = []
+    models: KnownModels = []
     for job in jobs.runs:
         folder, resume = job.folder.absolute(), job.values.get("resume")
         automatic = is_automatic(resume)

@@ -23,7 +23,7 @@ from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run
 from dsgd.record.writer import write_atomically
-from dsgd.run.feasible import check_with_torch
+from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError, build, shown
 
@@ -148,7 +148,7 @@ def _is_of_slurm(word: str) -> bool:
 
 def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions) -> None:
     """Check one run of every kind, before the first one begins. Raises ConfigError."""
-    models: list[tuple[object, ...]] = []
+    models: KnownModels = []
     composer.check_conditions(entries, list(options.whatif or {}))
     for entry in entries:
         values = middle(entry.axes)

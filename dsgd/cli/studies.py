@@ -17,7 +17,7 @@ from dsgd.host.signals import Interruption
 from dsgd.reproduction.archive import Row, rows_of
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Study
-from dsgd.run.feasible import check_with_torch
+from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
 
 
@@ -53,7 +53,7 @@ def _compared(words: Sequence[str], folder: Path, place: Place, interruption: In
 def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption) -> Logged:
     """Return the runs of a grid, as those of `dsgd-run -m`."""
     composed = ConfigTree(None).jobs([*words, *FOLDERS], multirun=True).runs
-    models: list[tuple[object, ...]] = []
+    models: KnownModels = []
     for job in composed:
         check_with_torch(plan_run(job.values, job.overrides), place.on == "here", models)
     interruption.check()

@@ -1,4 +1,5 @@
-"""Check, before anything is written, that the model fits the data and that the devices can compute in the precision.
+"""Check, before anything is written, that the model fits the data, that the algorithm's options fit the model's layers,
+and that the devices can compute in the precision.
 
 Only torch can tell. It takes seconds to import and is imported only where there is something to ask.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
+from dsgd.experiment import Experiment
 from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.run.children import told_by_child
 from dsgd.run.plan import Plan, worker_devices
@@ -16,23 +18,38 @@ from dsgd.run.values import ConfigError, prefixed
 PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the workers
 
 
-def check_with_torch(plan: Plan, here: bool, models: list[tuple[object, ...]]) -> None:
-    """Raise ConfigError for a device or a model that cannot do what the plan asks for.
+# Models that have been found to fit their data, and the shapes of their parameters.
+KnownModels = list[tuple[tuple[object, ...], list[tuple[int, ...]]]]
 
-    here: the run will be on this machine. models: those that have been found to fit their data, which are not tried
-    again."""
+
+def check_with_torch(plan: Plan, here: bool, known: KnownModels) -> None:
+    """Raise ConfigError for a device, a model or options of the algorithm that cannot do what the plan asks for.
+
+    here: the run will be on this machine. known: models that are not built again; one that is built is added."""
     experiment, options = plan.config.experiment, plan.config.engine
     asked = experiment.precision in ("tf32", "bf16") or experiment.device == "cuda" or options.gpus_per_node
     if asked and here and experiment.gradients != "none":
         _check_devices(plan)
-    model = (experiment.model, experiment.data.input_shape, experiment.data.classes)
-    if isinstance(experiment.model, (ImportedModel, Torchvision)) and model not in models:
-        import torch
+    algo = experiment.algo
+    if algo.needs_layout or isinstance(experiment.model, (ImportedModel, Torchvision)):
+        layout = _layout(experiment, known)
+        with prefixed("algo", fields=algo):
+            algo.check_layout(layout)
 
-        torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it anew
-        with prefixed(None), torch.random.fork_rng(devices=[]):
-            experiment.model.build(experiment.data.input_shape, experiment.data.classes)
-        models.append(model)
+
+def _layout(experiment: Experiment, known: KnownModels) -> list[tuple[int, ...]]:
+    """Return the shapes of the model's parameters, which is built unless it is known. Raises ConfigError."""
+    model = (experiment.model, experiment.data.input_shape, experiment.data.classes)
+    for other, layout in known:
+        if other == model:
+            return layout
+    import torch
+
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it anew
+    with prefixed(None), torch.random.fork_rng(devices=[]):
+        module = experiment.model.build(experiment.data.input_shape, experiment.data.classes)
+    known.append((model, [tuple(parameter.shape) for parameter in module.parameters() if parameter.requires_grad]))
+    return known[-1][1]
 
 
 def _check_devices(plan: Plan) -> None:

@@ -91,6 +91,8 @@ CASES = [
     ("algo=streaming algo.mix=1.5", "algo.mix must be in [0, 1]", "got 1.5"),
     ("algo=noloco algo.gamma=-1", "algo.gamma must be >= 0", "got -1"),
     ("algo=compressed algo.code=zip", "algo.code must be one of powersgd, topk, randomk, sign", "got 'zip'"),
+    ("algo=compressed algo.rank=32", "algo.rank must be <= 31 (more would compress no layer of this model), got 32"),
+    ("-m algo=compressed algo.rank=2,4 model.hidden=[3]", "algo.rank must be <= 2 (more would", "got 4"),
     ("algo=compressed algo.rank=0", "algo.rank must be >= 1", "got 0"),
     ("algo=compressed algo.share=0", "algo.share must be in (0, 1]", "got 0"),
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from math import ceil
 from typing import cast
@@ -152,6 +153,18 @@ def test_power_sgd_of_the_workers_is_that_of_their_mean_and_exact_for_low_rank()
     low = [np.concatenate(((rng.standard_normal((6, 2)) @ rng.standard_normal((2, 5))).ravel(), np.zeros(31)))]
     noise = rng.standard_normal(61)
     assert_close(power_sgd(layout, 2, [low[0] + noise, low[0] - noise], 1)[0], low[0], 1e-9)
+
+
+def test_a_rank_that_compresses_no_layer_is_refused_where_a_smaller_one_would() -> None:
+    """For all shapes of two layers and a bias; a vector, or a layer that no rank makes smaller, is averaged."""
+    sides = (1, 2, 3, 4, 7)
+    layouts = [[(5,), (n, m), (k, 2, 2)] for n in sides for m in sides for k in sides] + [[], [()], [(9,)]]
+    for layout in layouts:
+        largest = max((rank for rank in range(1, 9) if split(layout, rank)[0]), default=8)
+        for rank in range(1, 9):
+            algo = Compressed(rank=rank)
+            with nullcontext() if rank <= largest else pytest.raises(ValueError, match=f"^rank must be <= {largest} "):
+                algo.check_layout(layout)
 
 
 def test_power_sgd_comes_to_the_best_approximation_by_its_ratio_of_singular_values() -> None:
