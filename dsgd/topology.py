@@ -107,6 +107,15 @@ class Topology:
         return len(self.rows) == 1 and all(rows[j].get(i) == w for i, row in enumerate(rows) for j, w in row.items())
 
     @cached_property
+    def least_eigenvalue(self) -> float:
+        """Return the smallest eigenvalue of a symmetric W that does not change, from -1 to 1.
+
+        O(p log p) for circulant graphs, O(p^3) for others."""
+        if _is_circulant(self.rows[0]):
+            return float(np.fft.fft([self.rows[0][0].get(j, 0.0) for j in range(self.nodes)]).real.min())
+        return float(np.linalg.eigvalsh(self.matrix())[0])
+
+    @cached_property
     def spectral_gap(self) -> float:
         """1 - the factor by which a step shrinks the nodes' distance from their mean, at worst; from 0 to 1.
 

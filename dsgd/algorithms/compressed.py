@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -108,14 +107,10 @@ class Compressed(Algorithm):
         if not a.numel():  # a run for its times alone
             await (worker.all_reduce_mean(a, size) if is_reduced else worker.exchange(a, others, size=size))
             return a, a
-        if self.code == "none":
-            return a, await worker.all_reduce_mean(a, size)
-        if self.code == "randomk":
-            places = stream("places", self.seed, worker.steps).choice(d, k, replace=False)
-            values = a[places]
-            mean = await worker.all_reduce_mean(values, size)
-            return codes.at_places(a, places, values), codes.at_places(a, places, mean)
-        coder = codes.coder(self.code, d, k, self.levels, worker.rng)
+        coder = codes.coder(self.code, d, k, self.levels, worker.rng, self.seed, worker.steps)
+        if is_reduced:
+            own = coder.encode(a)
+            return coder.decode(own), coder.decode(await worker.all_reduce_mean(own, size))
         coded = {worker.rank: coder.encode(a)}
         coded |= await worker.exchange(coded[worker.rank], others, size=size)
         q = coder.decode(coded[worker.rank])

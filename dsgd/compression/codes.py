@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dsgd.streams import stream
+
 POWERS = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -96,18 +98,25 @@ class Coder:
     decode: Callable[[Tensor], Tensor]
 
 
-def coder(code: str, d: int, k: int, levels: int, rng: np.random.Generator) -> Coder:
-    """Return what encodes and decodes by topk, sign or qsgd."""
+def coder(code: str, d: int, k: int, levels: int, rng: np.random.Generator, seed: int = 0, step: int = 0) -> Coder:
+    """Return what encodes and decodes by any code but powersgd.
+
+    rng: the worker's own, for qsgd. seed, step: of the places of randomk, the same in all workers."""
     if code == "topk":
         return Coder(lambda a: encode_topk(a, k), lambda packed: decode_topk(packed, d, k))
+    if code == "randomk":
+        places = stream("places", seed, step).choice(d, k, replace=False)
+        return Coder(lambda a: a[places], lambda values: at_places(places, values, d))
     if code == "sign":
         return Coder(encode_sign, lambda packed: decode_sign(packed, d))
-    return Coder(lambda a: encode_qsgd(a, levels, rng), lambda packed: decode_qsgd(packed, d, levels))
+    if code == "qsgd":
+        return Coder(lambda a: encode_qsgd(a, levels, rng), lambda packed: decode_qsgd(packed, d, levels))
+    return Coder(lambda a: a, lambda a: a)
 
 
-def at_places(like: Tensor, places: np.ndarray, values: Tensor) -> Tensor:
-    """Return a vector as long as `like` that has these values at these places, and is 0 elsewhere."""
-    return torch.zeros_like(like).index_copy_(0, torch.from_numpy(places).to(like.device), values)
+def at_places(places: np.ndarray, values: Tensor, d: int) -> Tensor:
+    """Return a vector [d] that has these values at these places, and is 0 elsewhere."""
+    return values.new_zeros(d).index_copy_(0, torch.from_numpy(places).to(values.device), values)
 
 
 def packed_size(code: str, d: int, item_bytes: int, k: int, levels: int) -> int:

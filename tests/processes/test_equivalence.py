@@ -69,6 +69,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "compressed, randomk": ("compressed", "algo.code=randomk", "algo.share=0.5", "algo.seed=2"),
     "corrected, d2": ("corrected",),
     "corrected, tracking": ("corrected", "algo.method=tracking"),
+    "choco": ("choco", "algo.compressor=topk", "algo.share=0.3", "algo.order=code"),
     "delayfree, tau 2": ("delayfree", "algo.tau=2"),
     "delayfree, tau 4": ("delayfree", "algo.tau=4"),
     "delayfree, tau 16": ("delayfree", "algo.tau=16"),

@@ -95,6 +95,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "dpsgd, after": ("dpsgd", "algo.gradient=after"),
     "compressed by no code": ("compressed", "algo.code=none"),
     "corrected": ("corrected",),
+    "choco": ("choco",),
     "delayfree": ("delayfree", "algo.tau=4"),
     "localsgd": ("localsgd", "algo.tau=4"),
     "diloco without its outer optimiser": ("diloco", "algo.tau=4", "algo.olr=1", "algo.beta=0"),

@@ -39,6 +39,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("compressed", "algo.code=qsgd", "algo.levels=7"),
     ("corrected", "algo.method=tracking"),
     ("corrected", "algo.method=qg", "topology=one_peer_exponential"),
+    ("choco", "algo.compressor=topk", "algo.share=0.3", "algo.order=code"),
     ("delayfree", "algo.tau=4"),
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("diloco", "algo.tau=3", "algo.overlap=eager"),

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dsgd.algorithms import (
     adpsgd,
+    choco,
     compressed,
     corrected,
     delayfree,
@@ -255,6 +256,11 @@ class Corrected(Observed, corrected.Corrected):
 
 
 @dataclass(frozen=True)
+class CHOCO(Observed, choco.CHOCO):
+    pass
+
+
+@dataclass(frozen=True)
 class DelayFree(Observed, delayfree.DelayFree):
     pass
 
@@ -312,7 +318,7 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, ADPSGD, Compressed, Corrected, SGP, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo)
+OBSERVED = (Sync, DPSGD, ADPSGD, Compressed, Corrected, CHOCO, SGP, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo)
 OBSERVED += (Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 

@@ -1,0 +1,127 @@
+"""CHOCO-SGD: gossip in a graph of which only compressed differences are sent.
+
+References: Koloskova, Stich, Jaggi 2019, arXiv 1902.00340, Algorithm 2; for deep learning: Koloskova, Lin, Stich, Jaggi
+2020, arXiv 1907.09356. The compressors are in `dsgd.compression.codes`.
+
+    each step of worker i, order=paper:                    x_i    parameters of worker i, [d]
+        g = gradient of f_i at x_i                         h_i    public copy of x_i ("x hat"), at first 0, [d]
+        x_i = x_i - lr g                                   s_i    sum over j of W_ij h_j, at first 0, [d]
+        q_i = C(x_i - h_i), sent to the neighbours         C      the compressor: a [d] as a short code says it
+        h_i = h_i + q_i                                    W_ij   mixing weights, symmetric, i itself included
+        s_i = s_i + sum over j of W_ij q_j                 gamma  step of the mixing
+        x_i = x_i + gamma (s_i - h_i)
+
+    order=code sends at first, q_i = C(x_i - h_i), while g is computed; then come the step and the mixing
+
+Everybody knows the h_j of its neighbours from what they have sent, and s_i is all that it needs of them. The mean of
+the x_i moves by -lr mean g, whatever the compressor says. With compressor=none and gamma=1 order=paper is D-PSGD with
+gradient=first, and order=code the published D-PSGD, gradient=before.
+
+gamma decides: without compression the workers come together for 0 < gamma < 2 / (1 - lambda_min(W)), 1.5 on a ring with
+even p, and the shorter the codes the smaller it must be. The authors have 0.45 for signs on a ring of 8.
+
+Differences from the paper: order=code is that of the authors' program, which ends a step with sending; here the next
+step begins with it. qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels), as theirs, without which it would
+enlarge what it should approach. The whole vector is compressed at once, not layer by layer. step() may add local
+momentum, which is not mixed.
+Cost per step and worker: deg(i) codes of n bytes, whose sizes are those of `algo=compressed`. Waits for its
+neighbours' codes of the present step. Time of a step: t + a + deg n / B; with order=code max(t, a + deg n / B). Coding
+takes no time in the simulator.
+Output model: the mean of the x_i. One worker: exactly SGD, as its s_i is its h_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import TYPE_CHECKING, ClassVar
+
+from dsgd.topology import Topology
+from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COMPRESSORS = ("topk", "randomk", "sign", "qsgd", "none")
+SENDING = ("paper", "code")
+
+
+@dataclass(frozen=True)
+class CHOCO(Algorithm):
+    topology: Topology
+    compressor: str = "sign"  # topk | randomk | sign | qsgd | none
+    share: float = 0.01  # of the entries, that topk and randomk send
+    levels: int = 127  # of qsgd: 127 take 8 bits with the sign
+    gamma: float = 0.45  # step of the mixing
+    order: str = "paper"  # paper: step, send, mix | code: send while the gradient is computed, step, mix
+    seed: int = 0  # of random places
+    lockstep: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.compressor not in COMPRESSORS:
+            raise ValueError(f"compressor must be one of {', '.join(COMPRESSORS)}, got {self.compressor!r}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if not 1 <= self.levels < 2**31:
+            raise ValueError(f"levels must be in [1, 2**31), got {self.levels}")
+        if not 0 <= self.gamma < float("inf"):
+            raise ValueError(f"gamma must be >= 0, got {self.gamma}")
+        if self.order not in SENDING:
+            raise ValueError(f"order must be one of {', '.join(SENDING)}, got {self.order!r}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
+    @property
+    def conserves(self) -> str:
+        return "workers"
+
+    def check(self, nodes: int, lr: float, momentum: float) -> None:
+        if not self.topology.is_symmetric:
+            rule = "algo=choco needs an undirected topology that does not change"
+            raise ValueError(f"{rule}, got topology={self.topology.name}")
+
+    def warning(self, nodes: int, momentum: float) -> str | None:
+        if self.gamma == 0:
+            return "algo.gamma=0 mixes nothing: every worker trains alone"
+        if self.gamma <= 1:  # all eigenvalues are above -1
+            return None
+        spread = 1 - self.topology.least_eigenvalue
+        if self.gamma * spread < 2:
+            return None
+        rule = f"topology={self.topology.name} bears less than {2 / spread:.4g}, with short codes still less"
+        return f"algo.gamma={self.gamma:g} lets the workers drift apart: {rule}"
+
+    async def train(self, worker: Worker) -> None:
+        x, hat, mixed = worker.x, worker.keep("hat"), worker.keep("mixed")
+        while not worker.done:
+            if self.order == "paper":
+                worker.step(await worker.gradient(x))
+                await self.send(worker, hat, mixed)
+            else:
+                arriving = worker.start(self.send(worker, hat, mixed))
+                g = await worker.gradient(x)
+                await arriving
+                worker.step(g)
+            x.add_(mixed - hat, alpha=self.gamma)
+
+    async def send(self, worker: Worker, hat: Tensor, mixed: Tensor) -> None:
+        """Send the code of x - hat, and add what all codes say to hat and to the mixture of the neighbours' hats."""
+        from dsgd.compression import codes
+
+        d = sum(prod(shape) for shape in worker.layout)
+        k = max(1, round(self.share * d))
+        a = worker.x - hat
+        size = codes.packed_size(self.compressor, d, a.element_size(), k, self.levels) / d
+        peers = self.topology.targets(worker.rank)
+        if not a.numel():  # a run for its times alone
+            await worker.exchange(a, peers, size=size)
+            return
+        coder = codes.coder(self.compressor, d, k, self.levels, worker.rng, self.seed, worker.steps)
+        own = coder.encode(a)
+        coded = {worker.rank: own} | await worker.exchange(own, peers, size=size)
+        shrunk = 1 + min(d / self.levels**2, sqrt(d) / self.levels) if self.compressor == "qsgd" else 1
+        for j, w_ij in self.topology.mixing_row(worker.rank).items():  # ascending j: every engine adds in one order
+            q = coder.decode(coded[j]) / shrunk
+            mixed.add_(q, alpha=w_ij)
+            if j == worker.rank:
+                hat.add_(q)

@@ -1,0 +1,212 @@
+"""CHOCO-SGD: its paper as a NumPy loop that keeps the public copy of everybody, and what it becomes in the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.choco import CHOCO, COMPRESSORS, SENDING
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.cluster import Cluster
+from dsgd.compression.codes import packed_size
+from dsgd.data import Quadratic
+from dsgd.streams import stream
+from dsgd.topology import Exponential, OnePeerExponential, RandomRegular, Ring, Star, TopologyConfig, Torus
+from tests.support.reference import Array, Direction, Setting
+from tests.support.simulated import Path, assert_close, run
+from tests.support.timing import timed
+
+D, SHARE, LEVELS, SEED = 12, 0.25, 3, 5
+WIDE = Quadratic(dim=D, spread=2)
+SPREAD = np.random.default_rng(8).standard_normal((8, D))
+GRAPHS = {4: Ring(), 7: Ring(), 8: RandomRegular(degree=3), 6: Star(), 1: Ring()}
+
+Compress = Callable[[Array, int], Array]  # all workers' vectors [nodes, d] at a step, as their codes say them
+
+
+def topk(A: Array, step: int) -> Array:
+    least = np.sort(np.abs(A), axis=1)[:, [-3]]
+    return np.where(np.abs(A) >= least, A, 0.0)
+
+
+def randomk(A: Array, step: int) -> Array:
+    chosen = stream("places", SEED, step).choice(D, 3, replace=False)
+    return np.where(np.isin(np.arange(D), chosen), A, 0.0)
+
+
+def sign(A: Array, step: int) -> Array:
+    return np.where(A >= 0, 1.0, -1.0) * np.abs(A).mean(axis=1, keepdims=True)
+
+
+def qsgd(s: Setting) -> Compress:
+    """Alistarh et al. 2017, divided by 1 + min(d / s^2, sqrt(d) / s)."""
+    draws = [stream("algorithm", s.seed, rank) for rank in range(s.nodes)]
+
+    def compress(A: Array, step: int) -> Array:
+        norm = np.linalg.norm(A, axis=1, keepdims=True)
+        drawn = np.array([rng.random(D) for rng in draws])
+        level = np.floor(np.abs(A) * (LEVELS / np.where(norm > 0, norm, 1.0)) + drawn)
+        return np.sign(A) * level * norm / LEVELS / (1 + min(D / LEVELS**2, sqrt(D) / LEVELS))
+
+    return compress
+
+
+def compress_of(s: Setting, compressor: str) -> Compress:
+    if compressor == "qsgd":
+        return qsgd(s)
+    return {"topk": topk, "randomk": randomk, "sign": sign, "none": lambda A, step: A}[compressor]
+
+
+def loop(s: Setting, W: Array, compress: Compress, gamma: float, order: str) -> tuple[Array, Array]:
+    """Returns the path of X, and all public copies at the end."""
+    X, H, direction = s.xs(), np.zeros_like(s.xs()), Direction(s)
+    path = [X]
+    for k in range(s.steps):
+        stepped = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
+        H = H + compress(stepped - H, k + 1) if order == "paper" else H + compress(X - H, k)
+        X = stepped + gamma * (W @ H - H)
+        path.append(X)
+    return np.array(path), H
+
+
+def choco(s: Setting, compressor: str, gamma: float, order: str = "paper") -> CHOCO:
+    topology = GRAPHS[s.nodes].build(s.nodes, s.seed)
+    return CHOCO(topology, compressor, share=SHARE, levels=LEVELS, gamma=gamma, order=order, seed=SEED)
+
+
+def kept(path: Path, name: str) -> Array:
+    return np.array([node.worker.kept[name].numpy() for node in path.simulation.machine.nodes])
+
+
+@pytest.mark.parametrize("order", SENDING)
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(steps=14, nodes=4, data=WIDE, start=SPREAD[:4]),
+        Setting(steps=14, nodes=7, data=WIDE, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6),
+        Setting(steps=14, nodes=6, data=WIDE, momentum=0.5, start=SPREAD[:6]),
+    ],
+    ids=["ring", "momentum", "star"],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, compressor: str, order: str) -> None:
+    """And the weighted sum that a worker keeps is that of the copies of all, each at home."""
+    s, algo = setting, choco(setting, compressor, 0.3, order)
+    W = algo.topology.matrix()
+    path = run(s, algo)
+    expected, H = loop(s, W, compress_of(s, compressor), 0.3, order)
+    assert_close(path.xs, expected, 1e-10)
+    assert_close(kept(path, "hat"), H, 1e-10)
+    assert_close(kept(path, "mixed"), W @ kept(path, "hat"), 1e-13)
+
+
+@pytest.mark.parametrize("order", SENDING)
+@pytest.mark.parametrize("gamma", [0.45, 1.2])
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_the_mean_moves_by_the_mean_of_the_gradients_exactly(compressor: str, gamma: float, order: str) -> None:
+    s = Setting(nodes=8, steps=8, data=WIDE, start=SPREAD, weight_decay=0.05)
+    path = run(s, choco(s, compressor, gamma, order))
+    gradients = np.array([s.gradients(k, x).mean(axis=0) for k, x in enumerate(path.xs[:-1])])
+    assert_close(np.diff(path.mean, axis=0), -s.lr * gradients, 1e-10)
+
+
+@pytest.mark.parametrize(("order", "gradient"), [("paper", "first"), ("code", "before")])
+@pytest.mark.parametrize("nodes", [4, 6])
+def test_without_compression_it_is_dpsgd(nodes: int, order: str, gradient: str) -> None:
+    s = Setting(nodes=nodes, steps=15, data=WIDE, momentum=0.6, start=SPREAD[:nodes])
+    algo = choco(s, "none", 1.0, order)
+    assert_close(run(s, algo).xs, run(s, DPSGD(algo.topology, gradient)).xs, 1e-10)
+    all_of_them = replace(algo, compressor="topk", share=1.0)
+    assert_close(run(s, all_of_them).xs, run(s, algo).xs, 1e-10)
+
+
+@pytest.mark.parametrize("order", SENDING)
+@pytest.mark.parametrize(("nodes", "gamma"), [(4, 0.0), (1, 0.7)])
+def test_alone_or_without_mixing_a_worker_makes_its_own_sgd(nodes: int, gamma: float, order: str) -> None:
+    s = Setting(nodes=nodes, steps=12, data=WIDE, momentum=0.8, start=SPREAD[:nodes])
+    X, direction = s.xs(), Direction(s)
+    path = [X]
+    for k in range(s.steps):
+        X = X - s.lr * direction(s.gradients(k, X))
+        path.append(X)
+    assert_close(run(s, choco(s, "sign", gamma, order)).xs, np.array(path))
+
+
+def disagreement(xs: Array) -> float:
+    return float(np.linalg.norm(xs - xs.mean(axis=0)))
+
+
+@pytest.mark.parametrize(("nodes", "order"), [(4, "paper"), (4, "code"), (8, "paper"), (6, "code")])
+def test_without_compression_workers_come_together_below_the_limit_and_not_above(nodes: int, order: str) -> None:
+    """gamma (1 - lambda_min) < 2: 1.5 on a ring with even p."""
+    s = Setting(nodes=nodes, steps=60, lr=0.0, data=WIDE, start=SPREAD[:nodes])
+    algo = choco(s, "none", 1.0, order)
+    limit = 2 / (1 - np.linalg.eigvalsh(algo.topology.matrix())[0])
+    assert nodes != 4 or limit == pytest.approx(1.5)
+    ends = []
+    for factor in (0.95, 1.05):
+        near = replace(algo, gamma=factor * limit)
+        assert (near.warning(0.0) is None) == (factor < 1)
+        ends.append(disagreement(run(s, near, mark_samples=s.samples).xs[-1]) / disagreement(SPREAD[:nodes]))
+    assert ends[0] < 0.1
+    assert ends[1] > 10
+
+
+def test_warnings_name_the_limit_and_that_nothing_is_mixed() -> None:
+    ring = CHOCO(Ring().build(8, 0), gamma=1.5)
+    assert ring.warning(0.0) == (
+        "algo.gamma=1.5 lets the workers drift apart: topology=ring bears less than 1.5, with short codes still less"
+    )
+    assert "mixes nothing" in str(replace(ring, gamma=0.0).warning(0.0))
+    assert CHOCO(Ring().build(1, 0), gamma=5.0).warning(0.0) is None
+
+
+@pytest.mark.parametrize(("compressor", "levels", "delta"), [("topk", 1, SHARE), ("qsgd", 1, 1 / (1 + sqrt(D)))])
+def test_gossip_shrinks_at_least_as_fast_as_its_theorem_says(compressor: str, levels: int, delta: float) -> None:
+    """Koloskova et al. 2019, Theorem 2: with its gamma, by 1 - rho^2 delta / 82 a step, in the squares of the distances
+    from the mean and from the public copies. One level of qsgd on 12 numbers enlarges what it codes, if it is not
+    divided."""
+    s = Setting(nodes=4, steps=500, lr=0.0, data=WIDE, start=SPREAD[:4])
+    W = Ring().build(4, 0).matrix()
+    eigenvalues = np.sort(np.linalg.eigvalsh(W))
+    rho, beta = 1 - max(abs(eigenvalues[0]), eigenvalues[-2]), 1 - eigenvalues[0]
+    gamma = rho**2 * delta / (16 * rho + rho**2 + 4 * beta**2 + 2 * rho * beta**2 - 8 * rho * delta)
+    path = run(s, replace(choco(s, compressor, gamma), levels=levels), mark_samples=s.samples)
+    square = np.sum((path.xs[-1] - path.mean[-1]) ** 2) + np.sum((path.xs[-1] - kept(path, "hat")) ** 2)
+    first = np.sum((SPREAD[:4] - SPREAD[:4].mean(axis=0)) ** 2) + np.sum(SPREAD[:4] ** 2)
+    assert square <= (1 - rho**2 * delta / 82) ** s.steps * first
+
+
+@pytest.mark.parametrize("graph", [Exponential(), OnePeerExponential()])
+def test_a_graph_must_be_undirected_and_fixed(graph: TopologyConfig) -> None:
+    CHOCO(Torus().build(8, 0)).check(8, 0.1, 0.0)
+    topology = graph.build(8, 0)
+    text = f"^algo=choco needs an undirected topology that does not change, got topology={topology.name}$"
+    with pytest.raises(ValueError, match=text):
+        CHOCO(topology).check(8, 0.1, 0.0)
+
+
+@pytest.mark.parametrize("order", SENDING)
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_codes_go_to_the_neighbours_and_overlap_in_the_order_of_the_code(compressor: str, order: str) -> None:
+    p, steps, d, N = 5, 4, 20, 1e6
+    algo = CHOCO(Ring().build(p, 0), compressor, share=0.1, order=order)
+    simulation = timed(algo, Cluster(1.0, 8e6, 0.75, message_bytes=N), p, steps)
+    n = packed_size(compressor, d, 8, 2, 127) / d * N
+    sent = simulation.machine.network.bytes_sent(simulation.time_s)
+    assert sent == pytest.approx([steps * 2 * n] * p, rel=1e-9)
+    exchange = 0.75 + 2 * n / 1e6
+    step = 1 + exchange if order == "paper" else max(1.0, exchange)
+    assert simulation.time_s == pytest.approx(steps * step, rel=1e-9)
+
+
+def test_slow_network_and_stragglers_change_no_value() -> None:
+    s = Setting(steps=13, momentum=0.5, data=WIDE)
+    algo = choco(s, "topk", 0.3, "code")
+    path = run(s, algo, Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
+    assert path.marks[-1]["idle_fraction_max"] > 0.3
+    assert_close(path.xs[-1], run(s, algo).xs[-1])
