@@ -97,11 +97,11 @@ def plane_ways(rank: int, x: Tensor, plane: Plane, control: socket.socket, name:
     plane.connect(addresses)
 
     def exchange() -> None:
-        plane.exchange(x, 0, [1 - rank], [1 - rank]).result(PATIENCE_S)
+        plane.exchange({1 - rank: x}, 0, [1 - rank]).result(PATIENCE_S)
 
     def exchange_with_checksum() -> None:
         zlib.crc32(as_bytes(x))
-        received = plane.exchange(x, 0, [1 - rank], [1 - rank]).result(PATIENCE_S)
+        received = plane.exchange({1 - rank: x}, 0, [1 - rank]).result(PATIENCE_S)
         zlib.crc32(as_bytes(received[1 - rank]))
 
     def pull() -> None:

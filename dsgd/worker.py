@@ -18,7 +18,7 @@ without numbers, so the vector cannot tell.)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -71,10 +71,9 @@ class AllReduceMean(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange(Request):
-    """Send `vector` to all `targets` at once; the answer is {source: its vector} for all `sources`."""
+    """Send all `vectors`, {target: vector}, at once; the answer is {source: its vector} for all `sources`."""
 
-    vector: Tensor
-    targets: Sequence[int]
+    vectors: Mapping[int, Tensor]
     sources: Sequence[int]
     size: float = 1.0
 
@@ -222,11 +221,17 @@ class Worker:
         return await AllReduceMean(v, size)
 
     async def exchange(
-        self, v: Tensor, peers: Sequence[int], sources: Sequence[int] | None = None, size: float = 1.0
+        self,
+        v: Tensor | Mapping[int, Tensor],
+        peers: Sequence[int],
+        sources: Sequence[int] | None = None,
+        size: float = 1.0,
     ) -> dict[int, Tensor]:
-        """Send v [n] to all peers and receive theirs, concurrently and free of deadlock in any graph. In a directed
-        graph the vectors come from other nodes, `sources`, than they go to. Returns {source: vector}."""
-        return await Exchange(v, peers, peers if sources is None else sources, size)
+        """Send v [n] to all peers, or v[peer] to each of them, and receive theirs, concurrently and free of deadlock in
+        any graph. In a directed graph the vectors come from other nodes, `sources`, than they go to. Returns
+        {source: vector}."""
+        vectors = {peer: v[peer] for peer in peers} if isinstance(v, Mapping) else dict.fromkeys(peers, v)
+        return await Exchange(vectors, peers if sources is None else sources, size)
 
     def publish(self) -> None:
         """Make a copy of the present x what peers get from pull()."""
@@ -297,6 +302,11 @@ class Algorithm:
         """The vector that is the output model: an attribute of the server object, or without servers one that the
         workers keep, of which the last worker's counts. None: the servers' x, without servers the workers' mean."""
         return None
+
+    @property
+    def keeps(self) -> int:
+        """How many vectors a worker keeps at most: checkpoints of real processes have a limited size."""
+        return 8
 
     @property
     def needs_sgd(self) -> str | None:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from dsgd.topology import (
+    BinaryTree,
+    Chain,
     Complete,
     Exponential,
     File,
@@ -32,7 +34,8 @@ from dsgd.topology import (
 )
 
 ROUNDING = 1e-13  # sums of at most 100 float64 terms, all <= 1
-ANY_SIZE: list[TopologyConfig] = [Ring(), Complete(), Star(), Torus(rows=1), Exponential(), OnePeerExponential()]
+TREES: list[TopologyConfig] = [Chain(), BinaryTree(), Star()]
+ANY_SIZE: list[TopologyConfig] = [*TREES, Ring(), Complete(), Torus(rows=1), Exponential(), OnePeerExponential()]
 SIXTEEN: list[TopologyConfig] = [
     *ANY_SIZE,
     Torus(),
@@ -224,6 +227,42 @@ def test_eigenvalues_of_the_hypercube(q: int):
     np.testing.assert_allclose(eigenvalues(cube), expected, atol=ROUNDING)
     assert cube.spectral_gap == pytest.approx(2 / (q + 1), abs=ROUNDING)
     assert all(cube.neighbours(i) == tuple(sorted(i ^ (1 << k) for k in range(q))) for i in range(2**q))
+
+
+@pytest.mark.parametrize("nodes", [3, 8, 13])
+def test_eigenvalues_of_the_chain(nodes: int):
+    """(1 + 2 cos(pi k / p)) / 3; the gap is (2/3)(1 - cos(pi / p))."""
+    chain = Chain().build(nodes, seed=0)
+    expected = sorted((1 + 2 * cos(pi * k / nodes)) / 3 for k in range(nodes))
+    np.testing.assert_allclose(eigenvalues(chain), expected, atol=ROUNDING)
+    assert chain.spectral_gap == pytest.approx(2 / 3 * (1 - cos(pi / nodes)), abs=ROUNDING)
+    assert [chain.neighbours(i) for i in range(3)] == [(1,), (0, 2), (1,) if nodes == 3 else (1, 3)]
+
+
+@pytest.mark.parametrize(("nodes", "diameter", "gap"), [(8, 4, 0.067), (16, 6, 0.0242)])
+def test_the_binary_tree_has_two_children_below_each_node_but_the_first(nodes: int, diameter: int, gap: float):
+    tree = BinaryTree().build(nodes, seed=0)
+    graph = nx.from_edgelist((i, j) for i in range(nodes) for j in tree.neighbours(i))
+    assert {frozenset(edge) for edge in graph.edges} == {frozenset((i, i // 2)) for i in range(1, nodes)}
+    assert sorted(dict(graph.degree).values()) == sorted([1] * (nodes // 2 + 1) + [3] * (nodes // 2 - 1))
+    assert nx.diameter(graph) == diameter
+    assert tree.spectral_gap == pytest.approx(gap, abs=5e-5)
+
+
+@pytest.mark.parametrize("config", SIXTEEN, ids=repr)
+def test_what_is_a_tree(config: TopologyConfig):
+    assert config.build(16, seed=0).is_tree == (config in TREES)
+    if config in ANY_SIZE:
+        assert [config.build(nodes, seed=0).is_tree for nodes in (1, 2)] == [True, True]
+    third = dict.fromkeys(range(3), 1 / 3)
+    assert not Topology("triangle and one alone", 4, ((third, third, third, {3: 1.0}),)).is_tree  # as many edges
+
+
+@pytest.mark.parametrize("config", SIXTEEN, ids=repr)
+def test_the_least_eigenvalue(config: TopologyConfig):
+    topology = config.build(16, seed=0)
+    if topology.is_symmetric:
+        assert topology.least_eigenvalue == pytest.approx(eigenvalues(topology)[0], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 10, 33])
@@ -484,7 +523,7 @@ def test_impossible_choices_name_rule_and_value(build: Callable[[], object], tex
 
 def test_a_random_graph_that_is_never_connected_ends_in_an_error(monkeypatch: pytest.MonkeyPatch):
     """The draws are bounded: 64 nodes of degree 2 with seed 0 are not connected at the first one."""
-    monkeypatch.setattr("dsgd.topology.DRAWS_UNTIL_CONNECTED", 1)
+    monkeypatch.setattr("dsgd.topology.random_regular.DRAWS_UNTIL_CONNECTED", 1)
     text = "degree must give a connected graph in 1 draws, got 2 with nodes=64 seed=0"
     assert message(lambda: RandomRegular(2).build(64, 0)) == text
 

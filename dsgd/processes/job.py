@@ -12,7 +12,6 @@ from dsgd.processes.frames import VectorLimit
 
 HEARTBEAT_S = 0.5  # interval at which workers, servers and evaluators report to the coordinator
 JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
-KEPT_LIMIT = 8  # vectors that an algorithm may keep between steps: snapshots have a limited size
 TRACE_INTERVALS = 1 << 20  # of one kind and node that a trace holds
 HALF_GONE_S = 1.0  # for which one of a process's two connections may outlive the other: those of a dead one end at once
 EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
@@ -65,7 +64,7 @@ class ProcessJob:
     def snapshot_limit(self) -> VectorLimit:
         """Return the most that a snapshot of one node is: x, buffers, the optimiser's and kept vectors, in the
         checkpoint of a worker, and intervals with `trace`. A server has no more than that."""
-        model, further = self.model_limit, len(self.experiment.optimizer.remembers) + KEPT_LIMIT
+        model, further = self.model_limit, len(self.experiment.optimizer.remembers) + self.experiment.algo.keeps
         nbytes = model.nbytes + further * self.problem.start.nbytes
         spans = 2 * TRACE_INTERVALS if self.experiment.trace else 0
         return VectorLimit(model.vectors + further, model.numbers, nbytes, spans)

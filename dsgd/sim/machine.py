@@ -258,9 +258,13 @@ class Machine:
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
         node, worker, size = task.owner, task.owner.worker, self.message_bytes * request.size
-        rank, message = worker.rank, (request.vector, worker.steps)
+        rank, steps = worker.rank, worker.steps
         self.network.send(
-            rank, [(target, size, self._arrived, (self.nodes[target], rank, message)) for target in request.targets]
+            rank,
+            [
+                (target, size, self._arrived, (self.nodes[target], rank, (vector, steps)))
+                for target, vector in request.vectors.items()
+            ],
         )
         exchange = PendingExchange(task, request.sources)
         node.expect(exchange)

@@ -100,6 +100,11 @@ CASES = [
     ("algo=choco algo.gamma=-0.1", "algo.gamma must be >= 0", "got -0.1"),
     ("algo=choco algo.order=first", "algo.order must be one of paper, code", "got 'first'"),
     ("algo=choco topology=exponential", "algo=choco needs an undirected topology", "got topology=exponential"),
+    (
+        "algo=relay topology=ring nodes=5",
+        "algo=relay needs a tree: topology=chain, binary_tree or star",
+        "got topology=ring",
+    ),
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),
     ("algo=diloco algo.overlap=all", "algo.overlap must be one of none, delayed, eager", "got 'all'"),
     ("algo=diloco algo.beta=1", "algo.beta must be in [0, 1)", "got 1"),

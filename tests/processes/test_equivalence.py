@@ -82,6 +82,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "diloco, eager": ("diloco", "algo.tau=3", "algo.overlap=eager"),
     "streaming": ("streaming", "algo.tau=4", "algo.fragments=2", "algo.delay=1"),
     "streaming, 4 bits": ("streaming", "algo.tau=5", "algo.fragments=2", "algo.delay=0", "algo.bits=4"),
+    "relay": ("relay",),
     "sgp": ("sgp", "topology=one_peer_exponential"),
     "sgp, overlapped": ("sgp", "algo.overlap=2", "topology=star"),
     "easgd, all at once": ("easgd", "algo.variant=sync", "algo.tau=2"),
@@ -154,7 +155,7 @@ def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> O
     assert run.summary["worker_steps"] == simulated.summary["worker_steps"]
     received = ("bytes_received_total", "bytes_received_max_node", "bytes_received_max_server")
     d = simulated.x.shape[1]
-    beside = (d + 1) / d if algo == "sgp" else 1  # a weight goes with every vector
+    beside = (d + 1) / d if algo in ("sgp", "relay") else 1  # a weight, or a count, goes with every vector
     assert [run.summary[field] for field in received] == [
         # real processes round a collective's bytes to whole ones
         simulated.summary[field] and pytest.approx(simulated.summary[field] * beside, abs=len(simulated.x))

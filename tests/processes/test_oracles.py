@@ -109,6 +109,7 @@ ALONE: dict[str, tuple[str, ...]] = {
         "algo.beta=0",
     ),
     "noloco without its outer optimiser": ("noloco", "algo.tau=4", "algo.olr=1", "algo.beta=0"),
+    "relay": ("relay",),
     "sgp, overlapped": ("sgp", "algo.overlap=2"),
     "gossip, pull": ("gossip", "+algo.own=15"),
     "gossip, push": ("gossip", "algo.mode=push", "+algo.own=15"),

@@ -46,6 +46,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2", "algo.bits=8"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.tau=2"),
+    ("relay", "topology=star"),
     ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),
     ("sgp", "algo.overlap=3", "topology=star"),
     ("localsgd", "algo.tau=6", "algo.group=2", "algo.inner_tau=2", "algo.momentum=average"),

@@ -32,6 +32,7 @@ from dsgd.algorithms import (
     gossip,
     localsgd,
     noloco,
+    relay,
     sgp,
     streaming,
     sync,
@@ -299,6 +300,11 @@ class ADPSGD(Observed, adpsgd.ADPSGD):
 
 
 @dataclass(frozen=True)
+class Relay(Observed, relay.Relay):
+    pass
+
+
+@dataclass(frozen=True)
 class SGP(Observed, sgp.SGP):
     pass
 
@@ -318,7 +324,21 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
-OBSERVED = (Sync, DPSGD, ADPSGD, Compressed, Corrected, CHOCO, SGP, DelayFree, LocalSGD, DiLoCo, Streaming, NoLoCo)
+OBSERVED = (
+    Sync,
+    DPSGD,
+    ADPSGD,
+    Compressed,
+    Corrected,
+    CHOCO,
+    Relay,
+    SGP,
+    DelayFree,
+    LocalSGD,
+    DiLoCo,
+    Streaming,
+    NoLoCo,
+)
 OBSERVED += (Gossip, EASGD, Downpour)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 

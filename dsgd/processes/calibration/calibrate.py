@@ -113,7 +113,7 @@ def calibrate(
             with _plane(problem, store, rank, p, address) as plane:
 
                 def exchange(vector: Tensor, step: int) -> Callable[[], Tensor]:
-                    arriving = plane.exchange(vector, step, [(rank + 1) % p], [source])
+                    arriving = plane.exchange({(rank + 1) % p: vector}, step, [source])
                     return lambda: arriving.result()[source]
 
                 with_exchange_s = statistics.fmean(step_times(experiment, problem, devices, rank, repeats, exchange))

@@ -160,16 +160,15 @@ class Plane:
 
         return self._ask(peer, Frame(Kind.ASK, steps=steps), vector, self._node.patience_s, answer)
 
-    def exchange(
-        self, vector: Tensor, steps: int, targets: Sequence[int], sources: Sequence[int]
-    ) -> Future[dict[int, Tensor]]:
-        """Send the vector to all targets and receive one from each source: {source: vector}.
+    def exchange(self, vectors: Mapping[int, Tensor], steps: int, sources: Sequence[int]) -> Future[dict[int, Tensor]]:
+        """Send each target its vector, {target: vector}, and receive one from each source: {source: vector}.
 
         The n-th vector that a source sends here belongs to the n-th exchange that names the source. Fails with
         Unreachable if a target or a missing source is lost; vectors that came before the failure count.
         """
-        self._node.settings.check_vector(vector)
-        channels = {target: self._channel(target) for target in targets}
+        for vector in vectors.values():
+            self._node.settings.check_vector(vector)
+        channels = {target: self._channel(target) for target in vectors}
         for source in sources:
             self._channel(source)
         with self._numbering:
@@ -178,7 +177,7 @@ class Plane:
                 frame = Frame(Kind.EXCHANGE, steps=steps, sequence=self._sequences[target])
                 self._sequences[target] += 1
                 failed = partial(self._exchanges.target_lost, exchange)
-                channel.submit(PeerRequest(frame, vector, self._node.timeout_s, failed=failed))
+                channel.submit(PeerRequest(frame, vectors[target], self._node.timeout_s, failed=failed))
         return exchange.future
 
     def call(

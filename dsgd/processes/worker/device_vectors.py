@@ -57,11 +57,9 @@ class DeviceVectors:
 
         self._plane.answer_with(on_device)
 
-    def exchange(
-        self, vector: Tensor, steps: int, targets: Sequence[int], sources: Sequence[int]
-    ) -> Future[dict[int, Tensor]]:
-        copied = self._copies.submit(self._to_host, vector)  # in turn: exchanges begin in the order of the calls
-        exchanged = _then(copied, lambda copy: self._plane.exchange(copy, steps, targets, sources))
+    def exchange(self, vectors: Mapping[int, Tensor], steps: int, sources: Sequence[int]) -> Future[dict[int, Tensor]]:
+        copied = self._copies.submit(self._each_to_host, vectors)  # in turn: exchanges begin in the order of the calls
+        exchanged = _then(copied, lambda copies: self._plane.exchange(copies, steps, sources))
         return _then(exchanged, lambda found: self._copies.submit(self._to_device, found))
 
     def call(
@@ -102,6 +100,13 @@ class DeviceVectors:
         """Begin to copy a vector to page-locked memory, which torch keeps for the next one."""
         at_host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=self._device.type == "cuda")
         return at_host.copy_(vector.detach(), non_blocking=True)
+
+    def _each_to_host(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Begin to copy vectors, one that goes to several nodes once."""
+        copies = {
+            id(vector): self._to_host(vector) for vector in {id(each): each for each in vectors.values()}.values()
+        }
+        return {node: copies[id(vector)] for node, vector in vectors.items()}
 
     def _to_device(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:
         return {node: vector.to(self._device) for node, vector in vectors.items()}

@@ -334,7 +334,7 @@ class WorkerEngine:
     # Pairwise messages and server calls
 
     def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        future = self.vectors.exchange(request.vector, self.worker.steps, request.targets, request.sources)
+        future = self.vectors.exchange(request.vectors, self.worker.steps, request.sources)
 
         def answer(done: Future[dict[int, Tensor]]) -> None:
             received = _result(done)

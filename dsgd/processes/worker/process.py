@@ -24,7 +24,6 @@ from dsgd.processes.job import (
     EXIT_ORPHANED,
     HALF_GONE_S,
     HEARTBEAT_S,
-    KEPT_LIMIT,
     ProcessJob,
 )
 from dsgd.processes.pairwise.plane import Plane, Unreachable
@@ -92,7 +91,7 @@ class CoordinatorClient:
         try:
             self._job.snapshot_limit.check(listed(vectors))
         except BadFrame as error:
-            kept = f"an algorithm may keep at most {KEPT_LIMIT} vectors"
+            kept = f"an algorithm may keep at most {self._job.experiment.algo.keeps} vectors"
             raise ValueError(f"{error}: {kept}, got {', '.join(vectors)}") from error
         self._snapshots.put(({"kind": "snapshot", **message}, vectors))
 

@@ -21,7 +21,7 @@ from dsgd.processes.control import CONTROL_MAGIC, Client, CoordinatorConnection,
 from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.frames import FRAME, BadFrame, VectorLimit, encode
-from dsgd.processes.job import KEPT_LIMIT, TRACE_INTERVALS, Limits, ProcessJob
+from dsgd.processes.job import TRACE_INTERVALS, Limits, ProcessJob
 from dsgd.processes.worker.process import CoordinatorClient
 from dsgd.streams import stream
 from tests.support.any_message import AnyMessage
@@ -48,6 +48,7 @@ def job_of(*options: str) -> ProcessJob:
 
 
 JOB, TRACED = job_of("algo=easgd", "nodes=2"), job_of("algo=easgd", "nodes=2", "trace=true")
+KEPT_LIMIT = JOB.experiment.algo.keeps
 LOCKSTEP = job_of("algo=sync", "nodes=2")
 D = JOB.problem.dimension
 

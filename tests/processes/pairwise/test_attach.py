@@ -51,8 +51,8 @@ def everything(a: Plane, b: Plane) -> list[float]:
     found = [value(a.pull(1).result(LIMIT_S).vector)]
     assert a.push(1, constant(2, LARGE), 0).result(LIMIT_S)
     found += [value(vector) for vector, _, _ in b.inbox()]
-    theirs = b.exchange(constant(3, LARGE), 0, [0], [0])
-    found.append(value(a.exchange(constant(30, LARGE), 0, [1], [1]).result(LIMIT_S)[1]))
+    theirs = b.exchange({0: constant(3, LARGE)}, 0, [0])
+    found.append(value(a.exchange({1: constant(30, LARGE)}, 0, [1]).result(LIMIT_S)[1]))
     found.append(value(theirs.result(LIMIT_S)[0]))
     answer, _ = a.call(1, "move", constant(5, LARGE), ()).result(LIMIT_S)
     assert answer is not None

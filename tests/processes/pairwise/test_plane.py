@@ -41,7 +41,7 @@ def test_what_is_no_vector_of_the_run_is_refused_before_it_is_sent(wrong: Tensor
         for attempt in (
             lambda: a.publish(wrong, 0),
             lambda: a.push(1, wrong, 0),
-            lambda: a.exchange(wrong, 0, [1], []),
+            lambda: a.exchange({1: wrong}, 0, []),
             lambda: a.call(1, "add", wrong, ()),
         ):
             with pytest.raises(
@@ -62,7 +62,7 @@ def test_bytes_are_those_of_the_vectors_that_left_and_came_and_nothing_else() ->
         b.serve(lambda rank, name, part, scalars: (constant(0, 3), 0))
         b.pull(0).result(LIMIT_S)  # 64 bytes of a
         a.push(1, constant(1, 5), 0).result(LIMIT_S)  # 40 of a
-        a.exchange(constant(1, 2), 0, [1], []).result(LIMIT_S)  # 16 of a
+        a.exchange({1: constant(1, 2)}, 0, []).result(LIMIT_S)  # 16 of a
         a.call(1, "fetch", constant(1, 1), (1.0, 2.0)).result(LIMIT_S)  # 8 of a, 24 of b
         a.call(1, "fetch", None, ()).result(LIMIT_S)  # 24 of b
         until(lambda: (a.bytes_sent, b.bytes_sent) == (128, 48))
@@ -80,11 +80,11 @@ def test_close_leaves_no_thread_and_no_socket_and_fails_what_is_pending() -> Non
             for peer in {0, 1, 2} - {[a, b, c].index(asker)}:
                 asker.pull(peer).result(LIMIT_S)
         a.relocate(1, (HOST, port))
-        pending = [a.pull(1), a.push(1, constant(1), 0), a.exchange(constant(1), 0, [2], [2])]
+        pending = [a.pull(1), a.push(1, constant(1), 0), a.exchange({2: constant(1)}, 0, [2])]
         a.close()
         assert {failure(future).reason for future in pending} == {"the plane was closed here"}
         assert failure(a.pull(2)).reason == "the plane was closed here"
-        assert failure(a.exchange(constant(1), 0, [2], [2])).rank == 2
+        assert failure(a.exchange({2: constant(1)}, 0, [2])).rank == 2
         a.close()
     assert own_threads() == []
     assert open_sockets() == before
@@ -156,7 +156,7 @@ def test_a_killed_process_fails_what_waits_for_it_at_once() -> None:
     with plane(0, 2) as own, child_of(own, LIMIT_S) as child:
         own.publish(constant(0), 0)
         assert value(own.pull(1).result(LIMIT_S).vector) == 1
-        waiting = own.exchange(constant(0), 0, [1], [1])
+        waiting = own.exchange({1: constant(0)}, 0, [1])
         child.send_signal(signal.SIGKILL)
         assert failure(waiting).rank == 1
         assert failure(own.pull(1)).rank == 1

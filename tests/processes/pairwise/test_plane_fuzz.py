@@ -73,7 +73,9 @@ class Node:
                     targets = [j for i, j in self.graphs[number] if i == self.rank]
                     sources = [i for i, j in self.graphs[number] if j == self.rank]
                     vector = constant(1000 * self.rank + number, length)
-                    self.exchanges.append((number, length, self.own.exchange(vector, counter, targets, sources)))
+                    self.exchanges.append(
+                        (number, length, self.own.exchange(dict.fromkeys(targets, vector), counter, sources))
+                    )
 
 
 @FUZZ

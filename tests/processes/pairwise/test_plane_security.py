@@ -197,7 +197,7 @@ def test_a_vector_that_runs_ahead_too_far_is_not_read() -> None:
             link.send(Frame(Kind.EXCHANGE, sequence=1000), constant(1), LIMIT_S)
             link.send(Frame(Kind.EXCHANGE, sequence=0), constant(5), LIMIT_S)
             until(lambda: "dsgd serving 2" in own_threads())  # b knows no address to ping it at
-            waiting = b.exchange(constant(0), 0, [], [2])
+            waiting = b.exchange({}, 0, [2])
             assert healthy(a)
             assert not waiting.done()
 

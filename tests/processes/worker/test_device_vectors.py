@@ -21,10 +21,14 @@ LIMIT_S = 60.0
 @pytest.fixture
 def pair() -> Iterator[tuple[list[Plane], list[DeviceVectors]]]:
     with ExitStack() as stack:
-        planes = [stack.enter_context(plane(rank, 2)) for rank in range(2)]
-        for own in planes:
-            own.connect([(HOST, other.port) for other in planes])
-        yield planes, [stack.enter_context(closing(DeviceVectors(own, CPU))) for own in planes]
+        yield connected(stack, 2)
+
+
+def connected(stack: ExitStack, count: int) -> tuple[list[Plane], list[DeviceVectors]]:
+    planes = [stack.enter_context(plane(rank, count)) for rank in range(count)]
+    for own in planes:
+        own.connect([(HOST, other.port) for other in planes])
+    return planes, [stack.enter_context(closing(DeviceVectors(own, CPU))) for own in planes]
 
 
 def vector(*numbers: float) -> Tensor:
@@ -63,10 +67,20 @@ def test_exchanges_that_overlap_belong_together_in_the_order_of_the_calls(
 ) -> None:
     """Also with somebody whose vectors are on the host."""
     (_, plain), (a, _) = pair
-    ours = [a.exchange(vector(float(n)), n, [1], [1]) for n in range(20)]
-    theirs = [plain.exchange(vector(float(-n)), n, [0], [0]) for n in range(20)]
+    ours = [a.exchange({1: vector(float(n))}, n, [1]) for n in range(20)]
+    theirs = [plain.exchange({0: vector(float(-n))}, n, [0]) for n in range(20)]
     assert [future.result(LIMIT_S)[1].tolist() for future in ours] == [[-n] for n in range(20)]
     assert [future.result(LIMIT_S)[0].tolist() for future in theirs] == [[n] for n in range(20)]
+
+
+def test_each_target_of_an_exchange_gets_its_own_vector() -> None:
+    with ExitStack() as stack:
+        _, (a, b, c) = connected(stack, 3)
+        same = vector(7.0)
+        sent = [a.exchange({1: vector(1.0), 2: vector(2.0)}, 0, []), a.exchange({1: same, 2: same}, 1, [])]
+        received = [[own.exchange({}, step, [0]).result(LIMIT_S)[0].tolist() for step in range(2)] for own in (b, c)]
+        assert received == [[[1.0], [7.0]], [[2.0], [7.0]]]
+        assert [future.result(LIMIT_S) for future in sent] == [{}, {}]
 
 
 def test_an_answer_and_what_was_asked_with_are_vectors_of_the_devices(
@@ -103,6 +117,6 @@ def test_a_lost_peer_is_the_error_of_every_message(pair: tuple[list[Plane], list
     other.close()
     x = vector(1.0)
     calls = [a.call(1, "move", x, ()), a.call(1, "read", None, ())]
-    for future in [a.pull(1), a.push(1, x, 0), a.ask(1, x, 0), a.exchange(x, 0, [1], [1]), *calls]:
+    for future in [a.pull(1), a.push(1, x, 0), a.ask(1, x, 0), a.exchange({1: x}, 0, [1]), *calls]:
         with pytest.raises(Unreachable):
             future.result(LIMIT_S)

@@ -1,0 +1,89 @@
+"""RelaySGD: sums of models are relayed along a tree, so that every model reaches everybody with the same weight.
+
+Reference: Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2110.04175.
+
+    each step of worker i:                                        x_i   parameters of worker i, [d]
+        x_i = x_i - lr g                                          g     gradient of f_i at x_i, [d]
+        send to every neighbour j  m_ij = x_i + sum of m_ki       m_ij  sum of the models on i's side of edge ij, [d]
+                                   n_ij = 1 + sum of n_ki         n_ij  how many models that are
+            sums over the other neighbours k != j, as they have come in the step before, at first 0
+        x_i = ((p - n) x_i + sum of m_ji) / p                     n     sum of n_ji, over all neighbours j,
+                                                                        as they have come now
+
+After as many steps as the diameter of the tree, x_i is the mean of all workers' models, that of worker j as it was
+when it was sent dist(i, j) - 1 steps ago. So every worker comes to the minimiser of all, at a constant rate and
+however their data differ. Two workers are synchronous SGD. The larger the diameter, the later models arrive: more
+steps are needed, and local momentum is as late.
+
+Models that cannot have come yet are replaced by the worker's own x_i, as in the authors' README; their program takes
+the start. Differences from the paper: step() may add local momentum, as theirs. One tree carries the whole vector,
+not each of two trees a half.
+Cost per step and worker: deg(i) messages of N bytes, with one number more each. Waits for its neighbours' messages of
+the present step. Time of a step: t + a + deg N / B. A worker keeps one vector for each neighbour.
+Output model: the mean of the x_i. One worker: exactly SGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+from dsgd.topology import Topology
+from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Relay(Algorithm):
+    topology: Topology  # a tree; its mixing weights do not count
+    lockstep: ClassVar[bool] = True
+
+    @property
+    def keeps(self) -> int:
+        return max(len(self.topology.neighbours(rank)) for rank in range(self.topology.nodes))
+
+    def check(self, nodes: int, lr: float, momentum: float) -> None:
+        if not self.topology.is_tree:
+            rule = "algo=relay needs a tree: topology=chain, binary_tree or star"
+            raise ValueError(f"{rule}, got topology={self.topology.name} with nodes={nodes}")
+
+    async def train(self, worker: Worker) -> None:
+        import torch
+
+        x, one = worker.x, worker.x.new_ones(1)
+        neighbours = self.topology.neighbours(worker.rank)  # ascending: every engine must add in the same order
+        sums = [worker.keep(f"sum from {j}") for j in neighbours]
+        counts = [one * self.models_from(j, worker) for j in neighbours]
+        while not worker.done:
+            worker.step(await worker.gradient(x))
+            to_each = zip(_without_each(x, sums), _without_each(one, counts), strict=True)
+            sent = dict(zip(neighbours, map(torch.cat, to_each), strict=True))
+            received = await worker.exchange(sent, neighbours)
+            counts = [received[j][-1:].clone() for j in neighbours]
+            x.mul_(worker.nodes - sum(counts))
+            for j, kept in zip(neighbours, sums, strict=True):
+                x.add_(kept.copy_(received[j][:-1]))
+            x.div_(worker.nodes)
+
+    def models_from(self, j: int, worker: Worker) -> int:
+        """Return how many models the last message from neighbour j has held after the worker's steps: those of j's side
+        that are at most so many hops away. At the start there is none."""
+        reached, ring = {worker.rank}, [j]
+        for _ in range(worker.steps):
+            reached.update(ring)
+            ring = [k for i in ring for k in self.topology.neighbours(i) if k not in reached]
+            if not ring:
+                break
+        return len(reached) - 1
+
+
+def _without_each(own: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """Return for each of the parts the sum of `own` and all other parts."""
+    if not parts:
+        return []
+    before = accumulate(parts[:-1], initial=own)
+    behind = [*accumulate(reversed(parts[1:]), initial=own * 0)]
+    return [a + b for a, b in zip(before, reversed(behind), strict=True)]

@@ -1,0 +1,42 @@
+"""Graphs of workers: whose vectors a worker averages, and with what weights.
+
+A `Topology` is what algorithms see. The other dataclasses are the choices of `conf/topology/`, each with
+`build(nodes, seed)`; their docstrings give the eigenvalues and gap of the mixing matrix W for p nodes. One node is
+always that node alone. Importing this package costs numpy only: networkx is imported where it makes a graph.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dsgd.topology.file import File
+from dsgd.topology.graphs import Complete, Exponential, Hypercube, OnePeerExponential, Ring, Star, Torus
+from dsgd.topology.mixing import Topology
+from dsgd.topology.random_regular import RandomRegular
+from dsgd.topology.trees import BinaryTree, Chain
+
+__all__ = [
+    "BinaryTree",
+    "Chain",
+    "Complete",
+    "Exponential",
+    "File",
+    "Hypercube",
+    "OnePeerExponential",
+    "RandomRegular",
+    "Ring",
+    "Star",
+    "Topology",
+    "TopologyConfig",
+    "Torus",
+]
+
+
+class TopologyConfig(Protocol):
+    """A choice of `conf/topology/`: makes the topology for a number of nodes."""
+
+    def build(self, nodes: int, seed: int) -> Topology:
+        """Return the topology over `nodes` >= 1 nodes. seed: the run's, used by random graphs only.
+
+        Raises ValueError, one line, where the choice and the number of nodes do not fit."""
+        ...

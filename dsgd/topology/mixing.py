@@ -1,0 +1,197 @@
+"""What algorithms see of a graph: who sends to whom, and with what weights vectors are averaged (mixing matrices)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+MOST_WEIGHTS = 2**24  # of one mixing matrix that are not 0, each a float in a mapping
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Row = Mapping[int, float]
+Peers = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A cycle of mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`. They are doubly
+    stochastic, but for those of a `File` with weights=push, whose rows need not sum to 1.
+
+    rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included."""
+
+    name: str
+    nodes: int
+    rows: tuple[tuple[Row, ...], ...]
+
+    def __post_init__(self) -> None:
+        weights = max(sum(map(len, rows)) for rows in self.rows)
+        if weights > MOST_WEIGHTS:
+            rule = f"topology must have at most {MOST_WEIGHTS} weights"
+            raise ValueError(f"{rule}, got {weights} of {self.name} with nodes={self.nodes}")
+
+    def mixing_row(self, rank: int, step: int = 0) -> Row:
+        """Row `rank` of W at this step: {j: W[rank, j]}, ascending j, `rank` included."""
+        return self.rows[step % len(self.rows)][rank]
+
+    def sources(self, rank: int, step: int = 0) -> Peers:
+        """Return the nodes that `rank` receives from at this step, without itself, ordered by (peer - rank) mod nodes.
+
+        That order keeps the nodes of a circulant graph from all turning to the same peer first."""
+        return self._sources[step % len(self.rows)][rank]
+
+    def targets(self, rank: int, step: int = 0) -> Peers:
+        """Return the nodes that `rank` sends to at this step, ordered likewise; of an undirected graph the same."""
+        return self._targets[step % len(self.rows)][rank]
+
+    def neighbours(self, rank: int) -> Peers:
+        """Return the nodes that `rank` receives from at any step of the cycle, ascending."""
+        return self._neighbours[rank]
+
+    @cached_property
+    def sides(self) -> tuple[bool, ...] | None:
+        """On which of two sides each node is, False for that of node 0, if every edge leads from one side to the other;
+        None where the graph is not bipartite."""
+        side, reached = {0: False}, [0]
+        while reached:
+            i = reached.pop()
+            for j in self.neighbours(i):
+                if j not in side:
+                    side[j] = not side[i]
+                    reached.append(j)
+                elif side[j] == side[i]:
+                    return None
+        return tuple(side[i] for i in range(self.nodes))
+
+    def matrix(self, step: int = 0) -> np.ndarray:
+        """W at this step, dense, [nodes, nodes], float64."""
+        dense = np.zeros((self.nodes, self.nodes))
+        for i, row in enumerate(self.rows[step % len(self.rows)]):
+            dense[i, list(row)] = list(row.values())
+        return dense
+
+    def check_doubly_stochastic(self, algo: str) -> None:
+        """Raise ValueError if in some step a node takes in more or less than 1 in all, which this algorithm needs."""
+        if (node := self._unbalanced) is not None:
+            got = f"{self.name} with topology.weights=push, where node {node} takes in more than others"
+            raise ValueError(f"algo={algo} needs a topology with rows and columns that sum to 1, got {got}")
+
+    @cached_property
+    def _unbalanced(self) -> int | None:
+        """The node that takes in most, where they do not all take in 1."""
+        taken = [(sum(row.values()), i) for rows in self.rows for i, row in enumerate(rows)]
+        return None if all(abs(total - 1) < 1e-9 for total, _ in taken) else max(taken)[1]
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Tell whether W is symmetric, and the same at every step."""
+        rows = self.rows[0]
+        return len(self.rows) == 1 and all(rows[j].get(i) == w for i, row in enumerate(rows) for j, w in row.items())
+
+    @cached_property
+    def is_tree(self) -> bool:
+        """Tell whether the graph is undirected, the same at every step, connected, and without a circle."""
+        if not self.is_symmetric or sum(map(len, self._neighbours)) != 2 * (self.nodes - 1):
+            return False
+        reached, found = {0}, [0]
+        while found:
+            new = set(self._neighbours[found.pop()]) - reached
+            reached |= new
+            found += new
+        return len(reached) == self.nodes
+
+    @cached_property
+    def least_eigenvalue(self) -> float:
+        """Return the smallest eigenvalue of a symmetric W that does not change, from -1 to 1.
+
+        O(p log p) for circulant graphs, O(p^3) for others."""
+        if _is_circulant(self.rows[0]):
+            return float(np.fft.fft([self.rows[0][0].get(j, 0.0) for j in range(self.nodes)]).real.min())
+        return float(np.linalg.eigvalsh(self.matrix())[0])
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """1 - the factor by which a step shrinks the nodes' distance from their mean, at worst; from 0 to 1.
+
+        The factor is s ** (1 / len(rows)), where s is the largest singular value of the product of one cycle of
+        (W - 11'/p). For one symmetric W that is its second largest |eigenvalue|, the usual definition; eigenvalues of
+        other W need not bound a step, and the steps of a time-varying graph contract only together. Where W is not
+        doubly stochastic s is the second largest |eigenvalue|, by which push-sum contracts in the long run. Computed
+        when first asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for others."""
+        factor = self._contraction_of_a_cycle()
+        if factor < self.nodes * np.finfo(float).eps:
+            return 1.0  # an exact average but for rounding, which the root would blow up: (1e-16) ** (1 / 10) = 0.025
+        return max(0.0, 1 - factor ** (1 / len(self.rows)))
+
+    def _contraction_of_a_cycle(self) -> float:
+        if all(_is_circulant(rows) for rows in self.rows):
+            # The Fourier vectors are orthogonal eigenvectors of all W at once, the first one is the mean.
+            spectra = [np.fft.fft([rows[0].get(j, 0.0) for j in range(self.nodes)]) for rows in self.rows]
+            return float(np.abs(np.prod(spectra, axis=0))[1:].max(initial=0.0))
+        cycle = np.eye(self.nodes)
+        for step in range(len(self.rows)):
+            cycle = self.matrix(step) @ cycle
+        if self._unbalanced is not None:
+            return float(np.sort(np.abs(np.linalg.eigvals(cycle)))[-2])
+        # (W_k - 11'/p) ... (W_1 - 11'/p) = W_k ... W_1 - 11'/p, because every W is doubly stochastic.
+        return float(np.linalg.norm(cycle - 1 / self.nodes, ord=2))
+
+    @cached_property
+    def _sources(self) -> tuple[tuple[Peers, ...], ...]:
+        return tuple(tuple(self._peers(i, row) for i, row in enumerate(rows)) for rows in self.rows)
+
+    @cached_property
+    def _targets(self) -> tuple[tuple[Peers, ...], ...]:
+        return tuple(tuple(self._peers(j, to) for j, to in enumerate(_receivers(rows))) for rows in self.rows)
+
+    @cached_property
+    def _neighbours(self) -> tuple[Peers, ...]:
+        return tuple(tuple(sorted(set().union(*by_step))) for by_step in zip(*self._sources, strict=True))
+
+    def _peers(self, rank: int, row: Iterable[int]) -> Peers:
+        return tuple(sorted((j for j in row if j != rank), key=lambda j: (j - rank) % self.nodes))
+
+
+def _receivers(rows: tuple[Row, ...]) -> list[list[int]]:
+    receivers: list[list[int]] = [[] for _ in rows]
+    for i, row in enumerate(rows):
+        for j in row:
+            receivers[j].append(i)
+    return receivers
+
+
+def _is_circulant(rows: tuple[Row, ...]) -> bool:
+    first, nodes = rows[0], len(rows)
+    return all(row == {(i + j) % nodes: w for j, w in first.items()} for i, row in enumerate(rows))
+
+
+def circulant(nodes: int, offsets: Iterable[int]) -> tuple[Row, ...]:
+    """Return rows in which i takes in x_(i - offset) for every distinct offset, with equal weights."""
+    distinct = {offset % nodes for offset in offsets}
+    return tuple(dict.fromkeys(sorted((i - k) % nodes for k in distinct), 1 / len(distinct)) for i in range(nodes))
+
+
+def symmetric(neighbours: Sequence[Collection[int]], weights: str = "metropolis") -> tuple[Row, ...]:
+    """Return symmetric, doubly stochastic rows for an undirected graph without self loops.
+
+    neighbours: of every node."""
+    largest = max(map(len, neighbours))
+    rows = []
+    for i, of_i in enumerate(neighbours):
+        divisor = {j: 1 + (largest if weights == "uniform" else max(len(of_i), len(neighbours[j]))) for j in of_i}
+        # in rationals, so that the diagonal of a ring is the float 1/3 and not 1 - 1/3 - 1/3
+        rest = 1 - sum(Fraction(count, d) for d, count in Counter(divisor.values()).items())
+        rows.append(dict(sorted({i: float(rest), **{j: 1 / d for j, d in divisor.items()}}.items())))
+    return tuple(rows)
+
+
+def of_graph(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
+    """Return the same for a graph on 0 to p - 1."""
+    return symmetric([list(graph[i]) for i in range(len(graph))], weights)

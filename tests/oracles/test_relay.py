@@ -1,0 +1,206 @@
+"""RelaySGD: its authors' loop over all edges, the delayed mean that it is, and where it ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.relay import Relay
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.topology import BinaryTree, Chain, Complete, File, OnePeerExponential, Ring, Star, Topology, TopologyConfig
+from dsgd.worker import Engine, Worker
+from tests.support.reference import Array, Direction, Setting
+from tests.support.simulated import assert_close, run
+from tests.support.timing import timed
+
+SPREAD = np.random.default_rng(8).standard_normal((16, 5))
+TREES: dict[str, tuple[TopologyConfig, int]] = {
+    "chain": (Chain(), 8),
+    "tree": (BinaryTree(), 7),
+    "star": (Star(), 6),
+}
+each_tree = pytest.mark.parametrize("tree", TREES)
+
+
+def built(tree: str) -> Topology:
+    config, nodes = TREES[tree]
+    return config.build(nodes, 0)
+
+
+def graph_of(topology: Topology) -> nx.Graph:
+    return nx.from_numpy_array(topology.matrix() - np.diag(np.diag(topology.matrix())))
+
+
+def counts_after(graph: nx.Graph, steps: int) -> dict[tuple[int, int], int]:
+    """How many models each edge's last message holds, {(from, to): count}."""
+    counts: dict[tuple[int, int], int] = defaultdict(int)
+    for _ in range(steps):
+        counts = defaultdict(
+            int, {(i, j): 1 + sum(counts[k, i] for k in graph[i] if k != j) for i in graph for j in graph[i]}
+        )
+    return counts
+
+
+def loop(s: Setting, graph: nx.Graph) -> Array:
+    """As in the authors' README: messages and counts of all edges, missing models replaced by a worker's own."""
+    X, direction = s.xs(), Direction(s)
+    messages: dict[tuple[int, int], Any] = defaultdict(float)
+    path = [X]
+    for step in range(s.steps):
+        Y = X - s.rate(step * s.nodes) * direction(s.gradients(step, X))
+        messages = defaultdict(
+            float, {(i, j): Y[i] + sum(messages[k, i] for k in graph[i] if k != j) for i in graph for j in graph[i]}
+        )
+        counts = counts_after(graph, step + 1)
+        n = np.array([sum(counts[k, i] for k in graph[i]) for i in range(s.nodes)])[:, None]
+        X = ((s.nodes - n) * Y + [sum((messages[k, i] for k in graph[i]), 0 * Y[i]) for i in range(s.nodes)]) / s.nodes
+        path.append(X)
+    return np.array(path)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@each_tree
+def test_agrees_with_the_authors_loop(tree: str, plain: bool) -> None:
+    topology = built(tree)
+    p = topology.nodes
+    s = Setting(nodes=p, steps=14, start=SPREAD[:p])
+    if not plain:
+        s = replace(s, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6, start=None)
+    assert_close(run(s, Relay(topology)).xs, loop(s, graph_of(topology)), 1e-10)
+
+
+@each_tree
+def test_it_is_the_mean_of_all_models_each_as_late_as_it_is_far_away(tree: str) -> None:
+    """x_i(t+1) = mean over j of y_j(t - (dist_ij - 1)), of its own y_i(t): from as many steps on as the diameter."""
+    topology = built(tree)
+    p, graph = topology.nodes, graph_of(topology)
+    s = Setting(nodes=p, steps=16, start=SPREAD[:p])
+    xs = run(s, Relay(topology)).xs
+    ys = np.array([x - s.lr * s.gradients(t, x) for t, x in enumerate(xs[:-1])])
+    late = np.array([[max(0, nx.shortest_path_length(graph, i, j) - 1) for j in range(p)] for i in range(p)])
+    diameter = nx.diameter(graph)
+    expected = [
+        [np.mean([ys[t - late[i, j], j] for j in range(p)], axis=0) for i in range(p)] for t in range(diameter - 1, 16)
+    ]
+    assert_close(xs[diameter:], np.array(expected), 1e-10)
+    assert diameter == {"chain": 7, "tree": 4, "star": 2}[tree]
+
+
+@each_tree
+def test_every_worker_ends_at_the_minimiser_of_all_however_curvatures_differ(tree: str) -> None:
+    """D-PSGD does not, on the same graph with the same rate."""
+    topology = built(tree)
+    own = Quadratic(dim=4, condition=1, noise=0, curvature_spread=0.5)
+    s = Setting(topology.nodes, steps=160, lr=0.5, data=own)
+    end = run(s, Relay(topology), mark_samples=s.samples).xs[-1]
+    assert_close(end, np.tile(s.target, (s.nodes, 1)), 1e-8)
+    beside = run(s, DPSGD(topology), mark_samples=s.samples).xs[-1]
+    assert np.abs(beside.mean(axis=0) - s.target).max() > 0.003
+
+
+@pytest.mark.parametrize(("config", "nodes", "factor"), [(Star(), 16, 0.944), (Chain(), 8, 0.963)])
+def test_late_models_cost_steps(config: TopologyConfig, nodes: int, factor: float) -> None:
+    """Of one curvature h with lr h = 0.1, where SGD has a factor of 0.9 a step: as computed from the delays alone."""
+    s = Setting(nodes, steps=200, lr=0.1, data=Quadratic(dim=2, condition=1, noise=0), start=SPREAD[:nodes, :2])
+    errors = [np.linalg.norm(x - s.target) for x in run(s, Relay(config.build(nodes, 0)), mark_samples=50 * nodes).xs]
+    assert (errors[4] / errors[2]) ** (1 / 100) == pytest.approx(factor, abs=0.002)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_workers_are_synchronous_sgd_and_one_is_sgd(nodes: int) -> None:
+    s = Setting(nodes=nodes, steps=15, momentum=0.8, weight_decay=0.05)
+    assert_close(run(s, Relay(Chain().build(nodes, 0))).xs, run(s, Sync()).xs, 1e-12)
+
+
+@each_tree
+def test_a_common_start_stays_without_gradients(tree: str) -> None:
+    topology = built(tree)
+    s = Setting(nodes=topology.nodes, steps=12, lr=0.0, start=np.tile(SPREAD[:1], (topology.nodes, 1)))
+    assert_close(run(s, Relay(topology)).xs, np.tile(SPREAD[0], (13, topology.nodes, 1)), 1e-14)
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A worker that is done after one more step."""
+
+    worker: Worker
+    last: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.worker, name)
+
+    @property
+    def done(self) -> bool:
+        return self.worker.steps > self.last or self.worker.done
+
+
+class Entering(Relay):
+    """Enters `train` anew for every step, as real processes do when they resume."""
+
+    async def train(self, worker: Worker) -> None:
+        while not worker.done:
+            await super().train(cast(Worker, OneStep(worker, worker.steps)))
+
+
+@each_tree
+def test_what_is_kept_and_the_steps_are_all_that_it_goes_on_from(tree: str) -> None:
+    topology = built(tree)
+    s = Setting(nodes=topology.nodes, steps=12, start=SPREAD[: topology.nodes])
+    assert_close(run(s, Entering(topology)).xs, run(s, Relay(topology)).xs, 0)
+    assert max(len(graph) for graph in graph_of(topology).adj.values()) == Relay(topology).keeps
+
+
+@each_tree
+def test_the_models_in_a_message_are_as_many_as_were_counted_along_the_way(tree: str) -> None:
+    algo = Relay(built(tree))
+    graph, x = graph_of(algo.topology), torch.zeros(1)
+    for steps in range(10):
+        for (j, i), count in counts_after(graph, steps).items():
+            worker = Worker(i, algo.topology.nodes, x, np.random.default_rng(), cast("Engine", None))
+            worker.steps = steps
+            assert algo.models_from(j, worker) == count
+
+
+@pytest.mark.parametrize("config", [Ring(), Complete(), OnePeerExponential()])
+def test_a_graph_that_is_no_tree_is_refused(config: TopologyConfig) -> None:
+    topology = config.build(4, 0)
+    text = f"^algo=relay needs a tree: topology=chain, binary_tree or star, got topology={topology.name} with nodes=4$"
+    with pytest.raises(ValueError, match=text):
+        Relay(topology).check(4, 0.1, 0.0)
+    Relay(config.build(2, 0)).check(2, 0.1, 0.0)
+
+
+def test_a_tree_may_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tree.txt"
+    path.write_text("0 3\n3 1\n1 2\n1 4\n")
+    topology = File(str(path)).build(5, 0)
+    Relay(topology).check(5, 0.1, 0.0)
+    s = Setting(nodes=5, steps=10, start=SPREAD[:5])
+    assert_close(run(s, Relay(topology)).xs, loop(s, graph_of(topology)), 1e-10)
+
+
+@pytest.mark.parametrize("tree", ["chain", "star"])
+def test_the_neighbours_messages_share_a_port(tree: str) -> None:
+    topology, steps, N = built(tree), 4, 1e6
+    degrees = [degree for _, degree in sorted(graph_of(topology).degree)]
+    simulation = timed(Relay(topology), Cluster(1.0, 8e6, 0.75, message_bytes=N), topology.nodes, steps)
+    assert simulation.machine.network.bytes_sent(simulation.time_s) == [steps * degree * N for degree in degrees]
+    assert simulation.time_s == pytest.approx(steps * (1.0 + 0.75 + max(degrees)), rel=1e-9)
+
+
+def test_slow_network_and_stragglers_change_no_value() -> None:
+    s = Setting(nodes=7, steps=13, momentum=0.5)
+    algo = Relay(built("tree"))
+    path = run(s, algo, Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
+    assert path.marks[-1]["idle_fraction_max"] > 0.3
+    assert_close(path.xs[-1], run(s, algo).xs[-1])
