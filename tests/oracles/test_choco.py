@@ -150,7 +150,7 @@ def test_without_compression_workers_come_together_below_the_limit_and_not_above
     ends = []
     for factor in (0.95, 1.05):
         near = replace(algo, gamma=factor * limit)
-        assert (near.warning(0.0) is None) == (factor < 1)
+        assert (near.warning(nodes, 0.0) is None) == (factor < 1)
         ends.append(disagreement(run(s, near, mark_samples=s.samples).xs[-1]) / disagreement(SPREAD[:nodes]))
     assert ends[0] < 0.1
     assert ends[1] > 10
@@ -158,11 +158,11 @@ def test_without_compression_workers_come_together_below_the_limit_and_not_above
 
 def test_warnings_name_the_limit_and_that_nothing_is_mixed() -> None:
     ring = CHOCO(Ring().build(8, 0), gamma=1.5)
-    assert ring.warning(0.0) == (
+    assert ring.warning(8, 0.0) == (
         "algo.gamma=1.5 lets the workers drift apart: topology=ring bears less than 1.5, with short codes still less"
     )
-    assert "mixes nothing" in str(replace(ring, gamma=0.0).warning(0.0))
-    assert CHOCO(Ring().build(1, 0), gamma=5.0).warning(0.0) is None
+    assert "mixes nothing" in str(replace(ring, gamma=0.0).warning(8, 0.0))
+    assert CHOCO(Ring().build(1, 0), gamma=5.0).warning(1, 0.0) is None
 
 
 @pytest.mark.parametrize(("compressor", "levels", "delta"), [("topk", 1, SHARE), ("qsgd", 1, 1 / (1 + sqrt(D)))])
