@@ -16,7 +16,7 @@ TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its b
 FACTORS = (4, 10)  # by which one worker is slower
 
 MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
-BANDWIDTHS = tuple(1e10 / shared for shared in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
+BANDWIDTHS = tuple(round(1e10 / share) for share in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
 NODES = (16, 32, 64, 128)
 OFTEN = 0.25  # averages per gradient
 

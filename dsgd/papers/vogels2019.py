@@ -23,7 +23,7 @@ WAYS = "[{algo: sync}, " + ", ".join(f"{{algo: compressed, algo.rank: {rank}}}" 
 P, GRADIENT_S, LATENCY_S = 8, 0.2, 5e-5  # nodes; seconds
 CODE_S = 0.23 * GRADIENT_S  # rank 2, as benchmarks/codes.py measured it: 0.23 of a gradient of ResNet-8
 DENSE = 44_722_464  # bytes of ResNet-18 with 10 classes
-EQUAL = 2 * (P - 1) / P * 8 * DENSE / (GRADIENT_S - 2 * (P - 1) * LATENCY_S)  # bit/s at which T = t
+EQUAL = round(2 * (P - 1) / P * 8 * DENSE / (GRADIENT_S - 2 * (P - 1) * LATENCY_S))  # bit/s at which T = t
 BANDWIDTHS = (1e9, 2e9, EQUAL, 6e9, 1e10, 1.4e10, 2e10, 4e10)
 ONE_RING_S = 2 * (P - 1) * LATENCY_S  # of latency
 
