@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsgd.record.reader import Run
 from dsgd.reproduction.paired import ratio, sample_ratio
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
-from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, exactly, judged
+from dsgd.reproduction.verdict import Finding, at_least, at_most, close, exactly, judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,21 +33,24 @@ def b1(found: Evidence) -> Finding:
     checks += [at_most(name.format(factor, "samples", "AD-PSGD over all-reduce"), samples[factor], 1.15)
                for factor in FACTORS]  # fmt: skip
     more = times[FACTORS[1]]
+    fast = sample_ratio(*(found["fast"].contender(algo=algo) for algo in ("adpsgd", "sync")))
     reason = (
         f"With a worker {FACTORS[1]} times slower the ratio of times is {more.median:.2f} [{more.low:.2f}, "
-        f"{more.high:.2f}]. 1 Gbit/s, messages of ResNet-18, gradients of 0.2 s; all-reduce overlaps."
+        f"{more.high:.2f}]. 1 Gbit/s, messages of ResNet-18, gradients of 0.2 s; all-reduce overlaps. There an average "
+        "takes four gradients. At 10 Gbit/s, with one for each gradient, and a worker 4 times slower, AD-PSGD needs "
+        f"{fast.median:.2f} [{fast.low:.2f}, {fast.high:.2f}] times the samples: much of the excess, not all, is the "
+        "network's."
     )
     return judged(checks, reason)
 
 
 def b2(found: Evidence) -> Finding:
     """Compare the time of an epoch with 1 + T / t of a ring all-reduce, and count AD-PSGD's averages per gradient."""
-    checks: list[Check] = []
-    for bandwidth in BANDWIDTHS:
-        for p in NODES:
-            what = f"{bandwidth / 1e9:.3g} Gbit/s, p = {p}: epochs, ring all-reduce over AD-PSGD"
-            checks.append(close(what, epoch_ratio(found, bandwidth, p), ring_ratio(bandwidth, p), relative=0.03))
-    often = {(b, p): averages(found, b, p) for b in BANDWIDTHS for p in NODES}
+    points = [(bandwidth, p) for bandwidth in BANDWIDTHS for p in NODES]
+    apart = max(abs(epoch_ratio(found, *point) / ring_ratio(*point) - 1) for point in points)
+    what = f"{len(points)} points: ratio of epoch times, ring all-reduce over AD-PSGD, from 1 + T / t, relative"
+    checks = [at_most(what, apart, 0.03)]
+    often = {point: averages(found, *point) for point in points}
     largest = max(epoch_ratio(found, *point) for point, rate in often.items() if rate >= OFTEN)
     what = f"largest ratio where AD-PSGD averages at least {OFTEN} times per gradient"
     checks.append(at_least(what, largest, 4.0))
@@ -146,13 +149,14 @@ PAPER = Paper(
     studies=(
         *(
             Study(
-                f"slow_{factor}",
+                name,
                 ("algo=sync,adpsgd", "nodes=8", "budget.epochs=20", f"target.loss={TARGET_LOSS}",
-                 "cluster.bandwidth=1e9", f"cluster.slow_nodes={{7: {factor}.0}}"),
+                 f"cluster.bandwidth={bandwidth}", f"cluster.slow_nodes={{7: {factor}.0}}"),
                 ("experiment=newer_small",),
                 tuned=True,
             )
-            for factor in FACTORS
+            for name, bandwidth, factor in (*((f"slow_{factor}", "1e9", factor) for factor in FACTORS),
+                                            ("fast", "1e10", FACTORS[0]))
         ),
         *(
             Study(
@@ -172,7 +176,7 @@ PAPER = Paper(
     claims=(
         Claim("B1", "AD-PSGD keeps its speed and its convergence per sample beside a slow worker", "Lian 2018",
               "p = 8, one worker 4 times slower: all-reduce takes >= 2.5 times as long to the target; samples, also "
-              "with 10 times, <= 1.15 times those of all-reduce", ("slow_4", "slow_10"), b1),
+              "with 10 times, <= 1.15 times those of all-reduce", ("slow_4", "slow_10", "fast"), b1),
         Claim("B2", "Epochs 4 to 8 times as fast as with all-reduce in a shared network", "Lian 2018",
               "p = 16 to 128, 10 Gbit/s over 1 to 30: ratio of epoch times within 3 % of 1 + T / t; >= 4 where AD-PSGD "
               "averages at least 0.25 times per gradient", ("all_reduce", "pairs", "one_pair"), b2),
