@@ -28,7 +28,7 @@ with nesterov, 2 (1 + beta) otherwise. With overlap less is stable: `limit` has 
 one worker is no overlap; the mean of all theta_i moves by mean D(now) / p + (1 - 1 / p) mean D(before). Where data
 differ, the theta_i stay apart, and where curvatures do, too, a worker counts a / (1 + olr a / (p (1 - beta))), not a.
 
-Differences from the papers: the last round may be shorter. The rate in slowmo is that of the step that comes next. The
+Differences from the papers: the last round may be shorter. The rate in slowmo is that of the round's last step. The
 local optimiser goes on with what it remembers, as in all implementations that were read. With overlap what would arrive
 after the last round is not sent.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits every tau
@@ -108,24 +108,26 @@ class DiLoCo(Algorithm):
         if self.overlap != "none":
             return await self.overlapped(worker, theta, v)
         while not worker.done:
-            worker.step(await worker.gradient(x))
+            g, lr = await worker.gradient(x), worker.lr
+            worker.step(g)
             if worker.steps % self.tau == 0 or worker.done:
-                self.outer_step(theta, v, await worker.all_reduce_mean(theta - x), worker.lr)
+                self.outer_step(theta, v, await worker.all_reduce_mean(theta - x), lr)
                 x.copy_(theta)
 
     async def overlapped(self, worker: Worker, theta: Tensor, v: Tensor) -> None:
-        x, before = worker.x, worker.keep("difference")
+        x, before, lr = worker.x, worker.keep("difference"), worker.lr
         while not worker.done:
             arriving = worker.start(worker.all_reduce_mean(before.clone())) if worker.steps else None
             for _ in range(self.tau):
                 if worker.done:
                     break
-                worker.step(await worker.gradient(x))
+                g, lr = await worker.gradient(x), worker.lr
+                worker.step(g)
             now = theta - x
             mean = before if arriving is None else await arriving  # nothing before the first round
             if self.overlap == "eager":
                 mean = mean + (now - before) / worker.nodes
-            self.outer_step(theta, v, mean, worker.lr)
+            self.outer_step(theta, v, mean, lr)
             before.copy_(now)
             x.copy_(theta)
 
@@ -137,6 +139,7 @@ class DiLoCo(Algorithm):
             v.mul_(self.beta).add_(D)
             theta.add_(v, alpha=-self.olr)
         else:
-            scale = lr if lr > 0 else 1.0  # at a rate of zero nothing has moved
-            v.mul_(self.beta).add_(D, alpha=1 / scale)
-            theta.add_(v, alpha=-self.olr * scale)
+            v.mul_(self.beta)
+            if lr > 0:  # at a rate of zero nothing has moved, and nothing shall
+                v.add_(D, alpha=1 / lr)
+                theta.add_(v, alpha=-self.olr * lr)

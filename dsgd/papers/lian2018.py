@@ -19,7 +19,7 @@ MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, se
 BANDWIDTHS = tuple(round(1e10 / share) for share in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
 NODES = (16, 32, 64, 128)
 OFTEN = 0.25  # averages per gradient
-SHORT = 2e9  # bit/s, at which a pair alone just averages as often
+SHORT = 2_000_000_000  # bit/s, at which a pair alone just averages as often
 
 
 def b1(found: Evidence) -> Finding:

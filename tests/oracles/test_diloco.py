@@ -70,6 +70,13 @@ def test_slowmo_is_heavy_ball_where_the_rate_stays_and_not_where_it_changes() ->
     assert np.abs(theta(s, DiLoCo(4, "slowmo", 1.0, 0.6)) - other).max() > 1e-4
 
 
+@pytest.mark.parametrize("overlap", ["none", "delayed"])
+def test_the_rate_after_the_last_step_counts_for_no_round(overlap: str) -> None:
+    """That of a cosine is 0 there."""
+    algo = DiLoCo(4, "slowmo", 1.0, 0.6, overlap)
+    assert_close(theta(Setting(steps=24, halve_at=24), algo), theta(Setting(steps=24), algo), 0)
+
+
 @pytest.mark.parametrize("outer", ["nesterov", "heavy_ball"])
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("share", [0.98, 1.02])

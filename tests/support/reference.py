@@ -274,7 +274,7 @@ def diloco(s: Setting, tau: int, outer: str, olr: float, beta: float) -> tuple[A
         V = s.momentum * V + G
         X = X - s.rate(k * s.nodes) * (G + s.momentum * V if s.nesterov else V)
         if (k + 1) % tau == 0 or k + 1 == s.steps:
-            D, rate = (theta - X).mean(axis=0), s.rate((k + 1) * s.nodes)
+            D, rate = (theta - X).mean(axis=0), s.rate(k * s.nodes)
             u = beta * u + (D / rate if outer == "slowmo" else D)
             theta = theta - olr * {"nesterov": D + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
             X = np.tile(theta, (s.nodes, 1))
@@ -299,7 +299,7 @@ def diloco_overlapped(s: Setting, tau: int, overlap: str, outer: str, olr: float
                 if overlap == "eager":
                     shares[i] = sent[-1][i]
                 E[i] = shares.sum(axis=0) / s.nodes
-            rate = s.rate((k + 1) * s.nodes)
+            rate = s.rate(k * s.nodes)
             u = beta * u + (E / rate if outer == "slowmo" else E)
             theta = theta - olr * {"nesterov": E + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
             X = theta
