@@ -1,0 +1,142 @@
+"""Lin et al. 2021 and Vogels et al. 2021: quasi-global momentum and RelaySGD, for data that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from dsgd.record.reader import number
+from dsgd.report.contest import Contender
+from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.verdict import Finding, at_least, at_most, judged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALPHAS = (10, 1, 0.1)  # of the Dirichlet distribution
+EVEN, SKEWED = ALPHAS[0], ALPHAS[-1]
+NAMES = {"dpsgd": "D-PSGD with momentum", "corrected": "quasi-global momentum", "relay": "RelaySGD"}
+WAYS = (
+    "[{algo: dpsgd, algo.gradient: first, topology: ring}, "
+    "{algo: corrected, algo.method: qg, optimizer.momentum: 0, topology: ring}, {algo: relay, topology: chain}]"
+)
+GAIN = 0.01  # of accuracy
+
+
+def b12a(found: Evidence) -> Finding:
+    """Compare the accuracy of quasi-global momentum with that of local momentum where data differ most."""
+    logged = found["shares"]
+    gains = {alpha: _gain(accuracies(logged, "corrected", alpha), accuracies(logged, "dpsgd", alpha))
+             for alpha in ALPHAS}  # fmt: skip
+    check = at_least(
+        f"alpha = {SKEWED}: accuracy of quasi-global momentum minus that of D-PSGD", gains[SKEWED], GAIN, neutral=0.0
+    )
+    others = ", ".join(f"{gains[alpha].median:+.4f} at alpha = {alpha}" for alpha in ALPHAS if alpha != SKEWED)
+    own = {algo: median(_finals(of(logged, algo, SKEWED), "worker_accuracy_mean")) for algo in ("corrected", "dpsgd")}
+    reason = (
+        f"The gain is {others}. Accuracies are of the mean of the workers' models; their own models have "
+        f"{own['corrected']:.3f} against {own['dpsgd']:.3f} at alpha = {SKEWED}, in the mean over workers."
+    )
+    return judged([check], reason)
+
+
+def b12b(found: Evidence) -> Finding:
+    """Compare what the skew costs RelaySGD with what it costs D-PSGD with momentum."""
+    logged = found["shares"]
+    drops = {algo: [even - skewed for even, skewed in zip(accuracies(logged, algo, EVEN),
+                                                          accuracies(logged, algo, SKEWED), strict=True)]
+             for algo in NAMES}  # fmt: skip
+    pairs = [*zip(drops["relay"], drops["dpsgd"], strict=True)]
+    span = f"alpha = {EVEN} minus at {SKEWED}"
+    checks = [
+        at_least(f"D-PSGD: accuracy at {span}", estimate(drops["dpsgd"]), 0.0, neutral=0.0),
+        at_most("this drop of RelaySGD minus that of D-PSGD", estimate([relay - plain for relay, plain in pairs]), 0.0,
+                neutral=0.0),
+        at_most("this drop of RelaySGD minus half of that of D-PSGD",
+                estimate([relay - plain / 2 for relay, plain in pairs]), 0.0),
+    ]  # fmt: skip
+    told = ", ".join(f"{median(values):+.4f} {NAMES[algo]}" for algo, values in drops.items())
+    ends = ", ".join(f"{median(accuracies(logged, algo, SKEWED)):.3f} {name}" for algo, name in NAMES.items())
+    reason = f"The drops: {told}. Accuracies at alpha = {SKEWED}: {ends}."
+    return judged(checks, reason)
+
+
+def of(logged: Logged, algo: str, alpha: float) -> Contender:
+    """Return the contender with this algorithm on such shares."""
+    return logged.contender(algo=algo, data__split_alpha=alpha)
+
+
+def accuracies(logged: Logged, algo: str, alpha: float) -> list[float]:
+    """Return the test accuracies at the end, by seed; 0 where a run did not complete."""
+    return _finals(of(logged, algo, alpha), "test_accuracy")
+
+
+def shares(found: Evidence) -> Figure:
+    """Draw the accuracy at the end against the skew, and its curves where data differ most."""
+    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
+
+    logged = found["shares"]
+    ends = [
+        ChartLine(name, algo, [(float(alpha), estimate(accuracies(logged, algo, alpha))) for alpha in ALPHAS])
+        for algo, name in NAMES.items()
+    ]
+    curves = [curve(name, of(logged, algo, SKEWED).runs, "epoch", "test_accuracy") for algo, name in NAMES.items()]
+    return chart(
+        [
+            ChartPanel("each tuned", "alpha of the shares", "test accuracy at the end", ends, log_x=True),
+            ChartPanel(f"alpha = {SKEWED}", "epochs", "test accuracy", curves),
+        ]
+    )
+
+
+def _finals(one: Contender, field: str) -> list[float]:
+    return [number(run.final(field)) if run.status == "completed" else 0.0 for run in one.runs]
+
+
+def _gain(values: Sequence[float], reference: Sequence[float]) -> Estimate:
+    return estimate([value - other for value, other in zip(values, reference, strict=True)])
+
+
+PAPER = Paper(
+    key="lin2021",
+    order=18,
+    title="Quasi-global momentum and RelaySGD: decentralised learning where data differ",
+    reference="Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2102.04761; Vogels et al. 2021, arXiv 2110.04175",
+    summary=(
+        "Workers that have data of their own pull apart, and momentum makes that worse. Quasi-global momentum follows "
+        "where the network moves instead of the worker's own gradients; RelaySGD relays sums of models along a tree, "
+        "until every model has reached everybody. The papers find that the first gains 1 to 20 points, and that the "
+        "second does not care how data differ."
+    ),
+    assumptions=(
+        Assumption("shares of data", "Dirichlet, alpha = 10, 1, 0.1; drawn anew with each seed", "published"),
+        Assumption("graphs", "16 workers: a ring, for RelaySGD a chain", "published"),
+        Assumption("momentum", "0.9, heavy ball; that of D-PSGD and RelaySGD is local", "published"),
+        Assumption("order of D-PSGD", "step, then exchange", "published"),
+        Assumption("what is trained", "an MLP without batch norm on generated images of 8 x 8 pixels, batch 16 per "
+                   "worker, 20 epochs, rate decaying along a cosine", "ours"),
+        Assumption("what is evaluated", "the mean of the workers' models", "ours"),
+    ),
+    studies=(
+        Study(
+            "shares",
+            ("nodes=16", "data.split=dirichlet", f"data.split_alpha={listed(ALPHAS)}", "optimizer.nesterov=false",
+             "budget.epochs=20", f"compare.contenders={WAYS}"),
+            ("experiment=newer_small",),
+            tuned=True,
+        ),
+    ),
+    claims=(
+        Claim("B12a", "Where data differ, quasi-global momentum gains 1 to 20 points over local momentum", "Lin 2021",
+              "p = 16, ring, Dirichlet shares of alpha = 0.1: accuracy minus that of D-PSGD with momentum >= 0.01, its "
+              "interval > 0", ("shares",), b12a),
+        Claim("B12b", "RelaySGD does not care how data differ", "Vogels 2021",
+              "p = 16, chain: accuracy drops from alpha = 10 to 0.1 by at most half as much as that of D-PSGD with "
+              "momentum in a ring, which drops", ("shares",), b12b),
+    ),
+    charts=(Chart("shares", "Test accuracy at the end against how much data differ, and its curves where they differ "
+                  "most", ("shares",), shares),),
+)  # fmt: skip
