@@ -40,13 +40,15 @@ class Cluster:
     wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
     wan_latency_s: float | None = None  # seconds per message between islands; null: latency_s
     congestion: list[Mapping[str, Any]] = field(default_factory=list)  # times of slow uplinks, see `Congestion`
+    loss: float = 0.0  # probability that a message is lost: a push for good, all others are sent again
+    retransmit_s: float = 0.2  # seconds until a lost message is sent again; 0.2: the least that Linux's TCP waits
     collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF, or BEST_OF_ISLANDS
     collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
-        for name in ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "jitter"):
+        for name in ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "jitter", "retransmit_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LONGEST_S:
                 raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
@@ -76,6 +78,10 @@ class Cluster:
             raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
         if self.congestion and not self.collective_messages:
             raise ValueError("collective_messages must be true with congestion, which no formula knows, got False")
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss must be >= 0 and < 1, got {self.loss}")
+        if self.loss and not self.collective_messages:
+            raise ValueError("collective_messages must be true with loss, which no formula knows, got False")
         if self.islands > 1 and not self.collective_messages and self.collective not in ("best", *BEST_OF_ISLANDS):
             known = ", ".join(("best", *BEST_OF_ISLANDS))
             raise ValueError(
@@ -103,10 +109,12 @@ class Cluster:
     @property
     def longest_s(self) -> float:
         """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
-        a latency, or a received vector. A gradient that is still to be measured counts for nothing."""
+        a latency, a received vector, or the time until a lost message is sent again. A gradient that is still to be
+        measured counts for nothing."""
         slowest = max((self.slow_nodes or {}).values(), default=1.0)
         latency_s = max(self.latency_s, self.latency_between_islands_s)
-        return max((self.gradient_s or 0.0) * max(1.0, slowest), latency_s, self.receive_overhead_s)
+        again_s = self.retransmit_s if self.loss else 0.0
+        return max((self.gradient_s or 0.0) * max(1.0, slowest), latency_s, self.receive_overhead_s, again_s)
 
     @property
     def latency_between_islands_s(self) -> float:

@@ -243,7 +243,7 @@ class Worker:
 
     async def push(self, peer: int, v: Tensor, size: float = 1.0) -> None:
         """Deliver v [n] to the peer's inbox; returns when it is there. To a dead peer, or one that takes nothing out of
-        a full inbox, it is lost."""
+        a full inbox, it is lost, and so are some in the simulator with `cluster.loss`."""
         await Push(peer, v, size)
 
     def inbox(self) -> list[Tensor]:

@@ -10,7 +10,7 @@ Reference: Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, pull-gossip and p
         x_i = x_i - lr g(x_i)                              g     stochastic gradient, [d]
 
 Neither form keeps the mean of the x_i in one realisation; both do in expectation. With two workers a pull is a full
-average.
+average. A push that is lost changes nothing at either end, so what holds in expectation holds all the same.
 
 Differences from the paper: a pushed vector is averaged in before the receiver's next gradient rather than in the midst
 of one. A worker starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step()

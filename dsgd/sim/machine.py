@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dsgd.cluster import Congestion
 from dsgd.engine.buckets import bucket_count
 from dsgd.engine.divergence import is_beyond, limit_of_batch
 from dsgd.engine.rules import StepRules
@@ -23,13 +22,12 @@ from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem
 from dsgd.sim.all_reduce import AllReduces
 from dsgd.sim.asks import Asks
+from dsgd.sim.cluster_network import network_of
 from dsgd.sim.compute import Processor
 from dsgd.sim.loop import EventLoop
-from dsgd.sim.network import Network
 from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
 from dsgd.sim.null_vector import null_vector
 from dsgd.sim.quorum import Quorum
-from dsgd.sim.uplinks import Uplinks
 from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
@@ -69,15 +67,8 @@ class Machine:
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
         ports = (p if cluster.servers_colocated else p + k) + (cluster.collective == "star")
-        rates = [cluster.bytes_per_s(node, p) for node in range(ports)]
         self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
-        uplinks = None
-        if cluster.islands > 1:
-            islands = [cluster.island(node, p) for node in range(ports)]
-            rate, latency_s = cluster.uplink_bytes_per_s, cluster.latency_between_islands_s
-            congestion = [Congestion.of(entry) for entry in cluster.congestion]
-            uplinks = Uplinks(self.loop, islands, rate, latency_s, congestion, experiment.seed)
-        self.network = Network(self.loop, rates, cluster.latency_s, cluster.chunks_per_message, uplinks)
+        self.network = network_of(cluster, self.loop, p, ports, experiment.seed)
         self.network.spans = [] if experiment.trace else None
 
         self.diverged = False  # by the loss of a mini-batch
@@ -302,7 +293,8 @@ class Machine:
     def _push(self, task: Task[Any], request: Push) -> None:
         worker = task.owner.worker
         arguments = (task, request.peer, request.vector, worker.steps)
-        self.network.send(worker.rank, [(request.peer, self.message_bytes * request.size, self._pushed, arguments)])
+        message = (request.peer, self.message_bytes * request.size, self._pushed, arguments)
+        self.network.send_once(worker.rank, message, task.resume)
 
     def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
         self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))

@@ -13,6 +13,8 @@ received, more than its port can carry.
 With `chunks_per_message` above 1 every chunk of a message queues at the ports by itself: messages that are under way at
 the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
 
+A message to NOWHERE has left the network with the sender's port: it was lost (`LossyNetwork`).
+
 Nodes may form islands: what goes from one to another passes the islands' uplinks between the two ports (`Uplinks`).
 """
 
@@ -23,6 +25,11 @@ from collections.abc import Callable, Sequence
 from dsgd.sim.flow import Flow
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.uplinks import Uplinks
+
+Message = tuple[
+    int, float, Callable[..., None], tuple
+]  # receiver, bytes, action and arguments: what happens on arrival
+NOWHERE = -1  # the receiver of a message whose action happens when it has left the sender's port
 
 
 class Network:
@@ -66,7 +73,11 @@ class Network:
         flows = zip(self._received, self._collective, strict=True)
         return [messages.until(time_s) + collectives.until(time_s) for messages, collectives in flows]
 
-    def send(self, sender: int, messages: Sequence[tuple[int, float, Callable[..., None], tuple]]) -> None:
+    def send_once(self, sender: int, message: Message, lost: Callable[[], None]) -> None:
+        """Send a message that may be lost for good. lost: called instead of its action if it is."""
+        self.send(sender, [message])
+
+    def send(self, sender: int, messages: Sequence[Message]) -> None:
         """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called on arrival."""
         if self._chunks > 1:
             self.messages += len(messages)
@@ -76,8 +87,7 @@ class Network:
         total = 0.0
         for message in messages:
             total += message[1]
-        loop, latency_s = self._loop, self._latency_s
-        begin = max(loop.now, self._egress_free[sender])
+        begin = max(self._loop.now, self._egress_free[sender])
         end = begin + total / self._rate[sender]
         self._egress_free[sender] = end
         self.messages += len(messages)
@@ -85,10 +95,7 @@ class Network:
         if self.spans is not None:
             self._busy(sender, begin, end)
         for receiver, size, action, arguments in messages:
-            if self.uplinks is not None and self.uplinks.between(sender, receiver):
-                self.uplinks.send(sender, receiver, size, begin, end, self._first_bit, (action, arguments))
-            else:
-                loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
+            self._carry(sender, receiver, size, begin, end, action, arguments)
 
     def _send_chunk(
         self, sender: int, receiver: int, size: float, left: int, action: Callable[..., None], arguments: tuple
@@ -102,11 +109,26 @@ class Network:
         if left > 1:
             self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
             action, arguments = _do_nothing, ()  # only the last chunk completes the message
-        if self.uplinks is not None and self.uplinks.between(sender, receiver):
+        self._carry(sender, receiver, size, begin, end, action, arguments)
+
+    def _carry(
+        self,
+        sender: int,
+        receiver: int,
+        size: float,
+        begin: float,
+        end: float,
+        action: Callable[..., None],
+        arguments: tuple,
+    ) -> None:
+        """Carry to the receiver's port what leaves the sender's between two times."""
+        if receiver == NOWHERE:
+            self._loop.at(end, action, *arguments)
+        elif self.uplinks is not None and self.uplinks.between(sender, receiver):
             self.uplinks.send(sender, receiver, size, begin, end, self._first_bit, (action, arguments))
         else:
-            last_bit = end + self._latency_s
-            self._loop.at(begin + self._latency_s, self._first_bit, receiver, size, last_bit, action, arguments)
+            latency_s = self._latency_s
+            self._loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
 
     def _first_bit(
         self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple

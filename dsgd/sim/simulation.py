@@ -13,6 +13,7 @@ from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.sim.conservation import ConservingMachine
+from dsgd.sim.loss import LossyNetwork
 from dsgd.sim.machine import Machine
 
 
@@ -194,12 +195,19 @@ class Simulation:
             message_bytes=machine.message_bytes,
             collective=machine.all_reduces.taken,
         )
-        return fields | self._drift() | self._between_islands()
+        return fields | self._drift() | self._between_islands() | self._losses()
 
     def _between_islands(self) -> Mark:
         """Return the bytes that have left their island, where there are islands."""
         uplinks = self.machine.network.uplinks
         return {} if uplinks is None else {"bytes_between_islands": round(sum(uplinks.bytes_out(self.time_s)))}
+
+    def _losses(self) -> Mark:
+        """Return how many messages were lost, and how many were sent again, where messages can be lost."""
+        network = self.machine.network
+        if not isinstance(network, LossyNetwork):
+            return {}
+        return {"messages_lost": network.lost, "messages_resent": network.resent}
 
     def trace_rows(self) -> list[TraceRow]:
         """Return the timelines of all ports, if the experiment asks for a trace."""

@@ -66,6 +66,26 @@ def test_a_push_that_waits_for_the_one_before_agrees_with_a_numpy_loop(tau: int,
     assert_close(path.xs[-1], reference.gossip_push(s, tau, uniform_peers(s)))
 
 
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize("seed", [0, 1])  # see the test above: of these no first messages meet in that way
+def test_pushes_that_are_lost_agree_with_a_numpy_loop(seed: int, tau: int):
+    """A receiver misses an average, and the sender's next push need not wait for the one that is lost."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.9357 * tau, steps=30, seed=seed)
+    cluster = replace(cluster_of(s), loss=0.3, collective="ring", collective_messages=True)
+    streams = [stream("loss", s.seed, rank) for rank in range(s.nodes)]
+    drawn: list[bool] = []
+
+    def lost(rank: int) -> bool:
+        drawn.append(bool(streams[rank].random() < 0.3))
+        return drawn[-1]
+
+    path = run(s, Gossip(ANYONE, tau, "push"), cluster)
+    assert_close(path.xs[-1], reference.gossip_push(s, tau, uniform_peers(s), lost))
+    summary = path.simulation.summary()
+    assert (summary["messages_lost"], summary["messages_resent"]) == (sum(drawn), 0)
+    assert 0 < sum(drawn) < len(drawn) == path.simulation.machine.network.messages
+
+
 @pytest.mark.parametrize("mode", ["pull", "push"])
 @pytest.mark.parametrize(
     ("topology", "neighbours"),

@@ -24,7 +24,7 @@ STEPS = 40
 QUADRATIC = ("experiment=quadratic", f"nodes={NODES}", "optimizer.lr=0.05", f"budget.steps={STEPS}")
 DIST = (*QUADRATIC, "engine=dist", "engine.patience_s=60")
 BY_HOST = {"wall_s"}  # of every line of a record, added to what an engine measures
-ONLY_DIST = {"workers_lost", "messages_lost", "marks_left_out"}  # of a summary: nothing is ever lost in a simulation
+ONLY_DIST = {"workers_lost", "messages_lost", "marks_left_out"}  # of a summary: a simulation loses what it is told to
 
 each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
 

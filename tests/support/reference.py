@@ -487,7 +487,10 @@ def gossip_pull(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
     return xs
 
 
-def gossip_push(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
+def gossip_push(
+    s: Setting, tau: int, peer: Callable[[int], int], lost: Callable[[int], bool] = lambda rank: False
+) -> Array:
+    """lost: whether the next push of a worker is."""
     xs, clock = s.xs(), Clock(s)
     inbox: list[list[Array]] = [[] for _ in range(s.nodes)]
 
@@ -502,8 +505,11 @@ def gossip_push(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
                 j = peer(i)
                 if clock.now < arrival:
                     yield arrival - clock.now
-                clock.start(message(j, x.copy()))
-                arrival = clock.now + s.latency_s
+                if lost(i):
+                    arrival = clock.now
+                else:
+                    clock.start(message(j, x.copy()))
+                    arrival = clock.now + s.latency_s
             for y in inbox[i]:
                 x[:] = (x + y) / 2
             inbox[i].clear()

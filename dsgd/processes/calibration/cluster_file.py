@@ -56,6 +56,8 @@ def as_cluster_yaml(
         ("wan_bandwidth", "null", "bit/s of an island's uplink; null: as a node"),
         ("wan_latency_s", "null", "seconds per message between islands; null: latency_s"),
         ("congestion", "[]", "of the uplinks: not measured"),
+        ("loss", "0.0", "probability that a message is lost: not measured, what TCP lost has cost time above"),
+        ("retransmit_s", "0.2", "seconds until a lost message is sent again: not measured"),
         ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
         ("collective_messages", "false", "true: message by message, each port at its own speed"),
         ("gradient_of", gradient_of, "whose gradient_s this is; a run of others is warned"),
