@@ -2,8 +2,8 @@
 
 A lost message has gone through its sender's port, and reaches neither an uplink nor the receiver. What may be lost, a
 push, is gone. Everything else goes over connections, one from each sender to each receiver, which work like TCP: a lost
-message is sent again some time after it has left the port, as often as it takes, and the messages that were sent after
-it wait at the receiver until it has come. So a loss there costs time, and no vector is mistaken for another one.
+message is sent again a fixed time after it has left the port, as often as it takes, and the messages that were sent
+after it wait at the receiver until it has come. So a loss there costs time, and no vector is mistaken for another one.
 
 Requests and acknowledgements without content are never lost, as they have no bytes either.
 """

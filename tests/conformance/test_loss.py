@@ -23,7 +23,7 @@ def test_after_any_event_it_goes_on_as_if_nothing_had_been(case: tuple[str, ...]
     assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(CASES[::2], CASES), ids=described)
 def test_in_lock_step_it_costs_time_alone_and_nothing_conserved_is_lost(case: tuple[str, ...]) -> None:
     """However late a message comes, every worker in lock-step has the parameters of a run without loss, bit for bit."""
     options = (*QUADRATIC, "eval.conservation=true", f"algo={case[0]}", *case[1:])
