@@ -46,3 +46,12 @@ def test_the_same_command_loses_the_same_messages_and_another_seed_others() -> N
         marks, simulation = uninterrupted(prepared(*QUADRATIC, *LOSSY, "algo=gossip", "algo.mode=push", f"seed={seed}"))
         found.append((marks, simulation.summary()))
     assert found[0] == found[1] != found[2]
+
+
+def test_what_is_lost_reaches_no_uplink() -> None:
+    """Islands pass what arrives, once; the nodes send what is lost, too."""
+    islands = ("cluster=islands", "cluster.gradient_s=0.01", *QUADRATIC, *LOSSY, "algo=sync", "algo.overlap=false")
+    found, expected = (uninterrupted(prepared(*islands, f"cluster.loss={q}"))[1].summary() for q in (0.2, 0))
+    assert found["bytes_between_islands"] == expected["bytes_between_islands"] > 0
+    assert found["bytes_received_total"] == expected["bytes_received_total"] == expected["bytes_sent_total"]
+    assert found["bytes_sent_total"] == expected["bytes_sent_total"] + found["messages_resent"] * 1e6 / 4
