@@ -34,11 +34,13 @@ def b7(found: Evidence) -> Finding:
     ]  # fmt: skip
     what = f"H = {CLAIMED}: test loss at the end over that of all-reduce"
     checks.append(at_most(what, ratios[CLAIMED], MARGIN))
+    longer = ratio(*(found["longer"].contender(algo=algo) for algo in ("diloco", "sync")))
     good = [tau for tau in PERIODS if ratios[tau].median <= MARGIN]
     told = ", ".join(f"{one.median:.3f} [{one.low:.3f}, {one.high:.3f}] at H = {tau}" for tau, one in ratios.items())
     reason = (
-        f"The ratios: {told}. {f'The largest H within 2 %: {max(good)}. ' if good else ''}SGD in the local steps, not "
-        "AdamW, from a cold start; the paper's runs have 88,000 steps, these 2,250."
+        f"The ratios: {told}. {f'The largest H within 2 %: {max(good)}. ' if good else ''}SGD in the local steps, from "
+        "a cold start; the paper's runs have AdamW and 176 rounds, these 45. With AdamW, the published outer rate 0.7 "
+        f"and 180 rounds the ratio is {longer.median:.3f} [{longer.low:.3f}, {longer.high:.3f}] at H = {CLAIMED}."
     )
     return judged(checks, reason)
 
@@ -91,7 +93,7 @@ PAPER = Paper(
     assumptions=(
         Assumption("outer optimiser", "Nesterov's momentum, 0.9", "published"),
         Assumption("outer rate", "tuned, from 0.175, 0.35 and 0.7 on; published: 0.7", "ours"),
-        Assumption("local steps", "SGD with momentum 0.9 instead of AdamW", "ours"),
+        Assumption("local steps", "SGD with momentum 0.9 instead of AdamW, but for a second look", "ours"),
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, 8 workers, batch 16 each, 20 epochs",
                    "ours"),
         Assumption("samples", "the same for all", "published"),
@@ -105,6 +107,14 @@ PAPER = Paper(
             tuned=True,
         ),
         Study(
+            "longer",
+            ("model=mlp", "model.hidden=[128]", "data=shapes", "data.resolution=8", "data.train_size=16000",
+             "batch_size=16", "schedule=cosine", "cluster=jin2016", "engine=sim", "eval.every_epochs=2", "nodes=8",
+             "budget.epochs=80", "optimizer=adamw", "compare.tune={optimizer.lr: [0.002, 0.008]}",
+             f"compare.contenders=[{{algo: sync}}, {{algo: diloco, algo.tau: {CLAIMED}}}]"),
+            tuned=True,
+        ),
+        Study(
             "bytes",
             ("algo=diloco", f"algo.tau={listed(PERIODS)}", "nodes=8", "engine=sim", "engine.gradients=none",
              "cluster=jin2016", "budget.epochs=null", "budget.steps=200"),
@@ -113,7 +123,7 @@ PAPER = Paper(
     claims=(
         Claim("B7", "DiLoCo with 8 workers is as good as synchronous training, with H times fewer bytes", "Douillard",
               "p = 8, H = 1 to 100, equal samples: bytes exactly 1 / H; test loss at H = 50 <= 1.02 times that of "
-              "all-reduce", ("rounds", "bytes"), b7),
+              "all-reduce", ("rounds", "longer", "bytes"), b7),
     ),
     charts=(Chart("rounds", "Test loss at the end against the number of local steps; and against epochs",
                   ("rounds",), rounds),),
