@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
+from matplotlib.ticker import NullFormatter, NullLocator
 
 from dsgd.record.reader import Run
 from dsgd.report.curves import median_curve
@@ -19,7 +20,8 @@ from dsgd.report.style import panels as make_panels
 
 FORMULA = "formula"  # as algorithm of a line: what is expected rather than measured
 REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
-FEW = 8  # positions on a logarithmic axis that are all named
+FEW = 8  # positions on a logarithmic axis that are named themselves
+LABEL = 0.07  # of the axis, for the name of one
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,16 @@ def _dress(axes: Axes, panel: ChartPanel) -> None:
         label_decades(axes.xaxis, high / low)
         places = sorted({x for line in panel.lines for x, _ in line.points})
         if len(places) <= FEW:
-            axes.set_xticks(places)
-            axes.xaxis.set_major_formatter(ScalarFormatter())
+            told = _apart(places, low, high)
+            axes.set_xticks(told, [f"{x:.3g}" if x < 1000 else f"{x:g}" for x in told])
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _apart(places: list[float], low: float, high: float) -> list[float]:
+    """Return those of the places, ascending, whose labels do not overlap on a logarithmic axis."""
+    told: list[float] = []
+    for x in places:
+        if not told or log(x / told[-1]) >= LABEL * log(high / low):
+            told.append(x)
+    return told
