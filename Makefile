@@ -3,9 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 ALGORITHMS := sync,easgd,downpour,gossip,dpsgd,delayfree
+NINE := [{algo: sync}, {algo: localsgd}, {algo: diloco}, {algo: compressed, algo.code_s: 0.046}, {algo: adpsgd}, \
+    {algo: sgp, topology: one_peer_exponential}, {algo: dpsgd}, {algo: gossip}, {algo: delayfree}]
+CONDITIONS := {cluster.bandwidth: [1e8, 3e8, 1e9, 3e9, 1e10], cluster.slow_nodes.15: [1, 1.5, 2, 4]}
 DEMO ?=
 
-.PHONY: demo test test-long lint bench figures papers reproduce clean
+.PHONY: demo test test-long lint bench figures phases papers reproduce clean
 
 demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
@@ -33,6 +36,13 @@ figures: $(READY)  ## the committed comparisons, made again: results/compare, an
 	rm -rf outputs/figures
 	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) seed=0,1,2 hydra.sweep.dir=outputs/figures
 	$(BIN)/dsgd-plot outputs/figures --out results/slow_network
+
+phases: $(READY)  ## the map of who wins, over the bandwidth and a slow node, made again: results/phases
+	rm -rf outputs/phases
+	$(BIN)/dsgd-compare --folder outputs/phases experiment=newer_small nodes=16 budget.epochs=20 target.loss=0.5 cluster.bandwidth=1e9 \
+	    'cluster.slow_nodes={15: 1.0}' compare.seeds=3 'compare.contenders=$(NINE)' 'compare.whatif=$(CONDITIONS)'
+	mkdir -p results/phases
+	cp outputs/phases/contest.md outputs/phases/whatif.csv outputs/phases/whatif.md outputs/phases/whatif.png results/phases
 
 papers: $(READY)  ## the papers' pages and figures, drawn again from the logged runs: results/papers
 	$(BIN)/dsgd-reproduce --redraw
