@@ -49,7 +49,7 @@ WANTED = {
     "contest": {"record", "report"},
     "python": {"record", "report", "run"},
     "reproduction": {"record", "report"},
-    "papers": {"record", "report", "reproduction", "topology"},
+    "papers": {"algorithms", "record", "report", "reproduction", "topology"},
     "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"},
 }
 # What an algorithm may import, besides the standard library.

@@ -1,0 +1,248 @@
+"""Kale et al. 2025: DiLoCo whose average travels during the next round, with delayed or with eager outer steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsgd.algorithms.diloco import DiLoCo
+from dsgd.papers.zhang2015.stability import growth_per_step
+from dsgd.record.reader import Run
+from dsgd.report.contest import Contender, goal_of, paired_ratio, score
+from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.paired import ratio, scores
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, exactly, holds, judged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COMPUTE_H, DENSE_H, INNER_H, NONE_H = 0.67, 109.0, 0.887, 0.94  # hours; the last one predicted
+PARAMETERS, LATENCY_S, P, H, FRAGMENTS, BITS, DENSE_BITS = 1e9, 1e-5, 2, 100, 8, 4, 16
+T_RATIO = 161.7  # of the all-reduce without codes over a gradient: what makes 109 hours of 0.67
+PUBLISHED = 1e9  # bit/s
+BANDWIDTHS = (1e8, 3e8, PUBLISHED, 3e9, 1e10, 1e11, 1e12)
+ALL_REDUCE_S = 2 * (P - 1) / P * PARAMETERS * DENSE_BITS / PUBLISHED
+GRADIENT_S = ALL_REDUCE_S / T_RATIO
+DELAYS = (0, 1, H // FRAGMENTS - 1)  # steps, of streaming; the last is the longest that it has
+
+LATE = ("delayed", "eager")
+OVERLAPS = ("none", *LATE)
+PERIODS = (5, 20, 50)
+WORKERS = 4
+CLAIMED, EAGER, DELAYED = PERIODS[-1], 1.02, 1.05
+WAYS = ", ".join(f"{{algo.overlap: {overlap}, algo.tau: {tau}}}" for overlap in OVERLAPS for tau in PERIODS)
+TUNED = "compare.tune={optimizer.lr: [0.05, 0.2], algo.olr: [0.175, 0.7]}"
+OLR, LR = 0.7, 0.1  # where nothing is tuned: the outer rate published for DiLoCo; the rate in the middle of the grid
+
+BELOW, ABOVE = 0.98, 1.02  # of the limit
+LINE_LR, LINE_TAU = 0.75, 4  # of the quadratic, whose curvature is 1
+REMOVED = 1 - (1 - LINE_LR) ** LINE_TAU  # of an error, by a round
+LIMITED = (("none", WORKERS), ("delayed", WORKERS), *(("eager", p) for p in (2, WORKERS, 8)))
+
+
+def b8(found: Evidence) -> Finding:
+    """Compare the hours of training with those published, at one bandwidth."""
+    none, inner, longest = (hours(found, f"delay_{delay}", PUBLISHED) for delay in DELAYS)
+    checks = [
+        close("data parallel (hours)", hours(found, "data_parallel", PUBLISHED), DENSE_H, relative=0.01),
+        close("streaming, no overlap (hours)", none, NONE_H, relative=0.01),
+        close("streaming, one step of overlap (hours)", inner, INNER_H, relative=0.01),
+    ]
+    for overlap in LATE:
+        value = hours(found, overlap, PUBLISHED)
+        checks.append(close(f"a whole round of overlap, {overlap} (hours)", value, COMPUTE_H, relative=0.01))
+    full = COMPUTE_H * (1 + FRAGMENTS * (T_RATIO * BITS / 32 / FRAGMENTS - 1) / H)
+    reason = (
+        f"The time of a gradient is what makes {COMPUTE_H:g} and {DENSE_H:g} hours of computing alone and of data "
+        "parallel training; the rest follows. Published for one step of overlap: 0.88. Streaming with its longest "
+        f"overlap, {DELAYS[-1]} of {H} steps, takes {longest:.3g} hours. The published bytes, 441 and 1.10 TB, differ "
+        f"by H = {H} times 4, so that what is not compressed has {DENSE_BITS} bits; with 32, one step of overlap "
+        f"would take {full:.3g} hours."
+    )
+    return judged(checks, reason)
+
+
+def hours(found: Evidence, study: str, bandwidth: float) -> float:
+    """Return the hours of a training that takes COMPUTE_H without communication."""
+    run = found[study].one(cluster__bandwidth=bandwidth)
+    return COMPUTE_H * run.final("time_s") / run.final("steps") / GRADIENT_S
+
+
+def b9(found: Evidence) -> Finding:
+    """Compare the loss at the end with that of DiLoCo without overlap; find whether the limits are where they are."""
+    checks: list[Check] = []
+    for overlap, p in LIMITED:
+        low, high = sorted(found[f"limit_{overlap}_{p}"].runs, key=lambda run: run.setting("algo.olr"))
+        shrinks, grows = (growth_per_step(run) ** LINE_TAU for run in (low, high))
+        what = f"{overlap}, p = {p}: growth per round at {{}} of the limit"
+        checks += [
+            holds(what.format(BELOW), shrinks, "< 1", shrinks < 1),
+            holds(what.format(ABOVE), grows, "> 1", grows > 1),
+        ]
+    ratios = {(overlap, tau): _tuned_ratio(found, overlap, tau) for overlap in LATE for tau in PERIODS}
+    what = "H = {}: test loss over that without overlap, {}"
+    checks += [at_most(what.format(tau, "eager"), ratios["eager", tau], EAGER) for tau in PERIODS]
+    late = ratios["delayed", CLAIMED]
+    checks.append(at_least(what.format(CLAIMED, "delayed"), late, DELAYED, neutral=1.0))
+    others = "; ".join(f"{_told(ratios['delayed', tau])} at H = {tau}" for tau in PERIODS[:-1])
+    fixed = "; ".join(
+        f"{overlap} " + ", ".join(f"{_told(_untuned_ratio(found, overlap, tau))} at H = {tau}" for tau in PERIODS)
+        for overlap in LATE
+    )
+    reason = (
+        f"Delayed, tuned: {others}. With nothing tuned, outer rate {OLR:g} and rate {LR:g}, the ratios are: {fixed}."
+    )
+    return judged(checks, reason)
+
+
+def of(found: Evidence, overlap: str, tau: int) -> Contender:
+    """Return DiLoCo with this overlap and so many local steps, tuned."""
+    return found["tuned"].contender(algo__overlap=overlap, algo__tau=tau)
+
+
+def untuned(found: Evidence, overlap: str, tau: int) -> list[float]:
+    """Return the losses at the end with the published outer rate, by seed; infinite where a run did not complete."""
+    runs = found["untuned"].where(algo__overlap=overlap, algo__tau=tau)
+    return [score(run, goal_of(run)) for run in sorted(runs, key=_seed)]
+
+
+def times(found: Evidence) -> Figure:
+    """Draw the hours of training against the bandwidth."""
+    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+
+    named = (
+        ("data parallel", "sync", "data_parallel"),
+        ("streaming, no overlap", "streaming", "delay_0"),
+        ("streaming, overlap of a step", "streaming", "delay_1"),
+        ("DiLoCo, overlap of a round", "diloco", "eager"),
+    )
+    lines = [
+        ChartLine(name, algo, [(b / 1e9, exactly(hours(found, study, b))) for b in BANDWIDTHS], i)
+        for i, (name, algo, study) in enumerate(named)
+    ]
+    title = "line: computing alone"
+    return chart([ChartPanel(title, "bandwidth (Gbit/s)", "hours", lines, log_x=True, log_y=True, level=COMPUTE_H)])
+
+
+def losses(found: Evidence) -> Figure:
+    """Draw the test loss at the end against the number of local steps, tuned and with the published outer rate."""
+    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+
+    names = {"none": "no overlap", "delayed": "delayed", "eager": "eager"}
+    panels = []
+    for title, each in (("each tuned", _tuned_losses), (f"outer rate {OLR:g}, rate {LR:g}", untuned)):
+        lines = [
+            ChartLine(name, "diloco", [(float(tau), estimate(each(found, overlap, tau))) for tau in PERIODS], i)
+            for i, (overlap, name) in enumerate(names.items())
+        ]
+        axis = "local steps of a round, H"
+        panels.append(ChartPanel(title, axis, "test loss at the end", lines, log_x=True, log_y=True))
+    return chart(panels)
+
+
+def _tuned_losses(found: Evidence, overlap: str, tau: int) -> list[float]:
+    return scores(of(found, overlap, tau))
+
+
+def _tuned_ratio(found: Evidence, overlap: str, tau: int) -> Estimate:
+    return ratio(of(found, overlap, tau), of(found, "none", tau))
+
+
+def _untuned_ratio(found: Evidence, overlap: str, tau: int) -> Estimate:
+    return paired_ratio(untuned(found, overlap, tau), untuned(found, "none", tau))
+
+
+def _told(value: Estimate) -> str:
+    return f"{value.median:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _seed(run: Run) -> int:
+    return run.setting("seed")
+
+
+def _timing(name: str, bits: int, steps: int, *words: str) -> Study:
+    """Return the runs of a method at all bandwidths. bits: of a number of a whole vector."""
+    return Study(
+        name,
+        (*words, f"nodes={P}", "engine=sim", "engine.gradients=none", "model.hidden=[4096]", "cluster.collective=ring",
+         f"cluster.gradient_s={GRADIENT_S:.9g}", f"cluster.message_bytes={PARAMETERS * bits / 8:.0f}",
+         f"cluster.bandwidth={listed(BANDWIDTHS)}", f"cluster.latency_s={LATENCY_S:g}", "budget.epochs=null",
+         f"budget.steps={steps}"),
+    )  # fmt: skip
+
+
+def _limit(overlap: str, p: int) -> Study:
+    """Return DiLoCo on a line, below and above the limit of its outer rate."""
+    limit = DiLoCo(LINE_TAU, overlap=overlap).limit(p) / REMOVED
+    return Study(
+        f"limit_{overlap}_{p}",
+        ("algo=diloco", f"algo.overlap={overlap}", f"algo.tau={LINE_TAU}",
+         f"algo.olr={listed((BELOW * limit, ABOVE * limit))}", f"nodes={p}", f"optimizer.lr={LINE_LR:g}",
+         "optimizer.momentum=0", "engine=sim", "experiment=quadratic", "data.dim=1", "data.spread=0", "data.noise=0",
+         f"budget.steps={400 * LINE_TAU}", f"eval.every_steps={LINE_TAU}"),
+    )  # fmt: skip
+
+
+PAPER = Paper(
+    key="kale2025",
+    order=15,
+    title="Eager updates for overlapped communication and computation in DiLoCo",
+    reference="Kale, Douillard, Donchev 2025, arXiv 2502.12996; Streaming DiLoCo, arXiv 2501.18512",
+    summary=(
+        "DiLoCo's average travels while the workers go on: during one step, fragment by fragment, or during a whole "
+        "round. An average that comes a round late costs; the paper's remedy is to use the worker's own share of it "
+        "at once. Losses of its language models are not compared here."
+    ),
+    assumptions=(
+        Assumption("H, fragments, bits, bandwidth of B8", f"{H}, {FRAGMENTS}, {BITS}, 1 Gbit/s", "published"),
+        Assumption("parameters, workers of B8", "1e9, 2", "unconfirmed"),
+        Assumption("gradient time of B8", f"{GRADIENT_S:.4f} s, an all-reduce without codes over {T_RATIO:g}", "ours"),
+        Assumption("numbers without codes in B8", f"{DENSE_BITS} bits: 441 TB over 1.10 TB is 4 H", "ours"),
+        Assumption("overlap of a whole round in B8", "DiLoCo, whose vector has the bytes of 4-bit codes", "ours"),
+        Assumption("overlap of a step in B8", "streaming: delay of 1", "published"),
+        Assumption("outer optimiser", "Nesterov's momentum, 0.9", "published"),
+        Assumption("outer rate of B9", f"tuned, from 0.175, 0.35 and 0.7 on; untuned {OLR:g}", "ours"),
+        Assumption("local steps", "SGD with momentum 0.9 instead of AdamW", "ours"),
+        Assumption("what is trained in B9", "an MLP on generated images of 8 x 8 pixels, 4 workers, batch 16 each, 10 "
+                   "epochs", "ours"),
+        Assumption("quadratic of B9", f"one parameter, of whose error a round removes {REMOVED:.4f}", "ours"),
+    ),
+    studies=(
+        _timing("data_parallel", DENSE_BITS, 20, "algo=sync", "algo.overlap=false"),
+        *(
+            _timing(f"delay_{delay}", 32, 20 * H, "algo=streaming", f"algo.tau={H}", f"algo.fragments={FRAGMENTS}",
+                    f"algo.bits={BITS}", f"algo.delay={delay}")
+            for delay in DELAYS
+        ),
+        *(_timing(late, BITS, 20 * H, "algo=diloco", f"algo.tau={H}", f"algo.overlap={late}") for late in LATE),
+        *(_limit(overlap, p) for overlap, p in LIMITED),
+        Study(
+            "tuned",
+            ("algo=diloco", f"compare.contenders=[{WAYS}]", TUNED, f"nodes={WORKERS}"),
+            ("experiment=newer_small",),
+            tuned=True,
+        ),
+        Study(
+            "untuned",
+            ("algo=diloco", f"algo.overlap={','.join(OVERLAPS)}", f"algo.tau={listed(PERIODS)}", f"algo.olr={OLR:g}",
+             f"optimizer.lr={LR:g}", f"nodes={WORKERS}", "seed=0,1,2,3,4", "eval.every_epochs=5"),
+            ("experiment=newer_small",),
+        ),
+    ),
+    claims=(
+        Claim("B8", "Overlap makes 1 Gbit/s as good as infinite: 109, 0.88, 0.67 hours", "Kale",
+              f"T / t = {T_RATIO:g}, H = 100, 4 bits, 8 fragments: {INNER_H:g} hours with an overlap of one step, "
+              f"{COMPUTE_H:g} with one of a round, {NONE_H:g} without (predicted), each within 1 %",
+              ("data_parallel", *(f"delay_{delay}" for delay in DELAYS), *LATE), b8),
+        Claim("B9", "One round late is bad, and worse with long rounds; eager is not", "Kale",
+              f"quadratic: diverges at {ABOVE:g} of the limit, converges at {BELOW:g}; p = 4, H = 5, 20, 50, tuned: "
+              f"test loss of eager <= {EAGER:g} times that without overlap, of delayed at H = {CLAIMED} >= {DELAYED:g} "
+              "times", ("tuned", "untuned", *(f"limit_{overlap}_{p}" for overlap, p in LIMITED)), b9),
+    ),
+    charts=(
+        Chart("times", "Hours of training against the bandwidth",
+              ("data_parallel", "delay_0", "delay_1", "eager"), times),
+        Chart("losses", "Test loss at the end against the number of local steps, tuned and untuned",
+              ("tuned", "untuned"), losses),
+    ),
+)  # fmt: skip
