@@ -1,0 +1,107 @@
+"""Verdicts on Kale et al. 2025, on runs that never ran."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from dsgd.papers.kale2025 import (
+    COMPUTE_H,
+    DELAYS,
+    DENSE_H,
+    GRADIENT_S,
+    INNER_H,
+    LATE,
+    LIMITED,
+    NONE_H,
+    OVERLAPS,
+    PERIODS,
+    PUBLISHED,
+    b8,
+    b9,
+)
+from dsgd.record.reader import Run
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.verdict import Verdict
+from tests.support import logged
+from tests.support.contenders import contender, run_reaching
+
+PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
+HOURS = {
+    "data_parallel": DENSE_H,
+    **dict(zip((f"delay_{delay}" for delay in DELAYS), (NONE_H, INNER_H, COMPUTE_H), strict=True)),
+    **dict.fromkeys(LATE, COMPUTE_H),
+}
+JUDGED = [name for name in HOURS if name != f"delay_{DELAYS[-1]}"]
+
+
+def timed(hours: float) -> Logged:
+    """Return a run of 100 steps of a training that takes so long; with another bandwidth it takes twice as long."""
+    return logged.study(
+        *(
+            logged.run(settings={"cluster.bandwidth": rate}, time_s=factor * 100 * GRADIENT_S, steps=100)
+            for rate, factor in ((PUBLISHED, hours / COMPUTE_H), (PUBLISHED / 2, 2 * hours / COMPUTE_H))
+        )
+    )
+
+
+@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.009, PASS), (0.989, FAIL), (1.011, FAIL)])
+def test_b8_allows_one_percent(name: str, factor: float, verdict: Verdict) -> None:
+    found = {study: timed(hours * (factor if study == name else 1)) for study, hours in HOURS.items()}
+    assert b8(found).verdict is verdict
+
+
+def line(olr: float, growth: float) -> Run:
+    """Return a run whose distance to the minimum grows so in each round, of four steps."""
+    marks = [{"epoch": 4.0 * r, "test_loss": growth ** (2 * r)} for r in range(100)]
+    return logged.run("diloco", {"algo.olr": olr}, marks)
+
+
+def evidence(
+    eager: float = 1.0, delayed: float = 1.1, spread: float = 0.0, growth: tuple[float, float] = (0.99, 1.01)
+) -> dict[str, Logged]:
+    """Return runs with these losses over those without overlap, whatever H is; spread: of that, over the seeds.
+
+    growth: per round, below and above the limits."""
+    factors = {"none": 1.0, "eager": eager, "delayed": delayed}
+    members, fixed = [], []
+    for overlap in OVERLAPS:
+        for tau in PERIODS:
+            own = {"name": "diloco", "overlap": overlap, "tau": tau}
+            wide = 0.0 if overlap == "none" else spread
+            losses = [0.3 * factors[overlap] * (1 + wide * i) for i in (-2, -1, 0, 1, 2)]
+            one = contender(f"diloco, {overlap} {tau}", losses, target=None)
+            members.append(replace(one, runs=[replace(run, config=run.config | {"algo": own}) for run in one.runs]))
+            for seed in (1, 0):  # in any order
+                run = run_reaching("diloco", math.inf if overlap == "delayed" else 0.3, seed, target=None)
+                fixed.append(replace(run, config=run.config | {"algo": own}))
+    limits = {
+        f"limit_{overlap}_{p}": logged.study(line(0.2, growth[1]), line(0.1, growth[0])) for overlap, p in LIMITED
+    }
+    return {"tuned": logged.contest(*members), "untuned": logged.study(*fixed), **limits}
+
+
+@pytest.mark.parametrize(
+    ("eager", "delayed", "verdict"),
+    [(1.0, 1.06, PASS), (1.019, 1.051, PASS), (1.021, 1.06, FAIL), (1.0, 1.049, FAIL), (0.9, 0.9, FAIL)],
+)
+def test_b9_asks_little_of_eager_and_much_of_delayed(eager: float, delayed: float, verdict: Verdict) -> None:
+    assert b9(evidence(eager, delayed)).verdict is verdict
+
+
+def test_b9_is_open_where_the_seeds_do_not_decide() -> None:
+    assert b9(evidence(eager=1.03, spread=0.02)).verdict is OPEN
+
+
+@pytest.mark.parametrize("growth", [(1.001, 1.01), (0.99, 0.999)])
+def test_b9_fails_where_a_limit_is_elsewhere(growth: tuple[float, float]) -> None:
+    assert b9(evidence(growth=growth)).verdict is FAIL
+
+
+def test_runs_that_were_not_tuned_are_told_and_not_judged() -> None:
+    found = b9(evidence())
+    assert "delayed none, as it diverges, at H = 5" in found.reason
+    assert not any("tuned" in check.what for check in found.checks)
