@@ -23,12 +23,13 @@ from dsgd.papers.kale2025 import (
     b9,
 )
 from dsgd.record.reader import Run
+from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender, run_reaching
 
-PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
+PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
 HOURS = {
     "data_parallel": DENSE_H,
     **dict(zip((f"delay_{delay}" for delay in DELAYS), (NONE_H, INNER_H, COMPUTE_H), strict=True)),
@@ -60,28 +61,39 @@ def line(olr: float, growth: float) -> Run:
     return logged.run("diloco", {"algo.olr": olr}, marks)
 
 
-def evidence(
-    eager: float = 1.0, delayed: float = 1.1, spread: float = 0.0, growth: tuple[float, float] = (0.99, 1.01)
-) -> dict[str, Logged]:
-    """Return runs with these losses over those without overlap, whatever H is; spread: of that, over the seeds.
+def one(overlap: str, tau: int, factor: float, spread: float = 0.0) -> Contender:
+    """Return DiLoCo with a loss of 0.3 times a factor; spread: over the seeds."""
+    own = {"name": "diloco", "overlap": overlap, "tau": tau}
+    losses = [0.3 * factor * (1 + spread * i) for i in (-2, -1, 0, 1, 2)]
+    found = contender(f"diloco, {overlap} {tau}", losses, target=None)
+    return replace(found, runs=[replace(run, config=run.config | {"algo": own}) for run in found.runs])
 
-    growth: per round, below and above the limits."""
-    factors = {"none": 1.0, "eager": eager, "delayed": delayed}
+
+def evidence(
+    eager: float | tuple[float, ...] = 1.0,
+    delayed: float = 1.1,
+    spread: float = 0.0,
+    growth: tuple[float, float] = (0.99, 1.01),
+    longer: float = 1.1,
+) -> dict[str, Logged]:
+    """Return runs with these losses over those without overlap, of eager for each H; spread: of that, over the seeds.
+
+    growth: per round, below and above the limits. longer: the loss of eager with more samples."""
+    of_eager = eager if isinstance(eager, tuple) else (eager,) * len(PERIODS)
+    factors = {"none": (1.0,) * len(PERIODS), "eager": of_eager, "delayed": (delayed,) * len(PERIODS)}
     members, fixed = [], []
     for overlap in OVERLAPS:
-        for tau in PERIODS:
+        for tau, factor in zip(PERIODS, factors[overlap], strict=True):
             own = {"name": "diloco", "overlap": overlap, "tau": tau}
-            wide = 0.0 if overlap == "none" else spread
-            losses = [0.3 * factors[overlap] * (1 + wide * i) for i in (-2, -1, 0, 1, 2)]
-            one = contender(f"diloco, {overlap} {tau}", losses, target=None)
-            members.append(replace(one, runs=[replace(run, config=run.config | {"algo": own}) for run in one.runs]))
+            members.append(one(overlap, tau, factor, spread if overlap != "none" else 0.0))
             for seed in (1, 0):  # in any order
                 run = run_reaching("diloco", math.inf if overlap == "delayed" else 0.3, seed, target=None)
                 fixed.append(replace(run, config=run.config | {"algo": own}))
     limits = {
         f"limit_{overlap}_{p}": logged.study(line(0.2, growth[1]), line(0.1, growth[0])) for overlap, p in LIMITED
     }
-    return {"tuned": logged.contest(*members), "untuned": logged.study(*fixed), **limits}
+    later = logged.contest(one("none", PERIODS[-1], 1.0), one("eager", PERIODS[-1], longer))
+    return {"tuned": logged.contest(*members), "longer": later, "untuned": logged.study(*fixed), **limits}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +102,21 @@ def evidence(
 )
 def test_b9_asks_little_of_eager_and_much_of_delayed(eager: float, delayed: float, verdict: Verdict) -> None:
     assert b9(evidence(eager, delayed)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("eager", "delayed", "longer", "verdict"),
+    [
+        ((1.0, 1.0, 1.1), 1.2, 1.019, EXPLAINED),
+        ((1.0, 1.0, 1.1), 1.2, 1.021, FAIL),
+        ((1.0, 1.1, 1.1), 1.2, 1.0, FAIL),  # it explains that of the longest rounds alone
+        ((1.0, 1.0, 1.1), 1.0, 1.0, FAIL),
+    ],
+)
+def test_more_samples_explain_what_eager_costs_with_the_longest_rounds(
+    eager: tuple[float, ...], delayed: float, longer: float, verdict: Verdict
+) -> None:
+    assert b9(evidence(eager, delayed, longer=longer)).verdict is verdict
 
 
 def test_b9_is_open_where_the_seeds_do_not_decide() -> None:
