@@ -200,14 +200,17 @@ def test_a_coordinator_killed_while_it_writes_leaves_a_whole_checkpoint(
     resume(prefork, watched).assert_ends("completed", 0)
 
 
-def test_a_completed_run_goes_on_with_a_larger_budget(prefork: Prefork, tmp_path: Path) -> None:
-    """In lock-step as if it had had that from the beginning, from the latest checkpoint."""
-    options = (*LOCKSTEP["sync"], "experiment=quadratic", "nodes=2", "engine=dist", "eval.every_steps=20")
+@pytest.mark.parametrize("algo", [LOCKSTEP["sync"], ("algo=diloco", "algo.tau=7")], ids=["sync", "diloco"])
+def test_a_completed_run_goes_on_with_a_larger_budget(prefork: Prefork, tmp_path: Path, algo: tuple[str, ...]) -> None:
+    """In lock-step as if it had had that from the beginning, from the latest checkpoint: which is not of the last step,
+    after which there may be a shorter round to average."""
+    options = (*algo, "experiment=quadratic", "nodes=2", "engine=dist", "eval.every_steps=20")
     kept = ("engine.checkpoint_every_s=0.001", "engine.keep_checkpoint=true")
     expected = prefork.run(tmp_path / "whole", *options, "budget.steps=80")
     run = prefork.run(tmp_path / "run", *options, "budget.steps=40", *kept)
     assert run.summary["status"] == "completed", run.err
     assert (run.folder / NAME).exists(), run.err
+    assert all(stored["steps"] < 40 for stored in read_state(run.folder / NAME)["workers"])
     extended = prefork.run(tmp_path / "run", f"resume={run.folder}", "budget.steps=80")
     assert extended.summary["status"] == "completed", extended.err
     assert results(extended.marks, 1) == results(expected.marks, 1)

@@ -25,7 +25,7 @@ from dsgd.processes.coordinator.sharded import (
     measure_in_parts,
     measure_workers_in_parts,
 )
-from dsgd.processes.coordinator.snapshots import PendingSnapshots, initial_snapshots
+from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, initial_snapshots
 from dsgd.processes.job import ProcessJob
 
 
@@ -110,7 +110,7 @@ class Coordinator:
         if status is not None and self.monitor.verdict is None:
             self.monitor.conclude(status, mark.totals(experiment))
         # only now is it known whether this mark is the last
-        everybody = is_first or status is not None or mark.shows_end(experiment)
+        everybody = is_first or status is not None or mark.key == LAST
         chosen = evaluated_workers(experiment.eval, len(xs), everybody)
         values |= self._measure_workers(mark.key, [xs[i] for i in chosen], [buffers[i] for i in chosen])
         return values

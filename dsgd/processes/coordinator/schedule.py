@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dsgd.experiment import Experiment
 from dsgd.processes.control import Client, Message
 from dsgd.processes.coordinator.membership import Member, Membership
-from dsgd.processes.coordinator.snapshots import CHECKPOINT, LAST, STEP, PendingSnapshots, Snapshot
+from dsgd.processes.coordinator.snapshots import CHECKPOINT, LAST, NOTHING, STEP, PendingSnapshots, Snapshot
 
 WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
 
@@ -47,7 +48,7 @@ class SnapshotSchedule:
         self._left_out: set[str] = set()  # keys of lock-step marks for which there was no memory
         self._checkpoints = 0
         self._cycles_ahead = 1  # how far ahead of the furthest worker the next checkpoint is
-        self._marked = (0.0, 0)  # time and samples of the previous mark
+        self._marked = NOTHING  # the counters of the previous mark
         self._waiting_bytes = 0
         self._waiting_lock = threading.Lock()
 
@@ -56,7 +57,7 @@ class SnapshotSchedule:
         self.next_marks = tuple(state["next"])
         last = state["progress"]["last_values"]
         if last is not None:
-            self._marked = last["time_s"], last["samples"]
+            self._marked = replace(NOTHING, time_s=last["time_s"], samples=last["samples"])
 
     def request_due(self, now: float, time_s: float, stopping: bool) -> None:
         """Request the marks and the checkpoint that are due. time_s: of the training clock. stopping: a checkpoint is
@@ -124,14 +125,16 @@ class SnapshotSchedule:
                 by_samples, by_time = zip(self.next_marks, *behind, strict=True)
                 pending.next_marks = min(by_samples), min(by_time)
             else:
-                counters = pending.counters(self._experiment)
-                self._marked = counters.time_s, counters.samples
+                self._marked = pending.counters(self._experiment)
             yield pending
 
     def is_repeated(self, mark: PendingSnapshots) -> bool:
-        """Return whether the last mark of a lock-step run shows the same step as the mark before."""
-        lockstep = self._experiment.algo.lockstep and self._experiment.budget.time_s is None
-        return mark.key == LAST and lockstep and mark.floor[1] == mark.counters(self._experiment).samples
+        """Return whether the last mark of a lock-step run that ends before its last step, as one that diverges, shows
+        the step of the mark before."""
+        experiment = self._experiment
+        if mark.key != LAST or not experiment.algo.lockstep or experiment.budget.time_s is not None:
+            return False
+        return mark.floor.samples == mark.counters(experiment).samples != experiment.total_samples
 
     def release(self, pending: PendingSnapshots) -> None:
         """Count the memory of these snapshots as free."""

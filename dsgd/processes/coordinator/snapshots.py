@@ -16,6 +16,7 @@ from dsgd.problem.problem import Problem
 from dsgd.streams import stream
 
 LAST = "last"  # the key of the mark at the end
+NOTHING = Counters(0.0, "wall", 0, (), (), (), 0.0, 0)
 STEP, CHECKPOINT = "step:", "checkpoint:"  # begin the keys of a lock-step mark and of a checkpoint
 
 
@@ -50,7 +51,7 @@ class PendingSnapshots:
     key: by which the nodes name it. missing: nodes whose snapshot has not arrived. time_s, samples: of the mark; None:
     taken from the snapshots. absent: the last known steps and counters of nodes without a snapshot. next_marks: numbers
     of the next mark by samples and by time: those with which a run goes on if it has to make this mark again, or from
-    this checkpoint; None for a mark that nobody requests by number. floor: time and samples of the mark before, below
+    this checkpoint; None for a mark that nobody requests by number. floor: the counters of the mark before, below
     which nothing that is told later may be.
     """
 
@@ -61,7 +62,7 @@ class PendingSnapshots:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
     absent: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     next_marks: tuple[int, int] | None = None
-    floor: tuple[float, int] = (0.0, 0)
+    floor: Counters = NOTHING
 
     @property
     def is_checkpoint(self) -> bool:
@@ -96,13 +97,12 @@ class PendingSnapshots:
         known = {**self.absent, **{node: (s.steps, s.counters) for node, s in self.snapshots.items()}}
         if experiment.budget.time_s is not None:  # what a step found that began before it and ended after it
             time_s = min(time_s, experiment.budget.time_s)
-        floor_s, floor_samples = self.floor
-        totals = combine_totals(experiment, max(time_s, floor_s), self.samples, known, self.snapshots)
-        samples = max(totals.counters.samples, floor_samples)
+        totals = combine_totals(experiment, max(time_s, self.floor.time_s), self.samples, known, self.snapshots)
+        counters = _not_below(totals.counters, self.floor)
         worker_steps = totals.worker_steps
         if experiment.algo.lockstep and self.samples is not None:  # some may be ahead of the step that is meant
-            worker_steps = [math.ceil(samples / experiment.unit)] * experiment.nodes
-        return replace(totals, counters=replace(totals.counters, samples=samples), worker_steps=worker_steps)
+            worker_steps = [math.ceil(counters.samples / experiment.unit)] * experiment.nodes
+        return replace(totals, counters=counters, worker_steps=worker_steps)
 
     def counters(self, experiment: Experiment) -> Counters:
         return self.totals(experiment).counters
@@ -117,11 +117,6 @@ class PendingSnapshots:
             vectors = workers[-1].vectors
             centre = vectors.get(f"kept.{name}", vectors["x"])  # before the first step there is only x
         return [s.vectors["x"] for s in workers], [s.vectors["buffers"] for s in workers], centre
-
-    def shows_end(self, experiment: Experiment) -> bool:
-        """Return whether no mark can show a later state. In lock-step the last step's own mark may do so already."""
-        steps_end_it = experiment.algo.lockstep and experiment.budget.time_s is None
-        return self.key == LAST or (steps_end_it and self.counters(experiment).samples == experiment.total_samples)
 
     def checkpoint(self, experiment: Experiment, progress: dict[str, Any]) -> dict[str, Any]:
         """Return the contents of a checkpoint, as plain values and vectors. A lost worker has no vectors in it: the
@@ -154,6 +149,18 @@ def initial_snapshots(experiment: Experiment, problem: Problem) -> PendingSnapsh
         vectors = {name: part for name in ("x", experiment.algo.output) if name is not None}
         pending.add(p + shard, Snapshot(0, 0.0, {}, vectors, {}))
     return pending
+
+
+def _not_below(counters: Counters, floor: Counters) -> Counters:
+    """Return the counters, none of which is below that of the mark before: workers may have submitted a mark by time
+    at different steps, before and after that of a step."""
+    most = {
+        name: [max(pair) for pair in zip(of_nodes, before, strict=True)]
+        for name in ("bytes_sent", "bytes_received")
+        if (of_nodes := getattr(counters, name)) and (before := getattr(floor, name))
+    }
+    samples, staleness = max(counters.samples, floor.samples), max(counters.staleness_max, floor.staleness_max)
+    return replace(counters, samples=samples, staleness_max=staleness, **most)
 
 
 def combine_totals(

@@ -174,7 +174,9 @@ class WorkerEngine:
         self.plane.set_steps(worker.steps)
         if experiment.algo.lockstep:
             before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
-            self._mark_due = now // experiment.mark_samples > before // experiment.mark_samples
+            crosses = now // experiment.mark_samples > before // experiment.mark_samples
+            # what follows the last step, an average maybe, belongs to the output: the mark at the end shows it
+            self._mark_due = crosses and not self.rules.done(worker, self.samples)
 
     def remembered(self, worker: Worker) -> Sequence[Tensor]:
         return remembered(self.optimizer_state)
@@ -229,6 +231,8 @@ class WorkerEngine:
         worker = self.worker
         if worker.steps % self.experiment.algo.cycle or (steps is not None and worker.steps < steps):
             return
+        if self.experiment.algo.lockstep and self.rules.done(worker, self.samples):
+            return  # `train` may still have an average to make, and would not make it if it were entered anew
         self._checkpoint = None
         if self._mark_due:  # before the checkpoint, whose counters include the mark
             self._step_mark()
