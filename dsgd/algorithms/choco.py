@@ -33,7 +33,7 @@ Output model: the mean of the x_i. One worker: exactly SGD, as its s_i is its h_
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.topology import Topology
@@ -119,7 +119,7 @@ class CHOCO(Algorithm):
         coder = codes.coder(self.compressor, d, k, self.levels, worker.rng, self.seed, worker.steps)
         own = coder.encode(a)
         coded = {worker.rank: own} | await worker.exchange(own, peers, size=size)
-        shrunk = 1 + min(d / self.levels**2, sqrt(d) / self.levels) if self.compressor == "qsgd" else 1
+        shrunk = codes.excess(self.compressor, d, self.levels)
         for j, w_ij in self.topology.mixing_row(worker.rank).items():  # ascending j: every engine adds in one order
             q = coder.decode(coded[j]) / shrunk
             mixed.add_(q, alpha=w_ij)

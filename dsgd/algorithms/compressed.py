@@ -14,6 +14,8 @@ References: error feedback: Karimireddy et al. 2019, arXiv 1901.09847. PowerSGD:
         all of the model is refused where a lower one would compress)
 
 At every step x - mean e is what x would be at a constant rate if whole gradients were sent: nothing is lost, only late.
+qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels) where errors are kept, as in `algo=choco`: as it is, right in
+the mean, it enlarges the errors of long vectors from step to step.
 With code=none, or topk of all, this is all-reduce SGD. feedback=false forgets instead.
 
 Differences from the papers: step() adds momentum after decoding. Errors are in units of gradients, so that a change of
@@ -113,11 +115,12 @@ class Compressed(Algorithm):
             return coder.decode(own), coder.decode(await worker.all_reduce_mean(own, size))
         coded = {worker.rank: coder.encode(a)}
         coded |= await worker.exchange(coded[worker.rank], others, size=size)
-        q = coder.decode(coded[worker.rank])
+        shrunk = codes.excess(self.code, d, self.levels) if self.feedback else 1.0
+        q = coder.decode(coded[worker.rank]) / shrunk
         total = a.new_zeros(d)
         for rank in range(worker.nodes):  # in the same order everywhere: x must be equal bit for bit
             total.add_(coder.decode(coded[rank]))
-        return q, total.div_(worker.nodes)
+        return q, total.div_(worker.nodes * shrunk)
 
     async def low_rank_mean(self, worker: Worker, a: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same for PowerSGD, whose code is of the mean."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ def encode_qsgd(a: Tensor, levels: int, rng: np.random.Generator) -> Tensor:
     """Code a [d] by levels of magnitude: s |a| / norm, rounded up with the probability of its fraction."""
     norm = a.norm()
     scaled = a.abs() * (levels / norm) if norm > 0 else torch.zeros_like(a)
-    level = (scaled + torch.from_numpy(rng.random(len(a))).to(a)).floor().clamp_(max=levels).to(torch.int64)
+    level = (scaled + torch.from_numpy(rng.random(len(a))).to(a)).floor().to(torch.int64).clamp_(max=levels)
     width = levels.bit_length()
     bits = [a >= 0] + [level.bitwise_right_shift(place).bitwise_and(1).ne(0) for place in range(width)]
     return pack((norm.view(1), pack_bits(torch.stack(bits, 1).flatten())), a)
@@ -117,6 +117,13 @@ def coder(code: str, d: int, k: int, levels: int, rng: np.random.Generator, seed
 def at_places(places: np.ndarray, values: Tensor, d: int) -> Tensor:
     """Return a vector [d] that has these values at these places, and is 0 elsewhere."""
     return values.new_zeros(d).index_copy_(0, torch.from_numpy(places).to(values.device), values)
+
+
+def excess(code: str, d: int, levels: int) -> float:
+    """Return what a decoded vector [d] must be divided by, so that what it leaves out of a is in the mean square
+    smaller than a: more than 1 for qsgd, which is right in the mean instead. Koloskova et al. 2019, arXiv 1902.00340,
+    section 3.5."""
+    return 1 + min(d / levels**2, sqrt(d) / levels) if code == "qsgd" else 1.0
 
 
 def packed_size(code: str, d: int, item_bytes: int, k: int, levels: int) -> int:

@@ -113,6 +113,47 @@ def test_qsgd_is_right_in_the_mean_and_as_noisy_as_its_bound_says(levels: int) -
     assert float((draws.mean(0) - a).square().sum()) < 3 * variance / 4000
 
 
+@pytest.mark.parametrize(("d", "levels"), [(50_000, 127), (20_000, 1), (300, 127)])
+def test_qsgd_divided_by_its_excess_leaves_out_less_than_there_is(d: int, levels: int) -> None:
+    """Koloskova et al. 2019: |a - C(a) / w|^2 is at most (1 - 1 / w) |a|^2 in the mean; without w it may be more than
+    |a|^2, and errors that are kept would grow."""
+    rng = np.random.default_rng(4)
+    a = torch.from_numpy(rng.standard_normal(d))
+    coder, w = codes.coder("qsgd", d, 1, levels, rng), codes.excess("qsgd", d, levels)
+    draws = [coder.decode(coder.encode(a)) for _ in range(20)]
+    left = np.mean([float((a - q / w).square().sum()) for q in draws])
+    assert left <= (1 - 1 / w) * 1.01 * float(a.square().sum())
+    assert (float((a - draws[0]).square().sum()) > float(a.square().sum())) == (levels == 1)
+
+
+def test_errors_of_long_vectors_stay_bounded_with_qsgd() -> None:
+    """One level of a thousand numbers: at a constant gradient errors settle, and the mean of what is said is it."""
+    rng, engine = np.random.default_rng(5), cast("Engine", None)
+    g = torch.from_numpy(rng.standard_normal(1000))
+    worker = Worker(0, 1, g.clone(), rng, engine, [(1000,)])
+    algo, e, said = Compressed("qsgd", levels=1), torch.zeros_like(g), torch.zeros_like(g)
+    q = mean = e
+    for _ in range(400):
+        running = algo.mean(worker, e + g)
+        try:
+            running.send(None)
+            running.send({})
+        except StopIteration as done:
+            q, mean = done.value
+        assert torch.equal(q, mean)
+        e, said = e + g - q, said + q
+    w = codes.excess("qsgd", 1000, 1)
+    assert float(e.norm()) < 2 * w * float(g.norm())
+    assert float((said / 400 - g).norm()) < 0.1 * w * float(g.norm())
+
+
+@pytest.mark.parametrize("levels", [2**24 - 1, 2**25 - 1, 2**31 - 1])
+def test_the_largest_level_is_decoded_however_many_there_are(levels: int) -> None:
+    a = torch.tensor([2.5, 0.0, 0.0])
+    coder = codes.coder("qsgd", 3, 1, levels, np.random.default_rng(0))
+    assert torch.allclose(coder.decode(coder.encode(a)), a, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("code", "n_bytes"), [("topk", 8 * 10), ("randomk", 4 * 10), ("sign", 4 + 125), ("qsgd", 4 + 1000)]
 )
