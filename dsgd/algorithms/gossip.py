@@ -45,8 +45,9 @@ class Gossip(Algorithm):
 
     def random_peer(self, worker: Worker) -> int:
         if self.peers == "topology":
-            neighbours = self.topology.neighbours(worker.rank)
-            return neighbours[int(worker.rng.integers(len(neighbours)))]
+            pulls = self.mode == "pull"
+            peers = (self.topology.neighbours if pulls else self.topology.receivers)(worker.rank)
+            return peers[int(worker.rng.integers(len(peers)))]
         other = int(worker.rng.integers(worker.nodes - 1))
         return other + (other >= worker.rank)
 

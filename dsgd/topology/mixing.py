@@ -55,6 +55,10 @@ class Topology:
         """Return the nodes that `rank` receives from at any step of the cycle, ascending."""
         return self._neighbours[rank]
 
+    def receivers(self, rank: int) -> Peers:
+        """Return the nodes that `rank` sends to at any step of the cycle, ascending."""
+        return self._receivers[rank]
+
     @cached_property
     def sides(self) -> tuple[bool, ...] | None:
         """On which of two sides each node is, False for that of node 0, if every edge leads from one side to the other;
@@ -149,17 +153,26 @@ class Topology:
 
     @cached_property
     def _targets(self) -> tuple[tuple[Peers, ...], ...]:
-        return tuple(tuple(self._peers(j, to) for j, to in enumerate(_receivers(rows))) for rows in self.rows)
+        return tuple(tuple(self._peers(j, to) for j, to in enumerate(_columns(rows))) for rows in self.rows)
 
     @cached_property
     def _neighbours(self) -> tuple[Peers, ...]:
-        return tuple(tuple(sorted(set().union(*by_step))) for by_step in zip(*self._sources, strict=True))
+        return _over_the_cycle(self._sources)
+
+    @cached_property
+    def _receivers(self) -> tuple[Peers, ...]:
+        return _over_the_cycle(self._targets)
 
     def _peers(self, rank: int, row: Iterable[int]) -> Peers:
         return tuple(sorted((j for j in row if j != rank), key=lambda j: (j - rank) % self.nodes))
 
 
-def _receivers(rows: tuple[Row, ...]) -> list[list[int]]:
+def _over_the_cycle(peers: Sequence[Sequence[Peers]]) -> tuple[Peers, ...]:
+    """Return all peers of each node. peers: of every step, of every node."""
+    return tuple(tuple(sorted(set().union(*by_step))) for by_step in zip(*peers, strict=True))
+
+
+def _columns(rows: tuple[Row, ...]) -> list[list[int]]:
     receivers: list[list[int]] = [[] for _ in rows]
     for i, row in enumerate(rows):
         for j in row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.data import Quadratic
 from dsgd.streams import stream
-from dsgd.topology import Ring, Star, Torus
+from dsgd.topology import File, Ring, Star, Torus
 from tests.support import reference
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, cluster_of, run
@@ -101,6 +102,16 @@ def test_peers_of_a_graph_agree_with_a_numpy_loop(topology, neighbours: list[lis
     s = Setting(len(neighbours), gradient_s=times, steps=20)
     path = run(s, Gossip(topology, mode=mode, peers="topology"))
     assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, neighbours)))
+
+
+@pytest.mark.parametrize(("mode", "peers"), [("pull", [3, 0, 1, 2]), ("push", [1, 2, 3, 0])])
+def test_vectors_go_along_the_edges_of_a_directed_graph(tmp_path: Path, mode: str, peers: list[int]):
+    """A circle in which i sends to i + 1: who pulls asks i - 1."""
+    (tmp_path / "circle.txt").write_text("0 1\n1 2\n2 3\n3 0\n")
+    circle = File(str(tmp_path / "circle.txt"), weights="push").build(4, 0)
+    s = Setting(gradient_s=UNEVEN, steps=20)
+    path = run(s, Gossip(circle, mode=mode, peers="topology"))
+    assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, [[peer] for peer in peers])))
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])
