@@ -51,10 +51,12 @@ class NoLoCo(Algorithm):
             raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     def warning(self, nodes: int, momentum: float) -> str | None:
-        most = 2 * (1 - self.beta**2)
+        if nodes == 1:
+            return None
+        most = 2 * (1 - self.beta**2) / (1 - self.beta / (nodes - 1))
         if 0 < self.gamma < most:
             return None
-        rule = f"with algo.beta={self.beta:g} it must be > 0 and, for many workers, < {most:g}"
+        rule = f"with algo.beta={self.beta:g} and nodes={nodes} it must be > 0 and < {most:.4g}"
         return f"algo.gamma={self.gamma:g} lets the workers drift apart: {rule}"
 
     def partner(self, worker: Worker, turn: int) -> list[int]:

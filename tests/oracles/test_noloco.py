@@ -109,6 +109,9 @@ def test_a_slow_worker_holds_up_its_partners_alone() -> None:
 def test_a_pull_that_lets_workers_drift_is_a_warning() -> None:
     assert NoLoCo().warning(4, 0.0) is None
     assert NoLoCo(beta=0.9, gamma=0.7).warning(4, 0.0) == (
-        "algo.gamma=0.7 lets the workers drift apart: with algo.beta=0.9 it must be > 0 and, for many workers, < 0.38"
+        "algo.gamma=0.7 lets the workers drift apart: with algo.beta=0.9 and nodes=4 it must be > 0 and < 0.5429"
     )
+    assert NoLoCo(beta=0.5, gamma=2.0).warning(2, 0.0) is None  # two bear up to 3
+    assert NoLoCo(beta=0.5, gamma=2.0).warning(8, 0.0) is not None
+    assert NoLoCo(gamma=0.0).warning(1, 0.0) is None
     assert NoLoCo(gamma=0.0).warning(4, 0.0) is not None
