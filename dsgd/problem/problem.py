@@ -155,6 +155,11 @@ class Problem:
         with self.drawing(rank, step):
             return self.gradient_of_batch(x, buffers, *self.data.batch(rank, step))
 
+    @property
+    def draws(self) -> bool | None:
+        """Whether the module draws random numbers, such as the masks of dropout; None: no gradient has shown it yet."""
+        return self._draws
+
     @contextmanager
     def drawing(self, rank: int, step: int) -> Iterator[None]:
         """Let what the module draws inside of the block, such as the masks of dropout, depend on the worker and its own

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dsgd.data.items import Items
 from dsgd.engine.buckets import bucket_bytes
 from dsgd.engine.divergence import Diverged, is_beyond
 from dsgd.problem.precision import compiling
@@ -213,7 +214,7 @@ class Compute:
         began = time.monotonic()
         start_buffers = buffers.clone()
         batches = self._batches.get(rank, step)
-        if self._prefetches:
+        if self._prefetches and self._can_load_beside:
             self._batches.prefetch(rank, next_step)
         scales = iter(self._problem.loss_scales)
         while True:
@@ -228,6 +229,11 @@ class Compute:
                 return g
             buffers.copy_(start_buffers)
             began = time.monotonic()
+
+    @property
+    def _can_load_beside(self) -> bool:
+        """Whether a batch may be loaded while the module computes: not where both draw from torch's global stream."""
+        return self._problem.draws is False or not isinstance(self._problem.data, Items)
 
     def _pass(
         self, at: Tensor, buffers: Tensor, batches: Sequence[Batch], step: int, workers: int, scale: float, began: float

@@ -1,21 +1,28 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
+from dsgd.data.items import Items
+from dsgd.data.partition import Partition
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker.collectives import Groups
 from dsgd.processes.worker.compute import Compute, GradientBucket, InOrderReducer, make_buckets
 from dsgd.sim.simulation import build_problem
 from tests.support.collective_workers import assert_close, branches, own, point
 from tests.support.simulate import experiment
+
+if TYPE_CHECKING:
+    from dsgd.data import Data
 
 ALONE = Groups(0, 1)
 DECAY = ["optimizer.weight_decay=0.1", "optimizer.decay_norm_and_bias=false"]
@@ -202,4 +209,37 @@ def test_on_a_gpu_what_is_read_ahead_in_the_warm_up_is_the_first_batch_of_the_ru
         compute.warm_up(of.start, of.start_buffers, 1, 5)
         for step in (5, 6):
             compute.gradient(of.start, of.start_buffers.clone(), 1, step).result()
+        compute._batches.get(1, 7)  # which is under way
     assert read == [5, 5, 6, 7]
+
+
+class Drawn:
+    """Samples that draw from torch's global stream, as augmentation does."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        time.sleep(0.0005)  # so that a batch is under way while a gradient is computed
+        return index + torch.rand(4), index % 2
+
+
+class Slow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.002)
+        return x
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_batches_that_are_read_ahead_do_not_change_what_a_module_draws(share: float) -> None:
+    """Where both draw from torch's global stream nothing is read ahead."""
+    data = Items("drawn", Drawn(), Drawn(), 2, (4,), Partition(64, 1, 8, 0), torch.float32)
+    module = nn.Sequential(
+        nn.Linear(4, 32), *[nn.Sequential(Slow(), nn.Dropout(share)) for _ in range(3)], nn.Linear(32, 2)
+    )
+    of = Problem(module, cast("Data", data), torch.float32, 0.0, True, seed=3)
+    expected = [of.gradient(of.start, of.start_buffers.clone(), 0, step) for step in range(5)]
+    with computing(of) as compute:
+        compute._prefetches = True
+        found = [compute.gradient(of.start, of.start_buffers.clone(), 0, step).result() for step in range(5)]
+    assert all(map(torch.equal, found, expected))
