@@ -11,9 +11,9 @@ Two rules keep shared memory sound in both engines:
   the point of a gradient is lent until the answer comes, and may be `x` where nothing changes it meanwhile;
 - a vector that an `await` returned may be shared with other workers: read it, never write to it.
 
-What is sent, reduced or exchanged may be shorter than x, or a code: whatever it is, it is a vector [n] of numbers of
-x's type, and `size` is what sending it costs, as a share of what x costs: n / d. (A run for its times alone has vectors
-without numbers, so the vector cannot tell.)
+What is sent, reduced or exchanged may be shorter than x, as a code is, or longer, by a few numbers or another vector of
+x's length: whatever it is, it is a vector [n] of numbers of x's type, and `size` is what sending it costs, as a share
+of what x costs: n / d. (A run for its times alone has vectors without numbers, so the vector cannot tell.)
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ with a parameter server. The gradients are stale: with p equal workers that take
 
 Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own;
 the local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a
-single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. step() may add local
-momentum, which only shows between two fetches: with n_fetch = 1 not at all, of which a run warns.
+single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. A push takes the rate
+of its moment for all of its gradients; those that a worker has not pushed when the budget is used up are lost. step()
+may add local momentum, which only shows between two fetches: with n_fetch = 1 not at all, of which a run warns.
 Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round
 trips.
 Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.

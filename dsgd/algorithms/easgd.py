@@ -120,7 +120,7 @@ class EASGD(Algorithm):
             if delta is None or v is None:
                 worker.step(await worker.gradient(at=snapshot))
             else:
-                g = await worker.gradient(at=snapshot.add_(v, alpha=delta))
+                g = await worker.gradient(at=snapshot.add(v, alpha=delta))
                 before = x.clone()
                 x.add_(v, alpha=delta)
                 worker.step(g)

@@ -13,10 +13,13 @@ def embedding(trace: ModuleTrace, node: fx.Node, module: nn.Embedding) -> Step:
     """Look tokens up in the tables of all models, one below the other."""
     if module.padding_idx is not None or module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
         raise Unstackable(f"{trace.name(node)} with options")
-    read, weight, classes = trace.read(source(node), "rows"), trace.weight(module.weight), module.num_embeddings
+    read, weight = trace.read(source(node), "rows"), trace.weight(module.weight)
+    classes, name = module.num_embeddings, trace.name(node)
 
     def look_up(call: StackedCall) -> Tensor:
         tokens = read(call)
+        if tokens.max() >= classes:  # it would be looked up in the table of the next model
+            raise IndexError(f"{name} has {classes} rows, got token {int(tokens.max())}")
         begins = torch.arange(0, call.n * classes, classes, device=tokens.device)
         return F.embedding(tokens + begins.view(-1, *[1] * (tokens.dim() - 1)), weight(call).flatten(0, 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from dsgd.gradients import stacked
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.pending import GradientEvaluator
-from dsgd.gradients.stacked import StackedEvaluator, automatic_size
+from dsgd.gradients.stacked import StackedEvaluator, automatic_size, stacked_batches
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
@@ -100,6 +102,19 @@ def test_embeddings_with_options_are_not_stacked(option: dict[str, float]) -> No
         setattr(of.module.embedding, name, value)
     with pytest.raises(Unstackable, match=r"^embedding \(Embedding\) with options$"):
         StackedEvaluator(of)
+
+
+def test_a_token_beyond_the_table_is_an_error_and_not_of_the_next_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = build_problem(experiment(*TEXT, "model.width=16"))
+    evaluator, pending = StackedEvaluator(of), pending_gradients(of, 2)
+
+    def beyond(*asked: Any) -> tuple[Tensor, Tensor]:
+        tokens, targets = stacked_batches(*asked)
+        return tokens + 256, targets
+
+    monkeypatch.setattr(stacked, "stacked_batches", beyond)
+    with pytest.raises(IndexError, match=r"embedding \(Embedding\) has 256 rows, got token"):
+        evaluator.evaluate(pending)
 
 
 @pytest.mark.parametrize("name", KNOWN)
