@@ -51,8 +51,8 @@ reproduce: $(READY)  ## every run of the papers' claims, anew, then their pages
 	rm -rf outputs/papers/small
 	$(BIN)/dsgd-reproduce --anew
 
-clean:  ## what this Makefile made; never results/
-	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures
+clean:  ## what this Makefile made, but for outputs/papers, hours of runs; never results/
+	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures outputs/phases
 
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv .venv

@@ -45,6 +45,7 @@ KEYS = (
 )
 KEYS += ("eval.every_steps=1", "eval.train_samples=200", "budget.steps=24")
 ADAMW, SGD = ("optimizer=adamw", "optimizer.lr=0.003"), ("optimizer.lr=0.1", "optimizer.momentum=0.9")
+SWITCHED = ("algo.tau=5", "algo.switch=5")
 IN_TURN = ("algo.tau=8", "algo.fragments=2", "algo.delay=2")
 SLOWMO = ("algo.tau=6", "algo.outer=slowmo", "algo.olr=1", "algo.beta=0.5")
 TOLERANCE = 1e-10
@@ -130,6 +131,7 @@ def fairscale_slowmo(training: Training) -> Steps:
 CASES: dict[str, tuple[str, Counterpart, str, tuple[str, ...]]] = {
     "compressed: torch's hook": ("torch", COUNTERPARTS["power_sgd"], "compressed", (*SGD, "algo.rank=2")),
     "localsgd: torch's averager": ("torch", COUNTERPARTS["periodic_averager"], "localsgd", (*SGD, "algo.tau=5")),
+    "post-local: torch's hook": ("torch", COUNTERPARTS["post_local"], "localsgd", (*SGD, *SWITCHED)),
     "diloco: torchft": ("torchft", torchft_diloco, "diloco", (*ADAMW, "algo.tau=6")),
     "streaming: torchft": ("torchft", torchft_diloco, "streaming", (*ADAMW, *IN_TURN)),
     "slowmo: fairscale": ("fairscale", fairscale_slowmo, "diloco", (*SGD, *SLOWMO)),

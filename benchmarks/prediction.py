@@ -1,11 +1,11 @@
-"""Does the simulator predict the real run? Step times of all algorithms between hosts, measured and predicted.
+"""Does the simulator predict the real run? Step times of six algorithms between hosts, measured and predicted.
 
     python benchmarks/prediction.py --out results/prediction
     python benchmarks/prediction.py --model resnet18 --rates 1gbit --algorithms sync gossip dpsgd delayfree \
         --out results/prediction_resnet18
 
 On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
-(`dsgd-calibrate`), runs every algorithm there in real processes, one a host, and simulates the same on the calibrated
+(`dsgd-calibrate`), runs each of the six there in real processes, one a host, and simulates the same on the calibrated
 cluster. The hosts share this machine's processors, so with the mlp a gradient is mostly a pause, as if an accelerator
 computed it (`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a gradient's
 backward pass, so `sync` runs with algo.overlap=false. With resnet18, 46.8 MB a vector, the processors compute all of

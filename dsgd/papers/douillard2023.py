@@ -88,7 +88,7 @@ PAPER = Paper(
     summary=(
         "Workers make hundreds of steps by themselves; an outer optimiser with Nesterov's momentum takes the mean of "
         "what they have moved for a gradient. The paper finds it as good as synchronous training, with a "
-        "five-hundredth of the messages."
+        "five-hundredth of the messages. H, the local steps of a round, is `algo.tau`."
     ),
     assumptions=(
         Assumption("outer optimiser", "Nesterov's momentum, 0.9", "published"),

@@ -95,10 +95,10 @@ def b9(found: Evidence) -> Finding:
     fixed = [found["untuned"].where(algo__overlap=overlap) for overlap in OVERLAPS]
     ends = [sum(map(_has_learned, runs)) for runs in fixed]
     reason = (
-        f"Delayed: {others}. The rate is {LR:g}, for all. With an outer rate of {OLR:g}, not tuned, {ends[0]} of "
-        f"{len(fixed[0])} runs without overlap end with a lower loss than they began with, {ends[1]} delayed and "
-        f"{ends[2]} eager: it is above the limits of both. With {LONGER} times the samples, eager costs "
-        f"{_told(longer)} at H = {CLAIMED}."
+        f"Delayed: {others}. The rate is {LR:g}, for all. At an outer rate of {OLR:g}, untuned, which is above the "
+        f"limits of delayed and eager, {ends[0]} of {len(fixed[0])} runs without overlap end below their first loss, "
+        f"{ends[1] or 'none'} of the delayed and {ends[2] or 'none'} of the eager ones. With {LONGER} times the "
+        f"samples, the ratio of eager is {_told(longer)} at H = {CLAIMED}."
     )
     # a cause of this check alone: that a run has too few rounds
     alone = all(check is longest or check.verdict is Verdict.PASS for check in checks)
@@ -199,7 +199,7 @@ PAPER = Paper(
     summary=(
         "DiLoCo's average travels while the workers go on: during one step, fragment by fragment, or during a whole "
         "round. An average that comes a round late costs; the paper's remedy is to use the worker's own share of it "
-        "at once. Losses of its language models are not compared here."
+        "at once. H, the local steps of a round, is `algo.tau`. Losses of its language models are not compared here."
     ),
     assumptions=(
         Assumption("H, fragments, bits, bandwidth of B8", f"{H}, {FRAGMENTS}, {BITS}, 1 Gbit/s", "published"),

@@ -195,7 +195,7 @@ PAPER = Paper(
     claims=(
         Claim(
             "G1",
-            "One worker of every method is plain SGD (EASGD: without its spring)",
+            "One worker of `sync`, `downpour`, `gossip`, `dpsgd` and `delayfree` is plain SGD",
             "sanity",
             "largest difference of parameters <= 1e-12 in double precision",
             ("alone",),
@@ -221,7 +221,7 @@ PAPER = Paper(
             "G4",
             "Simulated times are the closed forms where nothing is random",
             "sanity",
-            "relative error <= 1e-9 for all methods, p = 2 to 100",
+            "relative error <= 1e-9 for `sync`, `easgd`, `downpour`, `gossip`, `dpsgd` and `delayfree`, p = 2 to 100",
             TIMED_NAMES,
             g4,
         ),

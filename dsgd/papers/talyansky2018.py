@@ -27,6 +27,7 @@ FULL = ("experiment=talyansky2018_googlenet_imagenet",)
 TIMING = ("engine=sim", "engine.gradients=none", "cluster=talyansky2018", "cluster.collective=ring")
 TIMING += ("budget.epochs=null", "budget.steps=800")
 
+GROWTH = 1.1  # of the distance of two workers, from 2 to 16 of them
 LR, NOISE, DIM = 0.01, 1.0, 500  # of the quadratic, whose curvature is 1
 QUADRATIC = ("engine=sim", "experiment=quadratic", f"optimizer.lr={LR}", "optimizer.momentum=0")
 QUADRATIC += ("optimizer.nesterov=false", f"data.dim={DIM}", "data.condition=1", "data.spread=0", f"data.noise={NOISE}")
@@ -97,7 +98,10 @@ def t5(found: Evidence) -> Finding:
     late = _growth(found["drift"].where(algo__tau=16))
     others = [at_least(f"`{algo}`: distance at n = 16 over n = 2", value, 1.5) for algo, value in growth.items()]
     best = max(others, key=lambda check: check.value.median)
-    return judged([best, at_most("`delayfree`, tau = 16: distance at n = 16 over n = 2", late, 1.1)], _listed(others))
+    reason = _listed(others)
+    if late.median <= GROWTH < late.high:
+        reason += " The interval of `delayfree`, of three seeds, holds the threshold: the check passes by its median."
+    return judged([best, at_most("`delayfree`, tau = 16: distance at n = 16 over n = 2", late, GROWTH)], reason)
 
 
 WHAT = {"noise": "quadratic", "drift": "training", "drift_slow": "training at a fifth of the rate, no delay"}

@@ -21,7 +21,7 @@ from dsgd.report.style import panels as make_panels
 FORMULA = "formula"  # as algorithm of a line: what is expected rather than measured
 REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 FEW = 8  # positions on a logarithmic axis that are named themselves
-LABEL = 0.07  # of the axis, for the name of one
+LETTER = 0.023  # of the axis, for a letter of their names
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _dress(axes: Axes, panel: ChartPanel) -> None:
         places = sorted({x for line in panel.lines for x, _ in line.points})
         if len(places) <= FEW:
             told = _apart(places, low, high)
-            axes.set_xticks(told, [f"{x:.3g}" if x < 1000 else f"{x:g}" for x in told])
+            axes.set_xticks(told, [_named(x) for x in told])
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_minor_locator(NullLocator())
 
@@ -111,6 +111,11 @@ def _apart(places: list[float], low: float, high: float) -> list[float]:
     """Return those of the places, ascending, whose labels do not overlap on a logarithmic axis."""
     told: list[float] = []
     for x in places:
-        if not told or log(x / told[-1]) >= LABEL * log(high / low):
+        letters = (len(_named(x)) + len(_named(told[-1]))) / 2 + 1 if told else 0
+        if not told or log(x / told[-1]) >= LETTER * letters * log(high / low):
             told.append(x)
     return told
+
+
+def _named(x: float) -> str:
+    return f"{x:.3g}" if x < 1000 else f"{x:g}"

@@ -1,9 +1,9 @@
 """Judge measurements by thresholds that were fixed before.
 
 A check compares one number, an estimate over seeds where there are several, with its threshold. It passes where the
-median meets the threshold and the interval excludes the neutral value (1 for a ratio); it fails where the whole
-interval misses the threshold; else it is inconclusive, a request for more seeds. A claim of no loss passes where the
-whole interval lies within the stated margin.
+median meets the threshold and, where the claim has a neutral value (1 of a ratio), the interval excludes it. Where the
+threshold is a range, or says "whole interval" as that of no loss does, all of the interval must lie within it. A check
+fails where the whole interval misses the threshold; anything between is inconclusive, a request for more seeds.
 
 A claim that fails is explained where a second measurement shows the cause.
 """
@@ -87,7 +87,7 @@ def within(what: str, value: Estimate | float, low: float, high: float) -> Check
 def close(what: str, value: float, expected: float, relative: float = 0.0, absolute: float = 0.0) -> Check:
     """Check that a number is what was expected, but for a share of it or an absolute difference."""
     good = abs(value - expected) <= max(relative * abs(expected), absolute)
-    tolerance = f"{relative:.3g} of it" if relative else f"{absolute:.3g}"
+    tolerance = f"{100 * relative:.3g} %" if relative else f"{absolute:.3g}"
     return Check(what, exactly(value), f"{expected:.6g} within {tolerance}", Verdict.PASS if good else Verdict.FAIL)
 
 
