@@ -76,12 +76,13 @@ class Cluster:
             Congestion.of(entry)
         if self.congestion and self.islands == 1:
             raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
-        if self.congestion and not self.collective_messages:
-            raise ValueError("collective_messages must be true with congestion, which no formula knows, got False")
         if not 0 <= self.loss < 1:
             raise ValueError(f"loss must be >= 0 and < 1, got {self.loss}")
-        if self.loss and not self.collective_messages:
-            raise ValueError("collective_messages must be true with loss, which no formula knows, got False")
+        named = ", ".join(name for name in COLLECTIVES if name != "best")
+        for name in ("congestion", "loss"):
+            if getattr(self, name) and not self.collective_messages:
+                rule = f"collective_messages must be true with {name}, which no formula knows, and collective one of"
+                raise ValueError(f"{rule} {named}, got false and {self.collective}")
         if self.islands > 1 and not self.collective_messages and self.collective not in ("best", *BEST_OF_ISLANDS):
             known = ", ".join(("best", *BEST_OF_ISLANDS))
             raise ValueError(
@@ -89,8 +90,7 @@ class Cluster:
                 f"got {self.collective!r}"
             )
         if self.collective == "best" and self.collective_messages:
-            known = ", ".join(name for name in COLLECTIVES if name != "best")
-            raise ValueError(f"collective must be one of {known} with collective_messages=true, got 'best'")
+            raise ValueError(f"collective must be one of {named} with collective_messages=true, got 'best'")
         if self.collective == "star" and self.servers_colocated:
             raise ValueError(
                 "servers_colocated must be false with collective=star, whose centre has its own port, got true"

@@ -1,4 +1,4 @@
-"""Asynchronous SGD without gradient delay: the average of a cycle's start arrives at its end, and nobody waits.
+"""Asynchronous SGD without gradient delay: the average of a cycle's start arrives at its end.
 
 Reference: Talyansky et al. 2018, "Asynchronous SGD without gradient delay for efficient distributed training",
 Algorithm 2. The same recursion as CoCoD-SGD (Shen et al. 2019, arXiv 1906.12043).

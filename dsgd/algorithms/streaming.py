@@ -30,6 +30,7 @@ Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
@@ -69,6 +70,14 @@ class Streaming(Algorithm):
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
         if self.bits not in BITS:
             raise ValueError(f"bits must be one of {', '.join(map(str, BITS))}, got {self.bits}")
+
+    @property
+    def needs_layout(self) -> bool:
+        return self.fragments > 1
+
+    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
+        if self.fragments > (d := sum(map(prod, layout))):
+            raise ValueError(f"fragments must be <= {d} (the parameters of this model), got {self.fragments}")
 
     @property
     def cycle(self) -> int:

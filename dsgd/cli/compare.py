@@ -251,7 +251,7 @@ def _report_map(found: ComparisonResult, width: str) -> None:
         map_cell(
             {key: cell.conditions[key] for key in axes},
             contest(_contenders(found.searches, cell.runs)),
-            measured=len(cell.measured) == len(found.searches),
+            {search.entry.name for search in found.searches} - cell.measured,
         )
         for cell in found.cells
     ]

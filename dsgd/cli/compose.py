@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from dsgd.cli import other_names
 from dsgd.cli.key_list import files_of, key_list
 from dsgd.run.configuration import SweepOptions
 from dsgd.run.values import RENAMED, ConfigError, build, checked, shown
@@ -212,7 +213,9 @@ class ConfigTree:
         if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
             group, _, choice = error.missing_cfg_file.rpartition("/")
             known = error.options
-            return f"{group} must be one of {', '.join(known)}, got {choice!r}{suggestion(choice, known)}"
+            named = other_names.method(choice) if group == "algo" else None
+            hint = f"; that is algo={named} here" if named else suggestion(choice, known)
+            return f"{group} must be one of {', '.join(known)}, got {choice!r}{hint}"
         if isinstance(error, MissingConfigException) and error.missing_cfg_file == self._config_name:
             return f"--config-name must be a configuration there is, got {self._config_name}"
         if isinstance(error.__cause__, OmegaConfBaseException) and not str(error):
@@ -305,7 +308,8 @@ def unknown_key(key: str, config: DictConfig) -> str:
     parent, _, leaf = key.rpartition(".")
     beside = OmegaConf.select(config, parent) if parent else None
     siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
-    near = [f"{parent}.{name}" for name in difflib.get_close_matches(leaf, siblings)]
+    named = other_names.option(leaf, siblings) if parent == "algo" else None
+    near = [f"{parent}.{name}" for name in ([named] if named else difflib.get_close_matches(leaf, siblings))]
     if near or not siblings:
         keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]
         same_leaf = [name for name in keys if name.rpartition(".")[2] == leaf]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class MapCell:
     """Say who wins at one place of a map. values: of its one or two keys. winner, algo: name and algorithm of the
     winner, empty for nobody. ratio: of the second's score to the winner's, infinite where nobody else got there.
 
-    measured: False for what was derived from other runs."""
+    measured: False where one of the two was derived from other runs."""
 
     values: Mapping[str, Any]
     winner: str
@@ -55,14 +55,17 @@ class MapCell:
         return text if self.measured else f"{text} ○".strip()
 
 
-def map_cell(values: Mapping[str, Any], found: Contest, measured: bool = True) -> MapCell:
-    """Return the cell of a contest. The second is who cannot be told apart from the first, if there is such a one."""
+def map_cell(values: Mapping[str, Any], found: Contest, derived: Collection[str] = ()) -> MapCell:
+    """Return the cell of a contest. The second is who cannot be told apart from the first, if there is such a one.
+
+    derived: names of those whose runs were derived from others."""
     first, *others = found.standings
     if math.isinf(first.score.median):
-        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), measured)
-    rivals = [one for one in others if not one.behind] or others
-    alone = Estimate(math.inf, math.inf, math.inf, found.seeds)
-    return MapCell(values, first.name, first.contender.algo, rivals[0].ratio if rivals else alone, measured)
+        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived)
+    rivals = ([one for one in others if not one.behind] or others)[:1]
+    ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, found.seeds)
+    measured = not any(one.name in derived for one in [first, *rivals])
+    return MapCell(values, first.name, first.contender.algo, ratio, measured)
 
 
 def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
@@ -194,5 +197,5 @@ def _notes(cells: Sequence[MapCell]) -> list[str]:
     """Return one line on what the texts of cells mean."""
     parts = ["number: the second's time, or loss, over the winner's"] * any(cell.winner for cell in cells)
     parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
-    parts += ["derived: not measured"] * (not all(cell.measured for cell in cells))
+    parts += ["derived: the times of one of the two"] * (not all(cell.measured for cell in cells))
     return ["; ".join(parts)] if parts else []

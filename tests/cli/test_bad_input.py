@@ -19,6 +19,10 @@ ROOT = Path(__file__).parents[2]
 CASES = [
     # names
     ("algo=gosip", "algo must be one of", "sync", "got 'gosip'", "did you mean gossip?"),
+    ("algo=powersgd", "algo must be one of", "got 'powersgd'; that is algo=compressed algo.code=powersgd here"),
+    ("algo=Slow-Mo", "algo must be one of", "got 'Slow-Mo'; that is algo=diloco algo.outer=slowmo here"),
+    ("algo=diloco algo.outer_lr=1", "algo.outer_lr is not a key of the configuration; did you mean algo.olr?"),
+    ("algo=choco algo.code=topk", "algo.code is not a key of the configuration; did you mean algo.compressor?"),
     ("model=resnet", "model must be one of", "got 'resnet'", "did you mean resnet8 or"),
     ("data=digit", "data must be one of", "got 'digit'", "did you mean digits?"),
     ("topology=hyper", "topology must be one of", "got 'hyper'", "did you mean hypercube?"),
@@ -86,6 +90,11 @@ CASES = [
     ("algo=corrected topology=exponential", "algo.method=d2 needs an undirected topology", "got topology=exponential"),
     ("algo=corrected algo.method=qg optimizer.momentum=0.9", "optimizer.momentum must be 0", "got 0.9"),
     ("algo=streaming algo.fragments=21", "algo.fragments must be in [1, tau = 20]", "got 21"),
+    (
+        "experiment=quadratic data.dim=20 algo=streaming algo.tau=60 algo.fragments=21",
+        "algo.fragments must be <= 20 (the parameters of this model)",
+        "got 21",
+    ),
     ("algo=streaming algo.delay=5", "algo.delay must be in [0, tau / fragments = 5)", "got 5"),
     ("algo=streaming algo.bits=5", "algo.bits must be one of 32, 16, 8, 4", "got 5"),
     ("algo=streaming algo.mix=1.5", "algo.mix must be in [0, 1]", "got 1.5"),
@@ -102,7 +111,7 @@ CASES = [
     ("algo=choco topology=exponential", "algo=choco needs an undirected topology", "got topology=exponential"),
     (
         "algo=relay topology=ring nodes=5",
-        "algo=relay needs a tree: topology=chain, binary_tree or star",
+        "algo=relay needs a tree: topology=chain, binary_tree, star, or a file of one",
         "got topology=ring",
     ),
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),

@@ -174,7 +174,7 @@ def test_the_models_in_a_message_are_as_many_as_were_counted_along_the_way(tree:
 @pytest.mark.parametrize("config", [Ring(), Complete(), OnePeerExponential()])
 def test_a_graph_that_is_no_tree_is_refused(config: TopologyConfig) -> None:
     topology = config.build(4, 0)
-    text = f"^algo=relay needs a tree: topology=chain, binary_tree or star, got topology={topology.name} with nodes=4$"
+    text = f"needs a tree: topology=chain, .*, or a file of one, got topology={topology.name} with [46] edges among"
     with pytest.raises(ValueError, match=text):
         Relay(topology).check(4, 0.1, 0.0)
     Relay(config.build(2, 0)).check(2, 0.1, 0.0)

@@ -110,7 +110,9 @@ def test_the_cell_of_a_contest_has_its_winner_and_the_closest_rival():
         contender("easgd", [11, 11, 11, 11, 11]),
         contender("gossip", [12, 12, 9, 12, 12]),
     ])  # fmt: skip
-    cell = map_cell({"nodes": 8}, found, measured=False)
+    assert map_cell({"nodes": 8}, found, {"easgd"}).measured
+    assert not map_cell({"nodes": 8}, found, {"gossip"}).measured
+    cell = map_cell({"nodes": 8}, found, {"sync"})
     assert (cell.winner, cell.algo, cell.tie, cell.lead) == ("sync", "sync", True, "1.2× ○")
     alone = map_cell({"nodes": 8}, contest([contender("sync", [10, 10]), contender("gossip", [INF, INF])]))
     assert (alone.lead, alone.tie) == ("alone", False)

@@ -1,0 +1,28 @@
+"""Names that methods and options have elsewhere lead to ones that are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsgd.cli.compose import composed
+from dsgd.cli.other_names import METHODS, OPTIONS, method, option
+from tests.support.cases import ALGORITHMS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_another_name_is_here(name: str) -> None:
+    found = method(name)
+    assert found is not None
+    composed([f"algo={found}".split()[0], *(word for word in found.split()[1:] if not word.endswith("..."))])
+
+
+def test_every_option_of_another_name_is_one_of_an_algorithm() -> None:
+    known = {algo: list(composed([f"algo={algo}"])["algo"]) for algo in ALGORITHMS}
+    for name in OPTIONS:
+        assert [algo for algo, keys in known.items() if option(name, keys)], name
+
+
+def test_a_name_is_found_however_it_is_written() -> None:
+    assert method("Power-SGD") == method("power_sgd") == METHODS["powersgd"]
+    assert method("gosip") is None
+    assert option("outer_lr", ["tau"]) is None
