@@ -30,11 +30,12 @@ from yaml import YAMLError
 from dsgd.cli import other_names
 from dsgd.cli.key_list import files_of, key_list
 from dsgd.run.configuration import SweepOptions
-from dsgd.run.values import RENAMED, ConfigError, build, checked, shown
+from dsgd.run.values import RENAMED, ConfigError, build, checked, shown, with_numbers
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
-FREE = ("model.arguments", "data.arguments", "cluster.slow_nodes", "cluster.node_bandwidth")
+BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth")
+FREE = ("model.arguments", "data.arguments", *BY_NODE)
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -295,6 +296,10 @@ def plain(config: DictConfig) -> dict[str, Any]:
         raise ConfigError(f"{error.full_key} must be given, got nothing") from error
     except OmegaConfBaseException as error:
         raise ConfigError(key_first(one_line(error))) from error
+    for key in BY_NODE:  # {3: 2.0} of a file and .3=4 of the command line are one node's
+        group, _, name = key.partition(".")
+        if isinstance(values.get(group), dict) and name in values[group]:
+            values[group][name] = with_numbers(values[group][name])
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
             values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own

@@ -67,8 +67,8 @@ def test_nodes(overrides: list[str], expected: dict[int, float] | None) -> None:
 def test_a_sweep_over_them() -> None:
     runs = ConfigTree().jobs([*MODEL, "model.arguments={width: 3},{width: 4}", "nodes=2,4"], multirun=True).runs
     assert [job.values["model"]["arguments"]["width"] for job in runs] == [3, 3, 4, 4]
-    runs = ConfigTree().jobs(["cluster.slow_nodes.1=2,3"], multirun=True).runs
-    assert [job.values["cluster"]["slow_nodes"] for job in runs] == [{"1": 2}, {"1": 3}]
+    runs = ConfigTree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True).runs
+    assert [job.values["cluster"]["slow_nodes"] for job in runs] == [{1: 2}, {1: 3}]
 
 
 def test_hydra_itself_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
