@@ -12,7 +12,8 @@ Reference: Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952.
         i:  x_i = x_i + (y - v) / 2
 
 Half of the workers are active and begin averages; the others are passive and answer, whatever they compute. An average
-keeps the sum of the x_i, also where i has made a step since it sent v.
+keeps the sum of the x_i, also where i has made a step since it sent v. Where a mark, or the end, falls between the two
+halves of an average, the mean lacks (y - v) / (2 p).
 
 Differences from the paper: while y is on its way, j makes steps and answers others. So nothing can deadlock in any
 graph; but if two workers asked each other at once, they would swap their vectors rather than average them. Therefore
