@@ -93,6 +93,8 @@ class ConfigTree:
         self._groups = {*GROUPS, *self._loader.list_groups("")}
         self._config_name = config_name
         self._parsed: dict[str, Override] = {}  # the jobs of a sweep have most overrides in common
+        # by the files that overrides choose, pickled: copies of a configuration would take six times as long
+        self._composed: dict[tuple[str, ...], bytes] = {}
 
     def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
         """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
@@ -136,14 +138,20 @@ class ConfigTree:
         # as typed: an interpolation in them is each job's to resolve
         given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
         swept = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
-        jobs, composed, folders = [], {}, set()
+        jobs, folders = [], set()
         for number, point in enumerate(self._points([*swept, *given["task"]])):
             between()
-            config = self._point([*given["hydra"], *point], composed)
+            config = self._point([*given["hydra"], *point])
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))
             folders.add(Path(config.hydra.sweep.dir))
         return HydraJobs(jobs, True, here, at_once, folders.pop() if len(folders) == 1 else None, master)
+
+    def grid(self, overrides: Sequence[str], hydra: Sequence[str]) -> list[HydraJob]:
+        """Return the runs of a grid, whatever sweep the files ask for. hydra: overrides of Hydra's own keys, the folder
+        among them. Raises ConfigError."""
+        points = enumerate(self._points(opened(overrides)))
+        return [_job(self._point([*hydra, *point]), point, number) for number, point in points]
 
     def _points(self, overrides: Sequence[str]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""
@@ -158,20 +166,18 @@ class ConfigTree:
                 choices[key] = [f"{key}={override.get_value_element_as_str()}"]
         return [list(point) for point in itertools.product(*choices.values())]
 
-    def _point(self, overrides: Sequence[str], composed: dict[tuple[str, ...], bytes]) -> DictConfig:
+    def _point(self, overrides: Sequence[str]) -> DictConfig:
         """Return what `load` gives, for one of many command lines: composing the files that it chooses takes most of
-        the time and is done once.
-
-        composed: the configurations so far, pickled (copies of them would take six times as long)."""
+        the time and is done once. Raises ConfigError."""
         choosing, setting = [], []
         for override in self.parse(overrides):
             key = override.key_or_group
             plain_value = override.type is OverrideType.CHANGE and override.package is None and key not in self._groups
             (setting if plain_value and not key.startswith("hydra") else choosing).append(override)
         choice = tuple(str(override.input_line) for override in choosing)
-        if choice not in composed:
-            composed[choice] = pickle.dumps(self.load(choice))
-        config: DictConfig = pickle.loads(composed[choice])
+        if choice not in self._composed:
+            self._composed[choice] = pickle.dumps(self.load(choice))
+        config: DictConfig = pickle.loads(self._composed[choice])
         try:
             for override in setting:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)

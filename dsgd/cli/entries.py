@@ -56,7 +56,8 @@ class Composer:
     def entries(self, overrides: Sequence[str]) -> list[Entry]:
         """Return the contenders of a command line. Raises ConfigError."""
         given = self._check_keys(overrides)
-        jobs = [job for part in self._parts(given) for job in self._jobs([*overrides, *part])]
+        parts = self._parts(given)
+        jobs = [job for part in parts for job in self._tree.jobs([*overrides, *part, *FOLDERS], multirun=True).runs]
         if not jobs:
             raise ConfigError(f"a comparison must have contenders, got none from {' '.join(overrides)}")
         for job in jobs:
@@ -108,10 +109,7 @@ class Composer:
 
     def _runs(self, entry: Entry, point: Values, seeds: Sequence[int], others: Sequence[str]) -> list[HydraJob]:
         chosen = [f"{axis.key}={value!r}" for axis, value in zip(entry.axes, point, strict=True)]
-        return self._jobs([*entry.overrides, *others, *chosen, f"seed={','.join(map(str, seeds))}"])
-
-    def _jobs(self, overrides: Sequence[str]) -> list[HydraJob]:
-        return self._tree.jobs([*overrides, *FOLDERS], multirun=True).runs
+        return self._tree.grid([*entry.overrides, *others, *chosen, f"seed={','.join(map(str, seeds))}"], FOLDERS)
 
     def _check_keys(self, overrides: Sequence[str]) -> set[str]:
         """Return the keys that the command line sets. Raises ConfigError for those that are not the user's here."""

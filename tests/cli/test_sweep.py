@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import signal
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -114,6 +115,22 @@ def test_each_job_is_what_hydra_composes_for_it() -> None:
     assert len(jobs) == 8
     for job in jobs:
         assert job.values == plain(tree.load([*job.overrides, "hydra.sweep.dir=x"]))
+
+
+def test_the_runs_of_a_grid_are_the_jobs_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are composed once, however many values are asked for one after the other."""
+    tree, folder = ConfigTree(), ["hydra.sweep.dir=x", "hydra.sweep.subdir=y"]
+    points = ["algo=sync,gossip", "optimizer.lr=0.1", "budget.time_s=9", "seed=3,4", "budget.time_s=5"]
+    expected = tree.jobs([*points, *folder], multirun=True).runs
+    assert tree.grid(points, folder) == expected
+    assert [job.values["budget"]["time_s"] for job in expected] == [5] * 4
+
+    def load(*arguments: object) -> NoReturn:
+        raise AssertionError("composed again")
+
+    monkeypatch.setattr(tree, "load", load)
+    jobs = tree.grid([*points, "optimizer.lr=0.2", "optimizer.momentum=0.5"], folder)
+    assert [(job.values["optimizer"]["lr"], job.values["optimizer"]["momentum"]) for job in jobs] == [(0.2, 0.5)] * 4
 
 
 def test_a_group_of_the_users_own_can_be_swept(tmp_path: Path) -> None:
