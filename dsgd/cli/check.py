@@ -54,7 +54,7 @@ class Checked:
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     """Check everything that Hydra is about to do, before it does anything. Raises ConfigError, NothingToDo and, after a
     signal, KeyboardInterrupt."""
-    options = _options(arguments)
+    options = parsed(arguments)
     if options.hydra_help or options.version or options.shell_completion or options.experimental_rerun:
         return Checked()
     if options.config_path is not None:
@@ -74,7 +74,7 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse flags and overrides. Raises ConfigError."""
     options, rest = _parser().parse_known_args(arguments)
     if not rest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -13,11 +12,11 @@ from typing import Protocol
 from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, with_threads
-from dsgd.cli.run import ENGINES
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run, find_runs
 from dsgd.record.writer import write_atomically
+from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute
 from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
 from dsgd.run.plan import Plan, with_wandb_group
@@ -78,8 +77,7 @@ class LocalRunner:
         if not missing:
             return
         missing = {folder: (label, self._timed(plan)) for folder, (label, plan) in missing.items()}
-        for module in ENGINES.values():
-            importlib.import_module(module)
+        import_engines({plan.engine for _, plan in missing.values()})
         labels = [label for label, _ in missing.values()]
         outcome: dict[Path, str] = {}
         at_once = jobs_at_once(self._at_once, [plan for _, plan in missing.values()])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import signal
 import sys
@@ -24,19 +22,20 @@ from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, one_line,
 from dsgd.cli.folders import remove_empty
 from dsgd.cli.local_sweep import LocalSweep, with_threads
 from dsgd.cli.multirun import begin_multirun
+from dsgd.cli.sweep_check import EXIT_CONFIG, check_beside, has_jobs_at_a_time
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.launcher import launch
 from dsgd.host.signals import STOP_SIGNALS, Interruption, ignore
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
+from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute, join_launch
 from dsgd.run.plan import Plan, plan_run, with_wandb_group
 from dsgd.run.resume import NothingToDo, command, contents, sweep_command
 from dsgd.run.values import ConfigError
 
-EXIT_FAILED, EXIT_CONFIG = 1, 2
-ENGINES = {"sim": "dsgd.run.simulated", "dist": "dsgd.run.distributed"}
+EXIT_FAILED = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,31 +43,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     configuration, 130 where one of STOP_SIGNALS has ended it early.
 
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after an exception."""
-    as_called = sys.argv
+    as_called, own = sys.argv, argv is None  # own: this process is the command's
     arguments = opened(as_called[1:] if argv is None else argv)
     interruption = Interruption()
     handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
     try:
-        return _run(arguments, interruption)
+        return _run(arguments, interruption, own)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     finally:
         interruption.end()
         sys.argv = as_called
         for number, handler in handlers.items():
-            if argv is None:  # this process, a command of its own, ends now; signals must not change its exit status
+            if own:  # the process ends now: signals must not change its exit status
                 ignore(number)
             else:
                 signal.signal(number, handler)
 
 
-def _run(arguments: list[str], interruption: Interruption) -> int:
-    """Check a command line and let Hydra act on it. Returns the exit status."""
+def _run(arguments: list[str], interruption: Interruption, own: bool) -> int:
+    """Check a command line and let Hydra act on it. own: in a process of the command's. Returns the exit status."""
     if "--version" in arguments:  # Hydra would say which version Hydra is
         print(version_line())
         return 0
     try:
-        checked = check(arguments, interruption)
+        if own and has_jobs_at_a_time(arguments):
+            checked = check_beside(arguments, interruption, lambda: import_engines(["sim"]))
+        else:
+            checked = check(arguments, interruption)
         sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it
         return _run_jobs(checked, interruption, sweep_command([*arguments, *checked.overrides]))
     except NothingToDo as line:
@@ -125,7 +127,7 @@ def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> s
     """Run the only job of a command with its record in `folder`. Returns the status of the run."""
     (plan,) = checked.plans
     assert plan is not None
-    _import_engine(plan)
+    import_engines([plan.engine])
     try:
         with interruption.armed():
             return execute(plan, folder, checked.joined or join_launch(plan, folder), interruption.end)
@@ -184,7 +186,7 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
 
 def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:
     """Return what the process of a sweep's job does. Its result is the status of the run."""
-    _import_engine(plan)  # each job would take more than a second to do it for itself
+    import_engines([plan.engine])  # each job would take more than a second to do it for itself
     plan = with_threads(with_wandb_group(plan, group))
     plan = replace(plan, logged=checked.at_once == 1)  # else shown when the job has ended
 
@@ -199,17 +201,6 @@ def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: I
             raise
 
     return run
-
-
-def _import_engine(plan: Plan) -> None:
-    """Import what a plan runs on, torch among it: hardly any of the objects that this makes are ever garbage, and to
-    look for it would take a fifth of the time."""
-    gc.disable()
-    try:
-        importlib.import_module(ENGINES[plan.engine])
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _refuse(error: ConfigError, folder: Path, checked: Checked) -> NoReturn:
