@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from dsgd.cli import sweep_check
 from dsgd.cli.check import check
@@ -24,7 +26,13 @@ def nothing() -> None:
 
 def test_it_finds_what_the_check_finds(tmp_path: Path) -> None:
     line = [*SWEEP, f"hydra.sweep.dir={tmp_path}/swept"]
-    assert check_beside(line, Interruption(), nothing) == check(line, Interruption())
+    other, here = check_beside(line, Interruption(), nothing), check(line, Interruption())
+    assert other.multirun is not None
+    assert here.multirun is not None
+    assert replace(other, multirun=None) == replace(here, multirun=None)
+    assert other.multirun[1] == here.multirun[1]
+    # as they are written: what they hold of the time would be read a second apart
+    assert OmegaConf.to_container(other.multirun[0]) == OmegaConf.to_container(here.multirun[0])
 
 
 def test_an_error_is_printed_while_this_process_is_at_work(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
