@@ -66,6 +66,7 @@ def fails(watched: WatchedRun, name: str, how: str) -> None:
 def test_the_others_go_on_without_a_killed_worker(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET)
     os.kill(watched.wait_for_marks()["worker 2"], signal.SIGKILL)
+    watched.wait_for_output("worker 2 has died")
     watched.skip_pauses()
     watched.assert_ends("completed", 0)
     (line,) = watched.lines_about("worker 2")
@@ -105,6 +106,7 @@ def test_a_silent_worker_takes_part_again_when_it_comes_back(prefork: Prefork, t
     assert watched.run.summary["workers_lost"] == 0
 
 
+@pytest.mark.long
 @steady
 def test_a_worker_that_stays_stopped_is_left_out_and_not_left_over(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET, SILENT)
@@ -135,6 +137,7 @@ def test_a_replaced_worker_begins_where_the_others_are(prefork: Prefork, tmp_pat
     assert max(losses[3:]) < losses[0]  # nobody went back to the beginning
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_when_all_is_done_is_not_replaced(prefork: Prefork, tmp_path: Path) -> None:
     options = ("nodes=3", "budget.steps=60", "engine.restarts=1", SILENT)
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING["gossip"], *options)
@@ -202,6 +205,7 @@ def test_a_killed_worker_ends_a_run_in_lock_step_which_can_go_on_later(
     assert resumed.run.marks[-1]["samples"] == 3 * STEPS
 
 
+@pytest.mark.long
 @lockstep
 def test_all_wait_for_a_worker_that_was_stopped_briefly(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     options = (*LOCKSTEP[algo], "nodes=3", BUDGET)
@@ -217,6 +221,7 @@ def test_all_wait_for_a_worker_that_was_stopped_briefly(prefork: Prefork, tmp_pa
     assert results(watched.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])
 
 
+@pytest.mark.long
 @lockstep
 def test_a_silent_worker_ends_a_run_in_lock_step(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *LOCKSTEP[algo], "nodes=3", LONG, SILENT)
@@ -227,6 +232,7 @@ def test_a_silent_worker_ends_a_run_in_lock_step(prefork: Prefork, tmp_path: Pat
 # The run itself
 
 
+@pytest.mark.long
 def test_a_machine_that_stood_still_has_lost_nobody(prefork: Prefork, tmp_path: Path) -> None:
     """For longer than anybody may be silent; the coordinator is the first to wake up."""
     watched = start(prefork, tmp_path / "run", "algo=dpsgd", "nodes=3", BUDGET, SILENT)
