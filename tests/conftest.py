@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return what -n auto means: many tests wait for processes, so more of them at a time than there are cores."""
+    return len(os.sched_getaffinity(0)) * 3 // 2

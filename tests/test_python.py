@@ -82,6 +82,7 @@ except KeyboardInterrupt:
     assert ended.stdout == "interrupted True\n", ended.stderr
 
 
+@pytest.mark.long
 def test_a_comparison_is_the_commands(tmp_path: Path) -> None:
     overrides = ["algo=sync,gossip", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5"]
     found = dsgd.compare([*overrides, "compare.tune={}", "compare.seeds=2"], folder=tmp_path / "comparison")

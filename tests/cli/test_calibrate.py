@@ -53,6 +53,7 @@ def test_one_worker_measures_its_gradients_and_says_where_it_disagrees_with_befo
     assert warnings[0].startswith(told)
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> None:
     """And not what others notice of it, who wait for it; they do not wait long."""
     data = "data._target_=tests.support.slow_gradients.FailingReads"

@@ -93,6 +93,7 @@ def test_a_page_holds_the_verdict_the_figure_and_the_measured_runs(compared: Pat
     assert "4 runs, 2 configurations" in page
 
 
+@pytest.mark.long
 def test_killed_and_typed_again_it_comes_to_the_same_bytes(compared: Path, tmp_path: Path) -> None:
     process = start(LINE, tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("comparison/runs/*/summary.json"))) >= 2, process)
@@ -125,6 +126,7 @@ def test_more_seeds_add_to_a_comparison_and_another_one_is_refused(compared: Pat
     assert setting.read_bytes() == before
 
 
+@pytest.mark.long
 def test_contenders_may_have_options_of_their_own_and_keys_that_others_lack(tmp_path: Path) -> None:
     contenders = "[{algo: gossip, algo.tau: 2}, {algo: gossip, algo.tau: 4}, {algo: sync}]"
     line = f"dsgd-compare {TINY} compare.seeds=1 compare.tune={{}} compare.contenders='{contenders}'"
@@ -134,6 +136,7 @@ def test_contenders_may_have_options_of_their_own_and_keys_that_others_lack(tmp_
     assert {run.setting("algo.tau") for run in runs(tmp_path)[1]} == {2, 4, None}
 
 
+@pytest.mark.long
 def test_all_runs_have_the_gradient_time_that_was_measured_once(tmp_path: Path) -> None:
     line = LINE.replace(" cluster.gradient_s=0.01", "").replace("compare.seeds=2", "compare.seeds=1")
     result = shell(line, tmp_path)

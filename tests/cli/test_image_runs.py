@@ -31,6 +31,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             "data.test_per_class=4", "data.side=64"]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["sync", "gossip"], ALGORITHMS))
 def test_training_on_files_lowers_the_loss(
     algo: str, images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -42,6 +43,7 @@ def test_training_on_files_lowers_the_loss(
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 def test_a_broken_file_ends_the_run_in_one_line(
     images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

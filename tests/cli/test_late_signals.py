@@ -34,6 +34,7 @@ def bombarded(
     return process.returncode, out, err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "numbers"),
     all_long_but(

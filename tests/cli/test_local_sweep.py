@@ -124,6 +124,7 @@ class Failing(Algorithm):
 """
 
 
+@pytest.mark.long
 def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path) -> None:
     """Two with the same error, one without a word."""
     (tmp_path / "own.py").write_text(FAILING)
@@ -149,6 +150,7 @@ def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path
     assert "unfinished" not in again.stdout
 
 
+@pytest.mark.long
 def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_with_it(tmp_path: Path) -> None:
     """In the folder of the first time, whatever the time is then."""
     process = start("dsgd-run -m experiment=quadratic nodes=2 budget.steps=4000,5 sweep.jobs=1", tmp_path)
@@ -181,6 +183,7 @@ class Slow(Quadratic):
 """
 
 
+@pytest.mark.long
 def test_a_job_that_has_recorded_nothing_yet_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SLOW_DATA)
     line = f"dsgd-run -m {ENDLESS} data._target_=own.Slow seed=0,1 sweep.jobs=1 hydra.sweep.dir=swept"

@@ -160,6 +160,7 @@ def test_a_wrong_study_ends_in_one_line_of_its_key(
     assert capsys.readouterr().err.splitlines()[-1] == "dsgd-reproduce: batch_size must be >= 1, got 0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_it_goes_on_where_it_was(tmp_path: Path, number: int) -> None:
     """With the installed command, on a paper of the package."""

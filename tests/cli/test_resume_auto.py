@@ -40,6 +40,7 @@ def test_a_run_that_has_ended_with_another_configuration_is_not_taken_for_this_o
     assert (again.status, again.err) == (2, f"seed must be 0, as in the record in {tmp_path}/run, got 1\n")
 
 
+@pytest.mark.long
 def test_it_goes_on_after_a_signal(tmp_path: Path) -> None:
     """As SLURM sends them on preemption: the one that was asked for, and SIGTERM at once after it."""
     assert call(*LONG, f"hydra.run.dir={tmp_path}/whole").status == 0

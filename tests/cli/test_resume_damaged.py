@@ -11,6 +11,7 @@ import torch
 from dsgd.record.checkpoint import write_checkpoint
 from dsgd.record.reader import read_config
 from tests.support.command import Result, call
+from tests.support.long import long_but
 
 SMALL = ("experiment=quadratic", "nodes=2", "budget.steps=10", "eval.every_steps=5")
 PROGRESS = {
@@ -72,7 +73,7 @@ def test_the_configuration_in_a_header_is_checked_as_any_other(record: Path) -> 
         assert "nodes must be" in result.err or "must be given" in result.err
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
 def test_a_state(engine: str, record: Path) -> None:
     header = header_of(record, engine)
     header["config"] = header["config"] | {"engine": header["config"]["engine"] | {"name": engine}}

@@ -142,6 +142,7 @@ def test_a_failed_run_leaves_a_valid_record(tmp_path: Path, monkeypatch: pytest.
     assert lines(tmp_path / "failed") == 1
 
 
+@pytest.mark.long
 def test_an_algorithm_of_the_users_own(tmp_path: Path) -> None:
     """One Python file and one YAML beside it, outside the package; two plain lines of SGD."""
     write_algorithm(tmp_path, "worker.step(await worker.gradient())")

@@ -27,6 +27,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / NAME
 
 
+@pytest.mark.long
 def test_each_job_has_its_own_folder(swept: Path) -> None:
     folders = [path for path in sorted(swept.iterdir()) if path.is_dir()]
     assert [path.name for path in folders] == ["0_sync_2", "1_sync_4", "2_gossip_2", "3_gossip_4"]
@@ -44,6 +45,7 @@ def test_a_sweep_does_not_overwrite_records(swept: Path) -> None:
     assert len(result.err.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_the_figures_of_a_sweep(swept: Path, tmp_path: Path) -> None:
     result = shell(f"dsgd-plot '{swept}' --out 'Bilder für uns' --format png,svg", tmp_path)
     assert result.returncode == 0, result.stderr

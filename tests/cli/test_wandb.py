@@ -131,6 +131,7 @@ def test_a_server_that_stalls_does_not_delay_training(tmp_path: Path, stalling: 
     assert result.stderr.splitlines()[-1] == "wandb: not done 3 s after the run; going on without it"
 
 
+@pytest.mark.long
 def test_an_absent_server_does_not_delay_training(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]  # nobody listens there once it is closed
@@ -161,6 +162,7 @@ def test_runs_are_told_apart_and_lie_with_those_that_compare(
     assert (given["name"], given["group"]) == (name, group)
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
     """Interrupted and resumed: both parts carry the same id, so `wandb sync` puts them together."""
     home = tmp_path / "home"
@@ -176,6 +178,7 @@ def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
     assert ids[0] == (tmp_path / "run" / "wandb-id").read_text().strip()
 
 
+@pytest.mark.long
 def test_the_runs_of_a_sweep_are_a_group(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

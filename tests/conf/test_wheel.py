@@ -46,6 +46,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
 
 
+@pytest.mark.long
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     venv, work = tmp_path / "venv", tmp_path / "empty"
     work.mkdir()

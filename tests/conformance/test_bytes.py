@@ -16,13 +16,14 @@ from dsgd.cluster import COLLECTIVES, Cluster
 from dsgd.experiment import Budget, Evaluation
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm
-from tests.support.cases import ALGORITHMS, CASES, alone, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, PLAIN, alone, described, prepared
+from tests.support.long import long_but
 
 N = 1e6
 IDEAL = Cluster(0.01, float("inf"), 0.0, message_bytes=N)
 P = 8
 
-each_case = pytest.mark.parametrize("case", CASES, ids=described)
+each_case = pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 
 
 def sent(case: tuple[str, ...], steps: int, nodes: int = P, cluster: Cluster = IDEAL, *overrides: str) -> Simulation:

@@ -16,7 +16,8 @@ from dsgd.problem.problem import build_problem
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.machine import Machine
 from dsgd.sim.simulation import Simulation
-from tests.support.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, PLAIN, WAITING, described, prepared
+from tests.support.long import long_but
 
 NODES = 4
 QUADRATIC = (
@@ -29,8 +30,8 @@ DIGITS = (
 )  # fmt: skip
 DIVERGES = "optimizer.lr=30"  # slowly: the limit is crossed by finite losses
 
-each_case = pytest.mark.parametrize("case", CASES, ids=described)
-each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
+each_case = pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
+each_algorithm = pytest.mark.parametrize("algo", long_but(WAITING, ALGORITHMS))
 
 
 @pytest.fixture(autouse=True)

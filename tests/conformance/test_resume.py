@@ -15,7 +15,7 @@ from dsgd.record.checkpoint import find_checkpoint, read_header, read_state, wri
 from dsgd.sim.checkpoint import live_vectors, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.streams import stream
-from tests.support.cases import ALGORITHMS, CASES, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, PLAIN, described, prepared
 from tests.support.long import long_but
 
 QUADRATIC = (
@@ -118,7 +118,7 @@ def uninterrupted(experiment: Experiment) -> tuple[Marks, Simulation]:
     return list(simulation.run()), simulation
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 def test_after_any_event_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
     """With jitter, pauses, a slow node and messages as long as gradients; the first and last event included."""
     experiment = prepared(*QUADRATIC, f"algo={case[0]}", *case[1:])
@@ -148,7 +148,7 @@ def test_after_two_interruptions(case: tuple[str, ...]) -> None:
         assert_same(in_pieces(experiment, stops, in_memory), expected, stops)
 
 
-@pytest.mark.parametrize("gradients", ["loop", "vmap", "stacked", "graphs"])
+@pytest.mark.parametrize("gradients", long_but(["stacked"], ["loop", "vmap", "stacked", "graphs"]))
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_in_training_with_batch_norm_and_momentum(algo: str, gradients: str, tmp_path: Path) -> None:
     """Statistics, momentum, gradients under way and the data's order: through checkpoint files."""

@@ -19,7 +19,8 @@ from dsgd.schedule import Schedule
 from dsgd.sim.machine import Machine
 from dsgd.sim.node import Node
 from dsgd.sim.simulation import Simulation
-from tests.support.cases import ALGORITHMS, CASES, alone, described, prepared
+from tests.support.cases import ALGORITHMS, CASES, PLAIN, alone, described, prepared
+from tests.support.long import long_but
 
 NODES = 4
 QUADRATIC = (
@@ -38,7 +39,7 @@ DIGITS = (
     "cluster.slow_nodes={2: 2.5}",
 )
 
-each_case = pytest.mark.parametrize("case", CASES, ids=described)
+each_case = pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
 
 Marks = list[dict[str, Any]]

@@ -301,6 +301,7 @@ def accuracy_after(model: ModelConfig, data: Data, steps: int, lr: float) -> flo
         return (module.eval()(inputs).argmax(dim=1) == labels).double().mean().item()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("epochs", "passed"), all_long_but([(3, 0.8)], [(3, 0.8), (6, 0.95)]))
 def test_shapes_are_beyond_a_linear_model_and_within_a_resnet8(epochs: int, passed: float):
     """The default set, 8 classes: a linear model stays below 60 % on test in 20 epochs, a ResNet-8 passes 95 % in 6."""

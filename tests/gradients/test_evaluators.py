@@ -19,6 +19,7 @@ from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
+from tests.support.long import long_but
 from tests.support.simulate import experiment, simulate
 
 EXACT = 1e-12  # of float64, relative to the largest entry
@@ -144,7 +145,7 @@ def test_the_decay_mask_spares_vectors(model: str) -> None:
 
 
 @each_model
-@each_evaluator
+@pytest.mark.parametrize("evaluator", long_but(["stacked"], EVALUATORS))
 @settings(max_examples=8)
 @given(data=st.data())
 def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, data: st.DataObject) -> None:

@@ -19,6 +19,7 @@ from dsgd.gradients.stack_threads import StackThreadPool
 from dsgd.gradients.stacked import StackedEvaluator, threads_with_stacks
 from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import pending_gradients
+from tests.support.long import long_but
 from tests.support.simulate import experiment
 
 AWAITED_S = 60.0  # for what is never late unless it never comes
@@ -43,7 +44,7 @@ def evaluated(of: Problem, threads: int, count: int) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in (item.value, item.buffers) if tensor is not None]
 
 
-@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize("threads", long_but([3], [2, 3, 4]))
 @pytest.mark.parametrize("count", [1, 5, 16])
 def test_the_number_of_stack_threads_changes_no_bit(threads: int, count: int) -> None:
     of = build_problem(experiment("model=resnet8", "model.width=4", "nodes=3", "batch_size=5"))
@@ -52,7 +53,7 @@ def test_the_number_of_stack_threads_changes_no_bit(threads: int, count: int) ->
     assert all(torch.equal(one, other) for one, other in zip(alone, side_by_side, strict=True))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", long_but([2], [1, 2]))
 def test_accuracies_are_those_of_each_model_in_any_stack_thread(threads: int) -> None:
     """20 models of which 16 are evaluated at once."""
     of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "precision=fp64"))
@@ -149,6 +150,7 @@ def test_what_a_stack_thread_raises_is_raised(count: int) -> None:
         StackThreadPool(count).starmap(fail, zip(range(4), "abcd", strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_used_again() -> None:
     """By a tensor of 9,216 pages that is made and dropped again and again, once the heap has grown to what it needs."""

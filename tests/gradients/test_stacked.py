@@ -135,6 +135,7 @@ def test_random_networks_have_the_gradients_of_the_loop(module: nn.Module) -> No
             raise
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(module=modules(), data=st.data())
 def test_what_is_stacked_with_what_changes_no_bit_of_a_random_network(module: nn.Module, data: st.DataObject) -> None:

@@ -134,6 +134,7 @@ def test_two_that_ask_each_other_at_once_swap_their_vectors() -> None:
     assert_close(run(s, Symmetric(ANYONE)).xs[1], SPREAD[[1, 0]])
 
 
+@pytest.mark.long
 def test_a_single_average_shrinks_the_spread_as_computed() -> None:
     """V = sum_i |x_i - mean|^2. Of p / 2 active and as many passive workers, whose means are a distance D from that of
     all, an average leaves E[V'] = V (1 - 1 / p) - D^2.

@@ -14,6 +14,7 @@ from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from tests.support import reference
+from tests.support.long import long_but
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, run
 
@@ -78,7 +79,7 @@ def test_the_rate_after_the_last_step_counts_for_no_round(overlap: str) -> None:
 
 
 @pytest.mark.parametrize("outer", ["nesterov", "heavy_ball"])
-@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("beta", long_but([0.9], [0.0, 0.5, 0.9]))
 @pytest.mark.parametrize("share", [0.98, 1.02])
 def test_is_stable_up_to_its_limit(outer: str, beta: float, share: float) -> None:
     """Of olr a = 2 (1 + beta) / (1 + 2 beta), 2 (1 + beta), with a = 1 - (1 - lr h)^tau."""

@@ -16,6 +16,7 @@ from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.sim.simulation import Simulation
 from tests.support import reference
+from tests.support.long import long_but
 from tests.support.reference import Array, Rule, Setting
 from tests.support.simulated import assert_close, centre, run
 
@@ -120,7 +121,7 @@ def test_equal_workers_in_turn_are_sgd_with_a_delay_of_p_minus_1(p: int):
     assert path.marks[-1]["staleness_max"] == p - 1
 
 
-@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("p", long_but([2], [2, 4]))
 @pytest.mark.parametrize("shrinks", [True, False])
 def test_delay_bounds_the_rate(p: int, shrinks: bool):
     """With a delay of s updates, lr h <= 2 sin(pi / (2 (2 s + 1))): 1 for s = 1, 0.4450 for s = 3."""

@@ -15,6 +15,7 @@ from dsgd.data import Quadratic
 from dsgd.streams import stream
 from dsgd.topology import File, Ring, Star, Torus
 from tests.support import reference
+from tests.support.long import long_but
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, cluster_of, run
 
@@ -154,7 +155,7 @@ def without_gradients(p: int, seed: int, steps: int) -> Setting:
     return Setting(p, steps, lr=0.0, seed=seed, data=Quadratic(dim=3), start=start)
 
 
-@pytest.mark.parametrize("p", [4, 6])
+@pytest.mark.parametrize("p", long_but([4], [4, 6]))
 def test_rounds_of_pulls_shrink_the_spread_as_computed(p: int):
     """All at once, old values: E[V'] / V = (p - 2)(2 p - 3) / (4 (p - 1)^2), and the mean takes a random step of
     E|mean' - mean|^2 = V (p - 2) / (4 p (p - 1)^2). Equal workers without network pull at the same moments."""
@@ -171,6 +172,7 @@ def test_rounds_of_pulls_shrink_the_spread_as_computed(p: int):
     assert_mean(steps, (p - 2) / (4 * p * (p - 1) ** 2), 0.08)
 
 
+@pytest.mark.long
 def test_a_single_pull_shrinks_the_spread_as_computed():
     """One asynchronous pull: E[V'] / V = 1 - (p + 1) / (2 p (p - 1)).
 

@@ -14,6 +14,7 @@ from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.worker import Algorithm
 from tests.support import reference
+from tests.support.long import long_but
 from tests.support.reference import Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import timed
@@ -86,7 +87,7 @@ def test_one_worker_without_an_outer_optimiser(mix: float) -> None:
 
 
 @pytest.mark.parametrize(("delay", "mix"), [(0, 0.0), (1, 0.5)])
-@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("beta", long_but([0.9], [0.0, 0.9]))
 @pytest.mark.parametrize("share", [0.98, 1.02])
 def test_long_rounds_are_stable_up_to_the_limit(beta: float, delay: int, mix: float, share: float) -> None:
     """Of olr (1 - (1 - lr h)^(tau - delay)) without mixing. Here a round removes all but 1e-4 of an error, or less."""

@@ -95,6 +95,7 @@ def test_every_point_of_a_study_resolves(paper: Paper, study: Study) -> None:
             assert planned(study, scale)
 
 
+@pytest.mark.long
 def test_redrawn_pages_and_figures_are_the_committed_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "papers"
     copy.mkdir()

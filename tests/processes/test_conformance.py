@@ -26,7 +26,7 @@ DIST = (*QUADRATIC, "engine=dist", "engine.patience_s=60")
 BY_HOST = {"wall_s"}  # of every line of a record, added to what an engine measures
 ONLY_DIST = {"workers_lost", "messages_lost", "marks_left_out"}  # of a summary: a simulation loses what it is told to
 
-each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
+each_algorithm = pytest.mark.parametrize("algo", long_but(WAITING, ALGORITHMS))
 
 
 def completed(prefork: Prefork, folder: Path, *arguments: str) -> Run:

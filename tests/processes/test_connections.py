@@ -41,6 +41,7 @@ def test_without_its_snapshots_a_worker_is_lost_to_the_others(prefork: Prefork, 
     assert watched.run.summary["workers_lost"] == 1
 
 
+@pytest.mark.long
 def test_without_its_snapshots_a_worker_is_replaced(prefork: Prefork, tmp_path: Path) -> None:
     options = (*cut_off("gossip", tmp_path / "cut"), "nodes=3", BUDGET, "engine.restarts=1")
     watched = start(prefork, tmp_path / "run", *options)
@@ -98,6 +99,7 @@ def test_a_worker_that_is_stopped_before_training_ends_the_run(prefork: Prefork,
     assert re.match(rf"worker 1 ({told})", watched.run.summary["error"])
 
 
+@pytest.mark.long
 def test_a_worker_that_warms_up_for_longer_than_the_limit_is_not_silent(prefork: Prefork, tmp_path: Path) -> None:
     """Nobody else waits for it by a limit of their own, either."""
     slow = ("+data.step_s=60", SILENT, "budget.steps=20")

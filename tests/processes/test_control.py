@@ -105,6 +105,7 @@ def test_half_a_token_then_the_end_goes_unnoticed(served: Served) -> None:
     assert served.log == []
 
 
+@pytest.mark.long
 def test_idle_connections_are_bounded_and_dropped(served: Served) -> None:
     with ExitStack() as stack:
         strangers = [stack.enter_context(socket.create_connection(served.address)) for _ in range(1000)]

@@ -40,6 +40,7 @@ def test_a_mini_batch_ends_the_run_without_any_mark(prefork: Prefork, tmp_path: 
     assert problems(run.folder) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["sync"], LOCKSTEP))
 def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """As it does when nothing happens to it; the marks before are the same, too. With EASGD in turn workers are up to a

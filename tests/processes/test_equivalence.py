@@ -93,7 +93,9 @@ IN_A_NETWORK = {
     "delayfree, tau 4",
     "localsgd",
     "compressed, powersgd",
-}  # by `make test`; the others on quadratics
+}  # by `make test`
+FIRST = {next(name for name in LOCKSTEP if LOCKSTEP[name][0] == algo) for algo, *_ in LOCKSTEP.values()}
+ON_QUADRATICS = FIRST - IN_A_NETWORK  # by `make test`
 WITH_MORE = sorted(
     {
         *IN_A_NETWORK,
@@ -164,7 +166,7 @@ def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> O
     return simulated
 
 
-@pytest.mark.parametrize("name", long_but(set(LOCKSTEP) - IN_A_NETWORK, LOCKSTEP))
+@pytest.mark.parametrize("name", long_but(ON_QUADRATICS, LOCKSTEP))
 def test_lock_step_ends_with_the_same_parameters_on_quadratics(prefork: Prefork, tmp_path: Path, name: str) -> None:
     """Three workers with momentum and weight decay, a mark at every step."""
     options = ("nodes=3", "budget.steps=21", "optimizer.momentum=0.8", "optimizer.weight_decay=0.03")

@@ -35,6 +35,7 @@ def test_training_on_files_lowers_the_loss(algo: str, images: str, prefork: Pref
     assert last < first if prepared(f"algo={algo}").algo.lockstep else last != first
 
 
+@pytest.mark.long
 def test_the_workers_of_a_machine_share_its_cores_for_decoding(images: str, prefork: Prefork, tmp_path: Path) -> None:
     """Together they start no more decoding processes than there are cores, but one each; the coordinator as many as a
     worker."""

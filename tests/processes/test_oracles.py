@@ -10,6 +10,7 @@ import pytest
 
 from dsgd.data.quadratic import Quadratic
 from tests.support import reference
+from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close
@@ -118,7 +119,10 @@ ALONE: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", ALONE.values(), ids=ALONE)
+SOON = ("sync", "gossip, pull", "streaming without its outer optimiser", "sgp, overlapped")
+
+
+@pytest.mark.parametrize("case", long_but([ALONE[name] for name in SOON], ALONE.values()), ids=ALONE)
 def test_one_worker_is_sgd(prefork: Prefork, tmp_path: Path, case: tuple[str, ...]) -> None:
     algo, *options = case
     s = setting(1)

@@ -58,6 +58,7 @@ def test_every_process_listens_on_one_port_of_this_machine(prefork: Prefork, tmp
     watched.assert_ends("interrupted", 130)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["dpsgd"], ["sync", "dpsgd", "gossip"]))
 @pytest.mark.usefixtures("many_descriptors")
 def test_more_silent_strangers_than_a_worker_has_descriptors_change_nothing(

@@ -63,7 +63,7 @@ def interrupted(watched: WatchedRun) -> Stored:
 @pytest.mark.parametrize(
     ("algo", "number"),
     all_long_but(
-        [("delayfree", signal.SIGINT), ("sync", signal.SIGTERM)],
+        [("delayfree", signal.SIGINT)],
         [*((algo, signal.SIGINT) for algo in EXACT), ("sync", signal.SIGTERM)],
     ),
 )
@@ -84,6 +84,7 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     assert not (resumed.run.folder / NAME).exists()
 
 
+@pytest.mark.long
 def test_the_moments_of_adamw_go_on_exactly(prefork: Prefork, tmp_path: Path) -> None:
     options = (*LOCKSTEP["delayfree"], "nodes=3", BUDGET, "optimizer=adamw", "optimizer.lr=0.01")
     expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
@@ -120,6 +121,7 @@ def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_p
     assert 3 * STEPS <= resumed.run.marks[-1]["samples"] <= 3 * 3 * STEPS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
 def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET)
@@ -136,6 +138,7 @@ def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp
     assert resumed.run.summary["workers_lost"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
 def test_a_summary_counts_what_the_checkpoint_does_however_short_the_steps(
     prefork: Prefork, tmp_path: Path, algo: str
@@ -185,6 +188,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(prefork: Pref
     resume(prefork, watched).assert_ends("completed", 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["dpsgd"], ["easgd", "dpsgd"]))
 def test_a_coordinator_killed_while_it_writes_leaves_a_whole_checkpoint(
     prefork: Prefork, tmp_path: Path, algo: str

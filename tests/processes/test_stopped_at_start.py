@@ -40,7 +40,7 @@ def stop_at_start(
 @pytest.mark.parametrize(
     ("algo", "first"),
     all_long_but(
-        [("sync", "worker 1"), ("gossip", "coordinator")],
+        [("sync", "worker 1")],
         [(algo, first) for algo in ("sync", "gossip") for first in ("coordinator", "worker 1")],
     ),
 )
@@ -51,6 +51,7 @@ def test_nobody_who_has_shown_the_token_is_turned_away(prefork: Prefork, tmp_pat
     assert "no token in time" not in watched.run.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["gossip"], ["sync", "gossip"]))
 def test_a_coordinator_stopped_for_longer_than_the_limit_ends_the_run(
     prefork: Prefork, tmp_path: Path, algo: str

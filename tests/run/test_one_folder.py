@@ -17,7 +17,7 @@ from dsgd.run.execute import execute
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
 from tests.support.command import call, marks
-from tests.support.long import all_long_but
+from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork, Run
 
 AT_ONCE = 5
@@ -69,7 +69,7 @@ def only_one(runs: Sequence[Run], folder: Path) -> int:
     return done[0]
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["dist"], ["sim", "dist"]))
 def test_commands_at_once_make_one_run(prefork: Prefork, tmp_path: Path, engine: str) -> None:
     folder = tmp_path / "new" / "run"
     options = (*RUN, "budget.steps=30", f"engine={engine}")
@@ -93,7 +93,7 @@ def interrupted(run: Run) -> Run:
 @pytest.mark.parametrize(
     ("engine", "resume"),
     all_long_but(
-        [("sim", "auto"), ("dist", "folder")],
+        [("sim", "auto")],
         [(engine, resume) for engine in ("sim", "dist") for resume in ("auto", "folder")],
     ),
 )

@@ -14,6 +14,7 @@ from dsgd.sim.checkpoint import OtherRun, live_vectors, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.worker import Algorithm, Worker
 from tests.support.cases import prepared
+from tests.support.long import long_but
 
 OPTIONS = ("experiment=quadratic", "nodes=3", "budget.steps=6", "cluster.jitter=0.3", "cluster.message_bytes=1e6")
 
@@ -127,7 +128,7 @@ def stopped_at(event: int, simulation: Simulation) -> list[dict[str, Any]]:
     return list(simulation.run(lambda: simulation.machine.loop.processed >= event))
 
 
-@pytest.mark.parametrize("algo", HOLDERS)
+@pytest.mark.parametrize("algo", long_but([InLocals, InClosure, InObject], HOLDERS))
 def test_wherever_an_algorithm_keeps_a_vector_it_is_found(algo: type[Algorithm]) -> None:
     """A user's algorithm goes on bit for bit after any event, wherever it keeps its state."""
     whole = new(algo)

@@ -25,7 +25,8 @@ from dsgd.sim.machine import Machine
 from dsgd.sim.simulation import Simulation
 from dsgd.topology import Ring, Topology
 from dsgd.worker import Algorithm, Worker
-from tests.support.cases import CASES, described, prepared
+from tests.support.cases import CASES, PLAIN, described, prepared
+from tests.support.long import long_but
 
 NODES = 4
 UNEVEN = ("cluster.slow_nodes={1: 3.0}", "cluster.jitter=0.3", "cluster.latency_s=0.013", "cluster.bandwidth=1e5")
@@ -46,7 +47,7 @@ def drifts(experiment: Experiment) -> list[float | None]:
     return [*found, simulation.summary()["mean_drift"]]
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 def test_what_an_algorithm_conserves_drifts_by_rounding_alone(case: tuple[str, ...]) -> None:
     """However slow the network and whoever is ahead, with messages under way at every mark. Gossip has no law,
     and an outer optimiser moves the mean."""
@@ -187,7 +188,7 @@ def test_the_drift_is_relative_to_the_vectors_in_the_sum() -> None:
     assert found[60] == pytest.approx((1 - 0.9**60) / 0.9**60, rel=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 def test_watching_changes_nothing_else_and_costs_nothing_unless_asked_for(case: tuple[str, ...]) -> None:
     watched = conserving(f"algo={case[0]}", *case[1:], "budget.steps=15")
     off = Simulation(dataclasses.replace(watched, eval=dataclasses.replace(watched.eval, conservation=False)))

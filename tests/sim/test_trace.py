@@ -16,7 +16,8 @@ from dsgd.cluster import Cluster
 from dsgd.engine.trace import COLOURS, merged, trace_text, without
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.simulation import Simulation
-from tests.support.cases import CASES, described, prepared
+from tests.support.cases import CASES, PLAIN, described, prepared
+from tests.support.long import long_but
 
 OPTIONS = (
     "experiment=quadratic",
@@ -48,7 +49,7 @@ def run(case: tuple[str, ...], until: int | None = None, **fields: Any) -> tuple
     return list(simulation.run(lambda: until is not None and simulation.machine.loop.processed >= until)), simulation
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 def test_every_row_is_filled_by_disjoint_spans(case: tuple[str, ...], tmp_path: Path) -> None:
     """One row per worker and server; it computes, communicates or waits, one at a time, from the start to the end; and
     what it computes is what is not idle."""
@@ -96,7 +97,7 @@ def test_the_centre_of_a_star_has_a_row() -> None:
     assert rows[-1].computing == []
 
 
-@pytest.mark.parametrize("case", CASES, ids=described)
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
 def test_a_trace_changes_nothing_else(case: tuple[str, ...]) -> None:
     marks, with_trace = run(case)
     plain_marks, plain = run(case, trace=False)

@@ -52,9 +52,8 @@ VARIANTS: list[tuple[str, ...]] = [
     ("localsgd", "algo.tau=6", "algo.group=2", "algo.inner_tau=2", "algo.momentum=average"),
 ]
 
-CASES: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS] + [
-    variant for variant in VARIANTS if variant[0] in ALGORITHMS
-]
+PLAIN: list[tuple[str, ...]] = [(name,) for name in ALGORITHMS]
+CASES = PLAIN + [variant for variant in VARIANTS if variant[0] in ALGORITHMS]
 
 
 def alone(case: tuple[str, ...]) -> tuple[str, ...]:

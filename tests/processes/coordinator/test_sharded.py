@@ -115,6 +115,7 @@ def test_parts_come_to_the_same_as_the_whole(prefork: Prefork, tmp_path: Path, o
     assert len({mark for mark, _, _ in evaluated}) == 3
 
 
+@pytest.mark.long
 def test_image_files_are_evaluated_in_parts_by_default(prefork: Prefork, tmp_path: Path) -> None:
     options = ("engine=dist", "algo=sync", "nodes=2", "batch_size=6", "precision=fp64", "model=import")
     options += ("model.target=tests.cli.test_image_runs.small_net", "data=imagenet-like", "data.classes=7")
@@ -190,6 +191,7 @@ def undisturbed(prefork_server: Prefork, tmp_path_factory: pytest.TempPathFactor
     return run.marks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", long_but([signal.SIGSTOP], [signal.SIGKILL, signal.SIGSTOP]))
 def test_a_mark_is_the_same_without_one_of_the_evaluators(
     prefork: Prefork, tmp_path: Path, undisturbed: list[dict[str, Any]], number: signal.Signals
@@ -202,6 +204,7 @@ def test_a_mark_is_the_same_without_one_of_the_evaluators(
     assert (exact(watched.run.marks), losses(watched.run.marks)) == (exact(undisturbed), losses(undisturbed))
 
 
+@pytest.mark.long
 def test_the_coordinator_evaluates_where_no_evaluator_is_left(
     prefork: Prefork, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:
@@ -213,6 +216,7 @@ def test_the_coordinator_evaluates_where_no_evaluator_is_left(
     assert (exact(watched.run.marks), losses(watched.run.marks)) == (exact(undisturbed), losses(undisturbed))
 
 
+@pytest.mark.long
 def test_a_worker_of_gossip_that_dies_during_an_evaluation_leaves_the_others_to_go_on(
     prefork: Prefork, tmp_path: Path
 ) -> None:

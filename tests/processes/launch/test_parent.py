@@ -60,7 +60,7 @@ def test_a_signal_in_the_midst_of_a_fork_is_not_lost(tmp_path: Path, program: st
     assert (ended.stdout, ended.stderr) == (out, "")
 
 
-@pytest.mark.parametrize("processes", range(1, 5))
+@pytest.mark.parametrize("processes", long_but([3], range(1, 5)))
 def test_a_run_is_ended_by_a_signal_whichever_process_is_being_forked(
     prefork: Prefork, tmp_path: Path, processes: int
 ) -> None:
@@ -131,6 +131,7 @@ def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_sile
         assert parent.status == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algo", long_but(["gossip"], ["gossip", "sync"]))
 def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET, SILENT)
@@ -146,6 +147,7 @@ def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, t
     resumed.assert_ends("completed", 0)
 
 
+@pytest.mark.long
 def test_a_machine_that_stood_still_has_lost_no_coordinator(prefork: Prefork, tmp_path: Path) -> None:
     """For longer than anybody may be silent; the parent is the first to wake up."""
     watched = start(prefork, tmp_path / "run", *ALGORITHMS["gossip"], "nodes=3", BUDGET, SILENT)

@@ -91,6 +91,7 @@ def test_torchrun_makes_one_run_of_its_processes(tmp_path: Path, algo: str) -> N
     assert marks[-1]["samples"] == summary["samples"] >= 60
 
 
+@pytest.mark.long
 def test_a_worker_of_gossip_that_dies_under_torchrun_leaves_the_other_to_go_on(tmp_path: Path) -> None:
     folder, skip_file = tmp_path / "run", tmp_path / "skip_pauses"
     options = (

@@ -137,6 +137,7 @@ def test_a_stopped_process_is_unreachable_until_it_goes_on() -> None:
         until(lambda: own.pull(1).exception(LIMIT_S) is None)
 
 
+@pytest.mark.long
 def test_a_process_that_was_stopped_itself_does_not_blame_its_peers() -> None:
     with plane(0, 2, patience_s=LIMIT_S) as own, child_of(own, patience_s=1.0) as child:
         own.publish(constant(0), 0)
