@@ -65,7 +65,7 @@ CASES = {
         ">= 1.8 on 2 cores",
     ),
     "start": Case("budget.steps=1 model=mlp, seconds", ("budget.steps=1", "model=mlp"), (), "<= 3"),
-    "demo": Case("make demo after set-up, seconds", ("make", "demo"), (), "<= 60"),
+    "demo": Case("make demo after set-up, seconds", ("make", "demo"), (), "<= 15"),
 }
 
 
