@@ -16,6 +16,7 @@ from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import needs_hydra
 from dsgd.host.launcher import launch
+from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
@@ -82,6 +83,14 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if any(text.startswith("-") for text in rest):
         raise ConfigError(f"unrecognized arguments: {' '.join(rest)}")
     raise ConfigError(f"every key=value must stand together, before or behind the flags, got {rest[0]} apart from them")
+
+
+def has_jobs_at_a_time(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for a sweep that uses several cores. Raises ConfigError."""
+    options = parsed(arguments)
+    instead = options.help, options.hydra_help, options.shell_completion, options.experimental_rerun
+    asked = options.multirun and not any((*instead, options.cfg, options.info))
+    return asked and "sweep.jobs=1" not in options.overrides and cores() > 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.beside import beside
 from dsgd.cli.compose import ConfigTree, did_you_mean, opened, plain
 from dsgd.cli.ending import ended
 from dsgd.cli.entries import Composer, Entry
@@ -20,9 +21,11 @@ from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
+from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run
 from dsgd.record.writer import write_atomically
+from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError, build, shown
@@ -50,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
-        found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir)
+        found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
         _report(found, typed.width, typed.html)
         if found.cells:
             _report_map(found, typed.width)
@@ -92,24 +95,34 @@ def compare(
     interruption: Interruption,
     config_dir: str | None = None,
     at_once: int | None = None,
+    own: bool = False,
 ) -> ComparisonResult:
     """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison. at_once:
-    how many runs at a time on this machine; None: one a core.
+    how many runs at a time on this machine; None: one a core. own: in a process of the command's.
 
-    Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
+    Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
+    KeyboardInterrupt."""
     words, rest = [], []
     for text in opened(overrides):
         group = text.lstrip("+").partition("=")[0].partition(".")[0]
         (words if group in ("compare", "slurm") else rest).append(text)
     config_dir = str(Path(config_dir).resolve()) if config_dir else None
     options = compare_options([word for word in words if not _is_of_slurm(word)], config_dir)
-    composer = Composer(ConfigTree(config_dir), options)
-    entries = composer.entries(rest)
-    _check(entries, composer, options)
     of_slurm = [word for word in words if _is_of_slurm(word)]
-    if options.on != "slurm" and of_slurm:
-        raise ConfigError(f"{of_slurm[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
     on_slurm = options.on == "slurm"
+    if of_slurm and not on_slurm:
+        raise ConfigError(f"{of_slurm[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
+
+    def prepare() -> tuple[Composer, list[Entry]]:
+        composer = Composer(ConfigTree(config_dir), options)
+        entries = composer.entries(rest)
+        _check(entries, composer, options)
+        return composer, entries
+
+    if own and not on_slurm and cores() > 1:
+        composer, entries = beside(prepare, lambda: import_engines(["sim"]), "dsgd-compare")
+    else:
+        composer, entries = prepare()
     runner: Runner = (
         SlurmRunner(folder, config_dir, of_slurm)
         if on_slurm

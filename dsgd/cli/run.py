@@ -17,12 +17,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from dsgd.cli.arguments import version_line
-from dsgd.cli.check import Checked, check
+from dsgd.cli.beside import EXIT_CONFIG, beside
+from dsgd.cli.check import Checked, check, has_jobs_at_a_time
 from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, one_line, opened, plain
 from dsgd.cli.folders import remove_empty
 from dsgd.cli.local_sweep import LocalSweep, with_threads
 from dsgd.cli.multirun import begin_multirun
-from dsgd.cli.sweep_check import EXIT_CONFIG, check_beside, has_jobs_at_a_time
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.launcher import launch
 from dsgd.host.signals import STOP_SIGNALS, Interruption, ignore
@@ -68,7 +68,7 @@ def _run(arguments: list[str], interruption: Interruption, own: bool) -> int:
         return 0
     try:
         if own and has_jobs_at_a_time(arguments):
-            checked = check_beside(arguments, interruption, lambda: import_engines(["sim"]))
+            checked = beside(lambda: check(arguments, interruption), lambda: import_engines(["sim"]))
         else:
             checked = check(arguments, interruption)
         sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it

@@ -100,7 +100,9 @@ class Children:
             self._restore_handlers()
 
         def main() -> int:
-            os.write(writing, function().encode())
+            text = function().encode()
+            while text:  # a signal ends a call early
+                text = text[os.write(writing, text) :]
             return 0
 
         try:

@@ -1,19 +1,20 @@
-"""A sweep whose jobs run at a time is checked in a process of its own, and nobody notices."""
+"""What a command prepares in a process of its own, while it imports torch, is what it would be without."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from dsgd.cli import sweep_check
-from dsgd.cli.check import check
-from dsgd.cli.sweep_check import check_beside, has_jobs_at_a_time
+from dsgd.cli import check as checking
+from dsgd.cli.beside import beside
+from dsgd.cli.check import Checked, check, has_jobs_at_a_time
 from dsgd.host.signals import Interruption
 from tests.support.command import PATIENCE_S, shell
 
@@ -24,9 +25,13 @@ def nothing() -> None:
     """Take no time."""
 
 
+def checked(line: Sequence[str]) -> Checked:
+    return check(line, Interruption())
+
+
 def test_it_finds_what_the_check_finds(tmp_path: Path) -> None:
     line = [*SWEEP, f"hydra.sweep.dir={tmp_path}/swept"]
-    other, here = check_beside(line, Interruption(), nothing), check(line, Interruption())
+    other, here = beside(lambda: checked(line), nothing), checked(line)
     assert other.multirun is not None
     assert here.multirun is not None
     assert replace(other, multirun=None) == replace(here, multirun=None)
@@ -45,21 +50,39 @@ def test_an_error_is_printed_while_this_process_is_at_work(tmp_path: Path, capfd
             printed = capfd.readouterr().err
 
     with pytest.raises(SystemExit) as ended:
-        check_beside([*SWEEP, "batch_size=0"], Interruption(), meanwhile)
+        beside(lambda: checked([*SWEEP, "batch_size=0"]), meanwhile)
     assert ended.value.code == 2
     assert printed == "batch_size must be >= 1, got 0\n"
 
 
 def test_a_signal_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt):
-        check_beside(SWEEP, Interruption(), lambda: signal.raise_signal(signal.SIGTERM))
+        beside(lambda: checked(SWEEP), lambda: signal.raise_signal(signal.SIGTERM))
 
 
-def test_a_check_that_is_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_check, "check", lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+def test_a_check_that_is_killed_is_named() -> None:
     with pytest.raises(SystemExit) as ended:
-        check_beside(SWEEP, Interruption(), nothing)
-    assert ended.value.code == "the check of the sweep was killed by SIGKILL"
+        beside(lambda: os.kill(os.getpid(), signal.SIGKILL), nothing)
+    assert ended.value.code == "the check of the command line was killed by SIGKILL"
+
+
+def test_a_signal_in_the_midst_of_a_long_result_loses_nothing() -> None:
+    """The other process waits until this one reads, and is interrupted as it writes."""
+    sent = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+
+        def prepare() -> str:
+            return "x" * 1_000_000
+
+        def meanwhile() -> None:
+            (child,) = (int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+            for _ in range(50):
+                time.sleep(0.01)
+                os.kill(child, signal.SIGUSR1)
+
+        assert beside(prepare, meanwhile) == "x" * 1_000_000
+    finally:
+        signal.signal(signal.SIGUSR1, sent)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +99,9 @@ def test_a_check_that_is_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_it_is_for_sweeps_that_use_several_cores(
     line: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_check, "cores", lambda: 2)
+    monkeypatch.setattr(checking, "cores", lambda: 2)
     assert has_jobs_at_a_time(line) is expected
-    monkeypatch.setattr(sweep_check, "cores", lambda: 1)
+    monkeypatch.setattr(checking, "cores", lambda: 1)
     assert not has_jobs_at_a_time(line)
 
 

@@ -1,0 +1,47 @@
+"""Prepare what a command makes in a process of its own, while this one imports torch: each takes most of a second."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from dsgd.cli.compose import one_line
+from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.run.children import Children
+
+EXIT_CONFIG = 2
+TEXT = "latin-1"  # holds any bytes
+
+T = TypeVar("T")
+
+
+def beside(prepare: Callable[[], T], meanwhile: Callable[[], None], program: str = "") -> T:
+    """Return what `prepare` does, which runs in a process of its own. meanwhile: called in this one. program: the word
+    before an error.
+
+    Raises KeyboardInterrupt after a signal, and SystemExit where the other process has found an error: it has printed
+    that at once."""
+    with Children() as children:
+        children.start(lambda: _outcome(prepare, program))
+        meanwhile()
+        _, told = children.wait()
+    if told.signals or told.status == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if told.status < 0:
+        sys.exit(f"the check of the command line was killed by {signal.Signals(-told.status).name}")
+    if told.status > 0:
+        sys.exit(told.status)
+    found: T = pickle.loads(told.text.encode(TEXT))
+    return found
+
+
+def _outcome(prepare: Callable[[], object], program: str) -> str:
+    """Return what `prepare` does, pickled. Raises SystemExit after a line on an error."""
+    try:
+        return pickle.dumps(prepare()).decode(TEXT)
+    except ValueError as error:
+        print(f"{program}: {one_line(error)}" if program else one_line(error), file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
