@@ -54,7 +54,7 @@ reproduce: $(READY)  ## every run of the papers' claims, anew, then their pages
 clean:  ## what this Makefile made, but for outputs/papers, hours of runs; never results/
 	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures outputs/phases
 
-$(READY): pyproject.toml setup.py constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)

@@ -1,5 +1,17 @@
-"""Map the package `dsgd.conf` to the folder `conf/`; everything else is in pyproject.toml."""
+"""Map the package `dsgd.conf` to the folder `conf/`, and build the kernels; everything else is in pyproject.toml."""
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
-setup(packages=[*find_packages(include=["dsgd*"]), "dsgd.conf"], package_dir={"dsgd.conf": "conf"})
+KERNELS = Extension(
+    "dsgd.gradients._kernels",
+    sources=["csrc/kernels.c"],
+    depends=["csrc/gradient.h", "csrc/layers.h", "csrc/program.h"],
+    extra_compile_args=["-O3", "-fno-math-errno"],
+    optional=True,  # without a compiler torch's layers serve
+)
+
+setup(
+    packages=[*find_packages(include=["dsgd*"]), "dsgd.conf"],
+    package_dir={"dsgd.conf": "conf"},
+    ext_modules=[KERNELS],
+)

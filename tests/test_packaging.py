@@ -45,7 +45,7 @@ def test_the_container_has_the_files_that_an_installation_needs() -> None:
     copied = dict(line.split() for line in sections["files"].splitlines() if line.strip())
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert all(path == f"/opt/dsgd/{name}" for name, path in copied.items())
-    used = {"constraints.txt", "pyproject.toml", "setup.py", "dsgd", "conf", PROJECT["project"]["readme"]}
+    used = {"constraints.txt", "pyproject.toml", "setup.py", "csrc", "dsgd", "conf", PROJECT["project"]["readme"]}
     licences = {name for name in PROJECT["project"]["license-files"] if not name.startswith("dsgd/")}
     assert copied.keys() == used | licences
     assert "--constraint /opt/dsgd/constraints.txt /opt/dsgd\n" in sections["post"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from dsgd.experiment import Experiment
+from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
@@ -21,7 +22,7 @@ from dsgd.problem.problem import Problem
 
 @dataclass(frozen=True)
 class ChosenEvaluator:
-    """An evaluator and its name: stacked | vmap | loop | graphs | none.
+    """An evaluator and its name: compiled | stacked | vmap | loop | graphs | none.
 
     why: one line on the choice, None if it is the one asked for and has nothing to tell. instead: of the one asked for,
     which cannot serve."""
@@ -33,8 +34,8 @@ class ChosenEvaluator:
 
 
 def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluator:
-    """Build the evaluator asked for, or the next of graphs, loop or of stacked, vmap, loop that can serve the module.
-    auto: graphs on a GPU, otherwise stacked."""
+    """Build the evaluator asked for, or the next of graphs, loop or of compiled, stacked, vmap, loop that can serve the
+    module. auto: graphs on a GPU, otherwise compiled."""
     name = experiment.gradients
     if name == "none":
         return ChosenEvaluator(NullEvaluator(), name)
@@ -45,7 +46,7 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
     # data without classes are quadratics, too small for a GPU
     loop_device = device if problem.data.classes is not None else torch.device("cpu")
     if name == "auto":
-        name = "graphs" if loop_device.type == "cuda" else "stacked"
+        name = "graphs" if loop_device.type == "cuda" else "compiled"
     option = _option_of_loop(experiment, name)
     if name == "loop" or option is not None:
         loop = LoopEvaluator(problem, loop_device)
@@ -55,20 +56,29 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
         fixed = "is no CUDA graph" if name == "graphs" else "is for one model at a time"
         why = f"gradients: loop, because {option} {fixed}"
         return ChosenEvaluator(loop, "loop", why if name != "loop" else None, instead=name != "loop")
-    why = None
+    why, instead = None, False
     if name == "graphs":
         try:
             return ChosenEvaluator(GraphEvaluator(problem, loop_device), name, f"gradients: graphs, on {loop_device}")
         except Uncapturable as error:
             why = f"gradients: loop, because a gradient is no CUDA graph: {error}"
         return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why, instead=True)
+    if name == "compiled":
+        try:
+            compiled = CompiledEvaluator(problem, experiment.nodes, device)
+            torch.set_num_threads(compiled.threads.threads_each)
+            return ChosenEvaluator(compiled, name, f"gradients: compiled, by {compiled.extension} on {device}")
+        except Unstackable as error:
+            instead = experiment.gradients == name
+            why = f"compiled does not know {error}"
+            name = "stacked"
     if name == "stacked":
         try:
             stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
             torch.set_num_threads(stacked.threads.threads_each)
             most = stacked.sizes[-1]
-            why = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
-            return ChosenEvaluator(stacked, name, why)
+            line = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
+            return ChosenEvaluator(stacked, name, f"{line}, because {why}" if instead else line, instead)
         except Unstackable as error:
             why = f"stacked does not know {error}"
     vmap = VmapEvaluator(problem)

@@ -9,11 +9,11 @@ from threading import Lock
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from dsgd.data.protocols import evaluation_batches, stacked_batches, stacked_losses
 from dsgd.gradients.batch_invariance import batch_invariant_sizes, random_points
 from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.plain_module import is_exact, plain_outputs
 from dsgd.gradients.rows import stack_rows
 from dsgd.gradients.stack_threads import StackThreadPool
 from dsgd.gradients.stacking import StackedNetwork
@@ -23,7 +23,6 @@ from dsgd.problem.problem import Problem, Slot
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
 CACHED_BYTES = 2 << 20  # of the largest activation of all stacks that are computed at once
-EXACT = 1e-9  # of float64, relative to the largest entry
 EVALUATION_NUMBERS = 1 << 20  # in the largest activation of an evaluation
 
 
@@ -211,28 +210,16 @@ def _verify(problem: Problem, training: StackedNetwork, evaluation: StackedNetwo
         for row in range(2):
             own = [part[row].detach().clone().requires_grad_() for part in parameters]
             kept = [slot.view(buffers[row].clone()) for slot in problem.buffers]
-            expected = _plain_outputs(problem, own, kept, inputs, mode)
+            expected = plain_outputs(problem, own, kept, inputs, mode)
             pairs = [(found[row], expected)]
             pairs += zip((slope[row] for slope in slopes), _slopes(expected, direction, own), strict=True)
             pairs += zip((part[row] for part in statistics), kept, strict=True)
             scale = max((float(value.detach().abs().max()) for _, value in pairs if value.numel()), default=0.0)
             for value, right in pairs:
-                if value.shape != right.shape or not torch.allclose(value, right, rtol=0, atol=EXACT * max(scale, 1.0)):
+                if not is_exact(value, right, scale):
                     raise Unstackable(f"{type(problem.module).__name__}, which does more than its layers")
 
 
 def _slopes(outputs: Tensor, direction: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
     total = (outputs * direction).sum()
     return torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
-
-
-def _plain_outputs(
-    problem: Problem, parameters: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, training: bool
-) -> Tensor:
-    """Return the module's own outputs with these parameters and buffers, which change in training."""
-    state = {slot.path: value for slot, value in zip(problem.parameters, parameters, strict=True)}
-    state |= {slot.path: value for slot, value in zip(problem.buffers, buffers, strict=True)}
-    for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
-        if path not in state:  # counters, which change; what does not train
-            state[path] = value.detach().to(torch.float64 if value.is_floating_point() else value.dtype, copy=True)
-    return functional_call(problem.module.train(training), state, (inputs,))

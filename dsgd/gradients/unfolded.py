@@ -43,7 +43,7 @@ def unfolded_convolution(
     pixels: of the resulting image, row by row."""
     n, _, height, width, b = x.shape
     images = x.reshape(-1, height * width, b)
-    windows = _window_pixels((height, width), tuple(w.shape[3:]), stride, padding, dilation)
+    windows = window_pixels((height, width), tuple(w.shape[3:]), stride, padding, dilation)
     padded = torch.cat((images.new_zeros(len(images), 1, b), images), dim=1)
     columns = padded.index_select(1, windows.flatten().to(x.device))
     y = batched_matmul(w.flatten(2), columns.view(n, w[0, 0].numel(), -1), bias)
@@ -51,7 +51,7 @@ def unfolded_convolution(
 
 
 @cache
-def _window_pixels(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def window_pixels(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """Return the pixel of an image under each tap of the kernel at each place, [k l, places]: 1 + its index in the
     image, row by row, or 0 outside of the image."""
     pixels = torch.arange(1.0, 1 + size[0] * size[1], dtype=torch.float64).view(1, 1, *size)

@@ -37,7 +37,7 @@ def choose_threads(
     if work < SMALL:
         return 1, f"threads: 1, as the model is small: {size} {more}"
     threads = 1
-    if experiment.gradients in ("auto", "stacked"):
+    if experiment.gradients in ("auto", "compiled", "stacked"):
         threads = threads_with_stacks(problem, experiment.stack_size, experiment.nodes, available)
     if threads > 1:
         return threads, f"threads: {threads}, each with models of its own"

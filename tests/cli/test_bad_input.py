@@ -168,7 +168,10 @@ CASES = [
     ("cluster.slow_nodes={3: -1}", "cluster.slow_nodes must give a factor in [1e-06, 1e+06], got -1.0 for node 3"),
     ("cluster.stalls=[{node: 1}]", "cluster.stalls must be {node, start_s, duration_s}", "got {'node': 1}"),
     ("cluster.stalls=[{node: 9, start_s: 1, duration_s: 1}]", "cluster.stalls must name nodes in 0..7", "got 9"),
-    ("engine.gradients=all", "engine.gradients must be one of auto, stacked, vmap, loop, graphs, none, got 'all'"),
+    (
+        "engine.gradients=all",
+        "engine.gradients must be one of auto, compiled, stacked, vmap, loop, graphs, none, got 'all'",
+    ),
     ("engine.threads=0", "engine.threads must be >= 1, got 0"),
     ("engine.checkpoint_every_s=0", "engine.checkpoint_every_s must be > 0 or null, got 0"),
     ("wandb.mode=nonsense", "wandb.mode must be one of disabled, offline, online, got 'nonsense'"),

@@ -15,7 +15,7 @@ import pytest
 from tests.support.command import PATIENCE_S, environment
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("conf", "dsgd", "pyproject.toml", "setup.py", "LICENSE", "README.md")
+SOURCES = ("conf", "csrc", "dsgd", "pyproject.toml", "setup.py", "LICENSE", "README.md")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "_kernels*"))
         else:
             shutil.copy(source, copy)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
@@ -40,8 +40,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     packed = {name for name in names if not name.startswith("dsgd-")}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "dsgd").rglob("*.py")}
     sources |= {f"dsgd/{path.relative_to(ROOT)}" for kind in ("*.py", "*.yaml") for path in (ROOT / "conf").rglob(kind)}
+    kernels = {name for name in packed if name.startswith("dsgd/gradients/_kernels.")}
+    assert len(kernels) == (shutil.which("cc") is not None)
     beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/report/page.html", "dsgd/py.typed"}
-    assert packed == sources | beside
+    assert packed == sources | beside | kernels
     for licence in ("LICENSE", "dsgd/data/digits_licence.txt"):
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.graphs import GraphEvaluator
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
@@ -19,6 +20,7 @@ from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
+from tests.support.kernels import require_kernels
 from tests.support.long import long_but
 from tests.support.simulate import experiment, simulate
 
@@ -29,7 +31,7 @@ MODELS = {
     "resnet8, batch norm": ["model=resnet8", "model.width=4"],
     "resnet8, group norm": ["model=resnet8", "model.width=4", "model.norm=group"],
 }
-EVALUATORS = ["loop", "vmap", "stacked", "graphs"]
+EVALUATORS = ["loop", "vmap", "stacked", "compiled", "graphs"]
 
 each_model = pytest.mark.parametrize("model", MODELS)
 each_evaluator = pytest.mark.parametrize("evaluator", EVALUATORS)
@@ -56,6 +58,9 @@ def evaluator_of(name: str, of: Problem) -> GradientEvaluator:
         return NullEvaluator()
     if name == "stacked":
         return StackedEvaluator(of, nodes=8)  # few are built sooner
+    if name == "compiled":
+        require_kernels()
+        return CompiledEvaluator(of, nodes=8)
     if name == "graphs":
         return GraphEvaluator(of, torch.device("cpu"))
     return {"loop": LoopEvaluator, "vmap": VmapEvaluator}[name](of)

@@ -69,7 +69,8 @@ def test_accuracies_are_those_of_each_model_in_any_stack_thread(threads: int) ->
 
 
 def test_whoever_chooses_stack_threads_keeps_to_the_share_of_one() -> None:
-    chosen_for = experiment("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
+    small = ("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
+    chosen_for = experiment(*small, "engine.gradients=stacked")
     with torch_threads(2):
         choose_evaluator(chosen_for, build_problem(chosen_for))
         assert torch.get_num_threads() == 1

@@ -1,0 +1,224 @@
+/* The gradients of n models by one program, one model after the other, so that what a model's layers hand on stays in
+ * the cache. Included by kernels.c behind layers.h. No number of a model depends on the other models. */
+
+#define PLACE(vector, place) ((place) < 0 ? NULL : (vector) + (place))
+
+/* Compute the activation of a step. x, statistics: parameters and buffers of the model. real: [blocks], which lanes
+ * hold a sample of the batch; NULL in evaluation. */
+TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL *statistics, const truth *real,
+                                 long samples, long blocks)
+{
+    const vec *from = (const vec *)(arena + s->from), *other = (const vec *)(arena + s->other);
+    vec *to = (vec *)(arena + s->to);
+    const long count = s->outputs * s->to_pixels;
+    switch (s->kind) {
+    case CONVOLVE:
+        NAME(convolve)(to, from, x + s->weight, PLACE(x, s->bias), s->window, s->outputs, s->inputs, s->taps,
+                       s->inputs * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks, s->rectify);
+        break;
+    case NORM:
+        if (!real) {
+            NAME(norm_by_running)(to, from, PLACE(x, s->weight), PLACE(x, s->bias), statistics + s->mean,
+                                  statistics + s->variance, s->eps, s->outputs, s->to_pixels * blocks, s->rectify);
+            break;
+        }
+        NAME(norm)(to, arena + s->kept, from, PLACE(x, s->weight), PLACE(x, s->bias), PLACE(statistics, s->mean),
+                   PLACE(statistics, s->variance), s->momentum, s->eps, real, s->to_pixels * samples, s->outputs,
+                   s->to_pixels, blocks, s->rectify);
+        break;
+    case GROUP_NORM:
+        NAME(group_norm)(to, (vec *)(arena + s->kept), from, PLACE(x, s->weight), PLACE(x, s->bias), s->eps, s->groups,
+                         s->outputs / s->groups, s->to_pixels, blocks, s->rectify);
+        break;
+    case ADD:
+        for (long k = 0; k < count * blocks; k++) {
+            const vec value = from[k] + other[k];
+            to[k] = s->rectify ? RECTIFIED(value, value) : value;
+        }
+        break;
+    case PICK: /* window: [count], of all channels and pixels */
+        for (long k = 0; k < count; k++)
+            for (long b = 0; b < blocks; b++) {
+                const vec value = s->window[k] < 0 ? (vec){0} : from[s->window[k] * blocks + b];
+                to[k * blocks + b] = s->rectify ? RECTIFIED(value, value) : value;
+            }
+        break;
+    case MEAN:
+        for (long c = 0; c < s->outputs; c++)
+            for (long b = 0; b < blocks; b++) {
+                vec sum = {0};
+                for (long p = 0; p < s->from_pixels; p++)
+                    sum += from[(c * s->from_pixels + p) * blocks + b];
+                to[c * blocks + b] = sum / (REAL)s->from_pixels;
+            }
+        break;
+    case LARGEST:
+        for (long k = 0; k < count * blocks; k++) {
+            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
+            vec most = (vec){0} - (REAL)INFINITY;
+            for (long t = 0; t < s->taps; t++) {
+                const long q = s->window[t * s->to_pixels + p];
+                if (q < 0)
+                    continue;
+                const vec value = from[(c * s->from_pixels + q) * blocks + b];
+                most = WHERE(~(value <= most), value) + WHERE(value <= most, most);
+            }
+            to[k] = s->rectify ? RECTIFIED(most, most) : most;
+        }
+        break;
+    }
+}
+
+/* Add values to a gradient, or set it where they are the first. */
+TARGET static void NAME(give)(vec *to, const vec *values, long count, int adds)
+{
+    if (!adds)
+        memcpy(to, values, count * sizeof(vec));
+    else
+        for (long k = 0; k < count; k++)
+            to[k] += values[k];
+}
+
+/* Compute the gradients of a step's parameters, into g, and of what it reads, into the arena of slopes. */
+TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes, REAL *spare, const REAL *x, REAL *g,
+                                  const truth *real, long samples, long blocks)
+{
+    const vec *from = (const vec *)(arena + s->from), *to = (const vec *)(arena + s->to);
+    const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
+    vec *dy = (vec *)(slopes + s->to), *given = (vec *)(slopes + s->from), *dx = s->adds ? (vec *)spare : given;
+    if (s->rectify)
+        for (long k = 0; k < count * blocks; k++)
+            dy[k] = RECTIFIED(dy[k], to[k]);
+    switch (s->kind) {
+    case CONVOLVE:
+        NAME(convolve_weights)(g + s->weight, from, dy, s->window, s->outputs, s->inputs, s->taps, s->from_pixels,
+                               s->to_pixels, blocks);
+        for (long o = 0; o < s->outputs && s->bias >= 0; o++)
+            g[s->bias + o] = NAME(total)(dy + o * s->to_pixels * blocks, real, s->to_pixels, blocks);
+        if (s->gives)
+            NAME(convolve)(dx, dy, x + s->weight, NULL, s->back, s->inputs, s->outputs, s->taps, s->taps,
+                           s->inputs * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
+        break;
+    case NORM:
+        NAME(norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from, arena + s->kept,
+                            PLACE(x, s->weight), real, s->to_pixels * samples, s->outputs, s->to_pixels, blocks);
+        break;
+    case GROUP_NORM:
+        memset(g + s->weight, 0, s->weight < 0 ? 0 : s->outputs * sizeof(REAL));
+        memset(g + s->bias, 0, s->bias < 0 ? 0 : s->outputs * sizeof(REAL));
+        NAME(group_norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from,
+                                  (const vec *)(arena + s->kept), PLACE(x, s->weight), s->groups,
+                                  s->outputs / s->groups, s->to_pixels, blocks);
+        break;
+    case ADD:
+        NAME(give)(given, dy, count * blocks, s->adds);
+        NAME(give)((vec *)(slopes + s->other), dy, count * blocks, s->other_adds);
+        return;
+    case PICK: /* back: [inputs, from_pixels] */
+        for (long k = 0; k < from_count; k++)
+            for (long b = 0; b < blocks; b++)
+                dx[k * blocks + b] = s->back[k] < 0 ? (vec){0} : dy[s->back[k] * blocks + b];
+        break;
+    case MEAN:
+        for (long k = 0; k < from_count; k++)
+            for (long b = 0; b < blocks; b++)
+                dx[k * blocks + b] = dy[k / s->from_pixels * blocks + b] / (REAL)s->from_pixels;
+        break;
+    case LARGEST: /* the first of equal ones has the gradient, as in torch */
+        memset(dx, 0, from_count * blocks * sizeof(vec));
+        for (long k = 0; k < count * blocks; k++) {
+            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
+            vec left = dy[k];
+            for (long t = 0; t < s->taps; t++) {
+                const long q = s->window[t * s->to_pixels + p];
+                if (q < 0)
+                    continue;
+                const long place = (c * s->from_pixels + q) * blocks + b;
+                dx[place] += WHERE(from[place] == to[k], left);
+                left = WHERE(from[place] != to[k], left);
+            }
+        }
+        break;
+    }
+    if (s->gives && s->adds)
+        NAME(give)(given, dx, from_count * blocks, 1);
+}
+
+/* Set the gradient of the mean cross entropy of logits z [classes, lanes] against labels [samples], 0 in lanes without
+ * a sample. Return the loss; -1 if a label is none of the classes. */
+TARGET static double NAME(cross_entropy)(REAL *dz, const REAL *z, const int64_t *labels, long classes, long samples,
+                                         long lanes)
+{
+    double loss = 0;
+    memset(dz, 0, classes * lanes * sizeof(REAL));
+    for (long s = 0; s < samples; s++) {
+        if (labels[s] < 0 || labels[s] >= classes)
+            return -1;
+        double most = z[s], sum = 0;
+        for (long c = 1; c < classes; c++)
+            if (z[c * lanes + s] > most)
+                most = z[c * lanes + s];
+        for (long c = 0; c < classes; c++)
+            sum += exp(z[c * lanes + s] - most);
+        for (long c = 0; c < classes; c++)
+            dz[c * lanes + s] = (exp(z[c * lanes + s] - most) / sum - (c == labels[s])) / samples;
+        loss += log(sum) + most - z[labels[s] * lanes + s];
+    }
+    return loss / samples;
+}
+
+/* Bring samples [count, numbers] into the arena. Lanes that are left over repeat the first, whose numbers are no
+ * surprise. */
+TARGET static void NAME(enter)(REAL *to, const REAL *samples, long count, long numbers, long lanes)
+{
+    for (long j = 0; j < numbers; j++)
+        for (long s = 0; s < lanes; s++)
+            to[j * lanes + s] = samples[(s < count ? s : 0) * numbers + j];
+}
+
+/* Compute the gradients g [n, g_row] and losses [n] of n models: at parameters x, n pointers, with buffers [n, their
+ * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. arena, slopes: for
+ * p->arena numbers each, the latter with a spare activation behind them. Return 0, or 1 if a label is none of the
+ * classes. */
+TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *losses, REAL *buffers,
+                           const REAL *const *x, const REAL *inputs, const int64_t *labels, REAL *arena, REAL *slopes)
+{
+    const long samples = p->samples, blocks = (samples + LANES - 1) / LANES, lanes = blocks * LANES;
+    truth real[blocks];
+    for (long b = 0; b < blocks; b++)
+        EACH(l, LANES) real[b][l] = b * LANES + l < samples ? -1 : 0;
+    for (long i = 0; i < n; i++) {
+        NAME(enter)(arena + p->input, inputs + i * samples * p->input_numbers, samples, p->input_numbers, lanes);
+        for (const Step *s = p->steps; s < p->steps + p->count; s++)
+            NAME(forward)(s, arena, x[i], buffers + i * p->buffers, real, samples, blocks);
+        const double loss = NAME(cross_entropy)(slopes + p->output, arena + p->output, labels + i * samples,
+                                                p->classes, samples, lanes);
+        if (loss < 0)
+            return 1;
+        losses[i] = loss;
+        for (const Step *s = p->steps + p->count; s-- > p->steps;)
+            NAME(backward)(s, arena, slopes, slopes + p->arena, x[i], g + i * g_row, real, samples, blocks);
+    }
+    return 0;
+}
+
+/* Compute the logits z [n, count, classes] of n models in evaluation, of the same inputs [count, numbers]. */
+TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const REAL *const *x, const REAL *inputs,
+                         long count, REAL *arena)
+{
+    const long blocks = (p->samples + LANES - 1) / LANES, lanes = blocks * LANES;
+    for (long i = 0; i < n; i++)
+        for (long begin = 0; begin < count; begin += lanes) {
+            const long samples = count - begin < lanes ? count - begin : lanes;
+            NAME(enter)(arena + p->input, inputs + begin * p->input_numbers, samples, p->input_numbers, lanes);
+            for (const Step *s = p->steps; s < p->steps + p->count; s++)
+                NAME(forward)(s, arena, x[i], buffers + i * p->buffers, NULL, samples, blocks);
+            for (long s = 0; s < samples; s++)
+                for (long c = 0; c < p->classes; c++)
+                    z[(i * count + begin + s) * p->classes + c] = arena[p->output + c * lanes + s];
+        }
+}
+
+#undef vec
+#undef truth
+#undef PLACE

@@ -1,0 +1,72 @@
+/* Gradients of small networks, for processors with AVX2 or AVX-512.
+ *
+ * A plain shared library, called by dsgd/gradients/compiled.py; where no compiler builds it, torch's layers serve.
+ * Everything is compiled for float and double, and for vectors of 64 and of 32 bytes. */
+
+#include <math.h>
+#include <string.h>
+
+#include "program.h"
+
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+
+#if defined(__x86_64__)
+
+/* Return the bytes of the widest vectors that this processor has: 64, 32, or 0. */
+int vector_bytes(void)
+{
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return 64;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : 0;
+}
+
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,fma")))
+#define BLOCK 8
+
+#define REAL float
+#define LANES 16
+#define NAME(function) function##_float_64
+#include "layers.h"
+#include "gradient.h"
+#undef REAL
+#undef LANES
+#undef NAME
+
+#define REAL double
+#define LANES 8
+#define NAME(function) function##_double_64
+#include "layers.h"
+#include "gradient.h"
+#undef REAL
+#undef LANES
+#undef NAME
+
+#undef TARGET
+#undef BLOCK
+#define TARGET __attribute__((target("avx2,fma")))
+#define BLOCK 4
+
+#define REAL float
+#define LANES 8
+#define NAME(function) function##_float_32
+#include "layers.h"
+#include "gradient.h"
+#undef REAL
+#undef LANES
+#undef NAME
+
+#define REAL double
+#define LANES 4
+#define NAME(function) function##_double_32
+#include "layers.h"
+#include "gradient.h"
+
+#else
+
+int vector_bytes(void)
+{
+    return 0;
+}
+
+#endif

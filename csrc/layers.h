@@ -1,0 +1,275 @@
+/* Layers of one model, for one type of numbers and one width of vectors: included by kernels.c once for each, which
+ * defines REAL, LANES (numbers in a vector), BLOCK (channels for whose sums there are registers), TARGET (what the
+ * processor must know) and NAME(function). `blocks` is the number of vectors that hold a batch.
+ *
+ * Every loop over places of a kernel goes by a window (program.h), so that kernels of any size, stride, padding and
+ * dilation are one text, and a linear layer is a convolution of images of one pixel. */
+
+typedef REAL NAME(vec) __attribute__((vector_size(LANES * sizeof(REAL))));
+#define vec NAME(vec)
+
+/* The result of a comparison of vectors, and `value` where it is true, 0 elsewhere. */
+typedef __typeof__((vec){0} <= 0) NAME(truth);
+#define truth NAME(truth)
+#define WHERE(test, value) ((vec)((test) & (truth)(value)))
+
+/* `value` where a ReLU of `x` lets it through, 0 elsewhere. What is no number passes, as in torch. */
+#define RECTIFIED(value, x) WHERE(~((x) <= 0), value)
+
+#undef EVEN_LANES
+#undef ODD_LANES
+#if LANES == 16
+#define EVEN_LANES(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD_LANES(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#elif LANES == 8
+#define EVEN_LANES(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD_LANES(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#else
+#define EVEN_LANES(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6)
+#define ODD_LANES(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7)
+#endif
+
+/* Set total[count] to the sums of the lanes of sum[count]. Of as many as fill vectors, neighbours are added until every
+ * vector holds the totals of LANES of them, in their order. */
+#define LANE_SUMS(total, sum, count)                                                                                   \
+    if ((count) % LANES == 0) {                                                                                        \
+        for (int m = (count) / 2; m >= (count) / LANES; m /= 2)                                                        \
+            EACH(k, m) sum[k] = EVEN_LANES(sum[2 * k], sum[2 * k + 1]) + ODD_LANES(sum[2 * k], sum[2 * k + 1]);        \
+        EACH(k, (count) / LANES) EACH(l, LANES) total[k * LANES + l] = sum[k][l];                                      \
+    } else                                                                                                             \
+        EACH(k, count) {                                                                                               \
+            total[k] = 0;                                                                                              \
+            EACH(l, LANES) total[k] += sum[k][l];                                                                      \
+        }
+
+/* A block of `outs` channels and `pixs` pixels, which are summed in registers: constants, so that the loops unroll. */
+#define CONVOLVE_BLOCK(outs, pixs)                                                                                     \
+    {                                                                                                                  \
+        vec sum[outs][pixs];                                                                                           \
+        EACH(k, outs) EACH(l, pixs) sum[k][l] = (vec){0} + (bias ? bias[o + k] : 0);                                   \
+        for (long c = 0; c < inputs; c++) {                                                                            \
+            const vec *from = x + c * x_pixels * blocks + b;                                                           \
+            const REAL *weight = w + o * w_output + c * w_input;                                                       \
+            for (long t = 0; t < taps; t++) {                                                                          \
+                const int32_t *pixel = window + t * y_pixels + p;                                                      \
+                EACH(l, pixs) if (pixel[l] >= 0)                                                                       \
+                {                                                                                                      \
+                    const vec value = from[pixel[l] * blocks];                                                         \
+                    EACH(k, outs) sum[k][l] += weight[k * w_output + t] * value;                                       \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        EACH(k, outs) EACH(l, pixs) y[((o + k) * y_pixels + p + l) * blocks + b] =                                     \
+            rectify ? RECTIFIED(sum[k][l], sum[k][l]) : sum[k][l];                                                     \
+    }
+
+/* y[o, p] = bias[o] + sum over c, t of w[o, c, t] x[c, window[t, p]], and with `rectify` a ReLU of that.
+ *
+ * The gradient of x is such a sum, too: of that of y, with outputs and inputs exchanged, and the window that leads back.
+ * w_output, w_input: distances in w between outputs and between inputs. bias: [outputs], or NULL. */
+TARGET static void NAME(convolve)(vec *y, const vec *x, const REAL *w, const REAL *bias, const int32_t *window,
+                                  long outputs, long inputs, long taps, long w_output, long w_input, long x_pixels,
+                                  long y_pixels, long blocks, int rectify)
+{
+    for (long b = 0; b < blocks; b++)
+        for (long p = 0; p < y_pixels; p += p + 2 <= y_pixels ? 2 : 1)
+            for (long o = 0; o < outputs; o += o + BLOCK <= outputs ? BLOCK : 1)
+                if (o + BLOCK <= outputs && p + 2 <= y_pixels)
+                    CONVOLVE_BLOCK(BLOCK, 2)
+                else if (o + BLOCK <= outputs)
+                    CONVOLVE_BLOCK(BLOCK, 1)
+                else if (p + 2 <= y_pixels)
+                    CONVOLVE_BLOCK(1, 2)
+                else
+                    CONVOLVE_BLOCK(1, 1)
+}
+
+/* Sums over pixels and samples for `outs` x `ins` channels and all taps. */
+#define WEIGHT_BLOCK(outs, ins)                                                                                        \
+    for (long t = 0; t < taps; t++) {                                                                                  \
+        vec sum[outs * ins];                                                                                           \
+        EACH(k, outs * ins) sum[k] = (vec){0};                                                                         \
+        for (long p = 0; p < y_pixels; p++) {                                                                          \
+            const long q = window[t * y_pixels + p];                                                                   \
+            if (q < 0)                                                                                                 \
+                continue;                                                                                              \
+            for (long b = 0; b < blocks; b++) {                                                                        \
+                vec left[outs], right[ins];                                                                            \
+                EACH(k, outs) left[k] = dy[((o + k) * y_pixels + p) * blocks + b];                                     \
+                EACH(l, ins) right[l] = x[((c + l) * x_pixels + q) * blocks + b];                                      \
+                EACH(k, outs) EACH(l, ins) sum[k * ins + l] += left[k] * right[l];                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+        REAL total[outs * ins];                                                                                        \
+        LANE_SUMS(total, sum, outs * ins)                                                                              \
+        EACH(k, outs) EACH(l, ins) dw[((o + k) * inputs + c + l) * taps + t] = total[k * ins + l];                     \
+    }
+
+/* dw[o, c, t] = sum over p and samples of dy[o, p] x[c, window[t, p]]: [outputs, inputs, taps]. */
+TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy, const int32_t *window, long outputs,
+                                          long inputs, long taps, long x_pixels, long y_pixels, long blocks)
+{
+    enum { INS = BLOCK / 2 };
+    for (long o = 0; o < outputs; o += o + 4 <= outputs ? 4 : 1)
+        for (long c = 0; c < inputs; c += o + 4 <= outputs && c + INS <= inputs ? INS : 1)
+            if (o + 4 <= outputs && c + INS <= inputs)
+                WEIGHT_BLOCK(4, INS)
+            else if (o + 4 <= outputs)
+                WEIGHT_BLOCK(4, 1)
+            else
+                WEIGHT_BLOCK(1, 1)
+}
+
+/* Return the sum of [pixels, blocks] vectors over those lanes that hold a sample. real: [blocks], true there. */
+TARGET static REAL NAME(total)(const vec *x, const truth *real, long pixels, long blocks)
+{
+    vec sum = {0};
+    REAL result = 0;
+    for (long p = 0; p < pixels; p++)
+        for (long b = 0; b < blocks; b++)
+            sum += WHERE(real[b], x[p * blocks + b]);
+    EACH(l, LANES) result += sum[l];
+    return result;
+}
+
+/* Batch norm in training: y = (x - mean) rate weight + bias, rate = 1 / sqrt(variance + eps), mean and variance over a
+ * channel's pixels and samples, `numbers` in all; with `rectify` a ReLU behind it.
+ *
+ * Mean and rate are kept for the gradient, [channels, 2]. Mean and unbiased variance enter the running statistics, if
+ * there are any. weight, bias: [channels], or NULL. real: [blocks], which lanes hold a sample. */
+TARGET static void NAME(norm)(vec *y, REAL *kept, const vec *x, const REAL *weight, const REAL *bias,
+                              REAL *running_mean, REAL *running_variance, REAL momentum, REAL eps, const truth *real,
+                              REAL numbers, long channels, long pixels, long blocks, int rectify)
+{
+    const long count = pixels * blocks;
+    for (long c = 0; c < channels; c++, x += count, y += count) {
+        const REAL mean = NAME(total)(x, real, pixels, blocks) / numbers;
+        vec squares = {0};
+        REAL total = 0;
+        for (long p = 0; p < pixels; p++)
+            for (long b = 0; b < blocks; b++) {
+                const vec deviation = WHERE(real[b], x[p * blocks + b] - mean);
+                squares += deviation * deviation;
+            }
+        EACH(l, LANES) total += squares[l];
+        const REAL rate = 1 / (REAL)sqrt(total / numbers + eps);
+        kept[2 * c] = mean;
+        kept[2 * c + 1] = rate;
+        if (running_mean) {
+            running_mean[c] += momentum * (mean - running_mean[c]);
+            running_variance[c] += momentum * (total / (numbers - 1) - running_variance[c]);
+        }
+        const REAL scale = rate * (weight ? weight[c] : 1), shift = bias ? bias[c] : 0;
+        for (long k = 0; k < count; k++) {
+            const vec value = (x[k] - mean) * scale + shift;
+            y[k] = rectify ? RECTIFIED(value, value) : value;
+        }
+    }
+}
+
+/* Gradients of `norm`, with h = (x - mean) rate: dbias = sum dy, dweight = sum dy h, and
+ * dx = rate weight (dy - (dbias + h dweight) / numbers), 0 in lanes without a sample. dweight, dbias: or NULL. */
+TARGET static void NAME(norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, const vec *dy, const vec *x,
+                                       const REAL *kept, const REAL *weight, const truth *real, REAL numbers,
+                                       long channels, long pixels, long blocks)
+{
+    const long count = pixels * blocks;
+    for (long c = 0; c < channels; c++, x += count, dy += count, dx += count) {
+        const REAL mean = kept[2 * c], rate = kept[2 * c + 1], sum = NAME(total)(dy, real, pixels, blocks);
+        vec products = {0};
+        REAL product = 0;
+        for (long k = 0; k < count; k++)
+            products += dy[k] * (x[k] - mean);
+        EACH(l, LANES) product += products[l];
+        if (dbias)
+            dbias[c] = sum;
+        if (dweight)
+            dweight[c] = product * rate;
+        const REAL scale = rate * (weight ? weight[c] : 1), level = sum / numbers;
+        const REAL slant = product * rate * rate / numbers;
+        for (long p = 0; p < pixels; p++)
+            for (long b = 0; b < blocks; b++) {
+                const long k = p * blocks + b;
+                dx[k] = WHERE(real[b], (dy[k] - level - (x[k] - mean) * slant) * scale);
+            }
+    }
+}
+
+/* Batch norm in evaluation, by the running statistics. */
+TARGET static void NAME(norm_by_running)(vec *y, const vec *x, const REAL *weight, const REAL *bias,
+                                         const REAL *running_mean, const REAL *running_variance, REAL eps,
+                                         long channels, long count, int rectify)
+{
+    for (long c = 0; c < channels; c++, x += count, y += count) {
+        const REAL mean = running_mean[c], shift = bias ? bias[c] : 0;
+        const REAL scale = (weight ? weight[c] : 1) / (REAL)sqrt(running_variance[c] + eps);
+        for (long k = 0; k < count; k++) {
+            const vec value = (x[k] - mean) * scale + shift;
+            y[k] = rectify ? RECTIFIED(value, value) : value;
+        }
+    }
+}
+
+/* Group norm: y = (x - mean) rate weight + bias, mean and variance over `each` channels' pixels of one sample, weight
+ * and bias of a channel. Mean and rate are kept for the gradient, [groups, 2, blocks]. */
+TARGET static void NAME(group_norm)(vec *y, vec *kept, const vec *x, const REAL *weight, const REAL *bias, REAL eps,
+                                    long groups, long each, long pixels, long blocks, int rectify)
+{
+    const long count = each * pixels * blocks;
+    const REAL numbers = each * pixels;
+    for (long g = 0; g < groups; g++, x += count, y += count)
+        for (long b = 0; b < blocks; b++) {
+            vec sum = {0}, squares = {0}, rate;
+            for (long k = b; k < count; k += blocks)
+                sum += x[k];
+            const vec mean = sum / numbers;
+            for (long k = b; k < count; k += blocks)
+                squares += (x[k] - mean) * (x[k] - mean);
+            EACH(l, LANES) rate[l] = 1 / (REAL)sqrt(squares[l] / numbers + eps);
+            kept[2 * g * blocks + b] = mean;
+            kept[(2 * g + 1) * blocks + b] = rate;
+            for (long c = 0; c < each; c++) {
+                const vec scale = rate * (weight ? weight[g * each + c] : 1);
+                const REAL shift = bias ? bias[g * each + c] : 0;
+                for (long p = 0; p < pixels; p++) {
+                    const long k = (c * pixels + p) * blocks + b;
+                    const vec value = (x[k] - mean) * scale + shift;
+                    y[k] = rectify ? RECTIFIED(value, value) : value;
+                }
+            }
+        }
+}
+
+/* Gradients of `group_norm`, with h = (x - mean) rate: over pixels and samples dbias = sum dy, dweight = sum dy h; and
+ * dx = rate (dy weight - (s + h r) / numbers), with s = sum dy weight, r = sum dy weight h over the group.
+ * dweight, dbias: zero before, or NULL. */
+TARGET static void NAME(group_norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, const vec *dy, const vec *x,
+                                             const vec *kept, const REAL *weight, long groups, long each, long pixels,
+                                             long blocks)
+{
+    const long count = each * pixels * blocks;
+    const REAL numbers = each * pixels;
+    for (long g = 0; g < groups; g++, x += count, dy += count, dx += count)
+        for (long b = 0; b < blocks; b++) {
+            const vec mean = kept[2 * g * blocks + b], rate = kept[(2 * g + 1) * blocks + b];
+            vec s = {0}, r = {0};
+            for (long c = 0; c < each; c++) {
+                vec sum = {0}, products = {0};
+                for (long p = 0; p < pixels; p++) {
+                    const long k = (c * pixels + p) * blocks + b;
+                    sum += dy[k];
+                    products += dy[k] * (x[k] - mean) * rate;
+                }
+                EACH(l, LANES) if (dbias) dbias[g * each + c] += sum[l];
+                EACH(l, LANES) if (dweight) dweight[g * each + c] += products[l];
+                s += sum * (weight ? weight[g * each + c] : 1);
+                r += products * (weight ? weight[g * each + c] : 1);
+            }
+            for (long c = 0; c < each; c++)
+                for (long p = 0; p < pixels; p++) {
+                    const long k = (c * pixels + p) * blocks + b;
+                    const vec slope = dy[k] * (weight ? weight[g * each + c] : 1);
+                    dx[k] = rate * (slope - (s + (x[k] - mean) * rate * r) / numbers);
+                }
+        }
+}

@@ -1,0 +1,239 @@
+"""Evaluates gradients by kernels of our own, one model after the other: the fastest way for small networks.
+
+The kernels are in `csrc`, compiled when the package is installed, for processors with AVX2 or AVX-512. A model's
+gradient is computed from beginning to end before that of the next, so that its activations stay in the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dsgd.data.classification import Classification
+from dsgd.data.protocols import evaluation_batches, stacked_batches
+from dsgd.gradients.batch_invariance import random_points
+from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs
+from dsgd.gradients.program import KINDS, NetworkProgram, network_program
+from dsgd.gradients.stack_threads import StackThreadPool
+from dsgd.gradients.tracing import Unstackable
+from dsgd.problem.problem import Problem
+
+CACHED_BYTES = 8 << 20  # that a model's gradient goes over: beyond that, torch's layers are faster
+VERIFIED = 4  # samples
+EXTENSIONS = {64: "AVX-512", 32: "AVX2"}  # by the bytes of a vector
+_REALS = {torch.float32: "float", torch.float64: "double"}
+
+
+class CompiledEvaluator:
+    """Evaluate gradients one after the other, in as many threads as torch has.
+
+    nodes: most gradients pending at once. extension: of the processor, by which they are computed. No bit of a gradient
+    depends on the others, or on threads. Raises Unstackable for what the kernels do not serve, or if there are none."""
+
+    def __init__(self, problem: Problem, nodes: int, device: torch.device | None = None) -> None:
+        self.problem = problem
+        self.device = device or torch.device("cpu")
+        if self.device.type != "cpu":
+            raise Unstackable("a GPU")
+        if not isinstance(problem.data, Classification):
+            raise Unstackable("data other than labelled images")
+        program = network_program(problem)
+        self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
+        if self._kernels.bytes > CACHED_BYTES:
+            raise Unstackable("a model of this size")
+        _verify(problem, program)
+        self.extension = EXTENSIONS[self._kernels.width]
+        self.threads = StackThreadPool(min(torch.get_num_threads(), nodes))
+
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
+        parts = list(self._shares(pending))
+        batches = [  # here, as data sets serve one thread at a time
+            stacked_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
+            for part in parts
+        ]
+        self.threads.starmap(self._evaluate, zip(parts, batches, strict=True))
+
+    def _shares(self, models: Sequence[PendingGradient]) -> Iterator[Sequence[PendingGradient]]:
+        share = math.ceil(len(models) / self.threads.workers)
+        return (models[begin : begin + share] for begin in range(0, len(models), share))
+
+    def _evaluate(self, part: Sequence[PendingGradient], batch: tuple[Tensor, Tensor]) -> None:
+        xs = [item.snapshot for item in part if item.snapshot is not None]
+        buffers = torch.stack([item.buffers for item in part])
+        g, losses = self._kernels.gradients(xs, buffers, *batch)
+        # rows, not copies: their memory is shared until the last is used, which in lock-step is at about the same time
+        kept = [row.clone() for row in buffers] if buffers.numel() else [item.buffers for item in part]
+        for item, x, value, statistics, loss in zip(part, xs, g, kept, losses, strict=True):
+            item.set(self.problem.add_decay(value, x), statistics, loss)
+
+    def accuracies(self, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
+        """Return the test accuracies of models, from vectors [d] and buffers [nb]."""
+        correct, total = torch.zeros(len(xs), dtype=torch.int64), 0
+        for inputs, labels in evaluation_batches(self.problem.data, test=True):
+
+            def count(model: int, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
+                logits = self._kernels.logits(xs[model : model + 1], buffers[model].unsqueeze(0), inputs)
+                correct[model] += (logits[0].argmax(dim=1) == labels).sum()
+
+            self.threads.starmap(count, [(model,) for model in range(len(xs))])
+            total += len(labels)
+        return [int(of_one) / total for of_one in correct]
+
+
+class Kernels:
+    """The compiled kernels for one network, batches of one size, and one arithmetic.
+
+    width: bytes of a vector. bytes: that a model's gradient goes over. Raises Unstackable where there are none."""
+
+    def __init__(self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype) -> None:
+        library = _library()
+        if library is None:
+            raise Unstackable("this processor, for which no kernels were compiled")
+        self.width = library.vector_bytes()
+        suffix = f"{_REALS[dtype]}_{self.width}"
+        self._gradients, self._logits = library[f"gradients_{suffix}"], library[f"logits_{suffix}"]
+        self._gradients.restype, self._logits.restype = ctypes.c_int, None
+        width = self.width // dtype.itemsize
+        lanes = math.ceil(samples / width) * width
+        self._dimension = problem.dimension
+        self._arena, self._spare = program.numbers * lanes, program.largest * lanes
+        self._tables: list[Tensor] = []  # that the steps point to
+        self._steps = (_Step * len(program.steps))(*self._c_steps(program, lanes))
+        self._program = _Program(
+            steps=ctypes.addressof(self._steps),
+            count=len(program.steps),
+            buffers=problem.start_buffers.numel(),
+            input=0,
+            input_numbers=math.prod(problem.data.input_shape),
+            output=program.output * lanes,
+            classes=program.classes,
+            samples=samples,
+            arena=self._arena,
+        )
+        self.bytes = (2 * self._arena + 2 * problem.dimension) * dtype.itemsize
+
+    def _c_steps(self, program: NetworkProgram, lanes: int) -> Iterator[_Step]:
+        for step in program.steps:
+            values = {item.name: getattr(step, item.name) for item in fields(step)}
+            values["kind"] = KINDS.index(step.kind)
+            for name in ("from_", "other", "to", "kept"):
+                values[name] *= lanes
+            for name in ("window", "back"):
+                if values[name] is not None:
+                    self._tables.append(values[name].int().contiguous())
+                    values[name] = self._tables[-1].data_ptr()
+            yield _Step(**values)
+
+    def gradients(self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradients [n, d] and losses [n] at n vectors [d]. buffers: [n, nb], change in place. inputs: [n, b,
+        *input_shape]. labels: [n, b]. Raises IndexError for a label that is none of the classes."""
+        n, inputs, labels = len(xs), inputs.contiguous(), labels.contiguous()
+        g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
+        arena, slopes = inputs.new_empty(self._arena), inputs.new_empty(self._arena + self._spare)
+        # names hold the tensors whose addresses are handed over
+        vectors = [x.contiguous() for x in xs]
+        sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
+        wrong = self._gradients(
+            ctypes.byref(self._program),
+            sizes[0],
+            _address(g),
+            sizes[1],
+            *map(_address, (losses, buffers)),
+            _addresses(vectors),
+            *map(_address, (inputs, labels, arena, slopes)),
+        )
+        if wrong:
+            classes = self._program.classes
+            outside = int(labels[(labels < 0) | (labels >= classes)][0])
+            raise IndexError(f"a label must be >= 0 and < {classes}, got {outside}")
+        return g, losses
+
+    def logits(self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor) -> Tensor:
+        """Return the logits [n, samples, classes] of n models in evaluation, at vectors [d] with buffers [n, nb].
+        inputs: [samples, *input_shape], the same for all."""
+        inputs, vectors = inputs.contiguous(), [x.contiguous() for x in xs]
+        arena = inputs.new_empty(self._arena)
+        z = inputs.new_empty(len(xs), len(inputs), self._program.classes)
+        self._logits(
+            ctypes.byref(self._program),
+            ctypes.c_long(len(xs)),
+            *map(_address, (z, buffers)),
+            _addresses(vectors),
+            _address(inputs),
+            ctypes.c_long(len(inputs)),
+            _address(arena),
+        )
+        return z
+
+
+def _address(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def kernels_are_there() -> bool:
+    """Tell whether kernels were compiled for this processor."""
+    return _library() is not None
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """Return the compiled kernels, None where there are none for this processor."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_kernels{suffix}")
+        if path.is_file():
+            library = ctypes.CDLL(str(path))
+            return library if library.vector_bytes() else None
+    return None
+
+
+# As in csrc/program.h
+
+_STEP = ("kind", "rectify", "from_", "other", "to", "gives", "adds", "other_adds", "inputs", "outputs")
+_STEP += ("from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance", "groups", "kept")
+_PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "samples", "arena")
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _STEP),
+        *((name, ctypes.c_void_p) for name in ("window", "back")),
+        *((name, ctypes.c_double) for name in ("momentum", "eps")),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("steps", ctypes.c_void_p), *((name, ctypes.c_int64) for name in _PROGRAM))
+
+
+def _verify(problem: Problem, program: NetworkProgram) -> None:
+    """Compare gradients and logits of two models with those of the module itself, in double precision, to find whatever
+    it does besides its layers. Raises Unstackable."""
+    inputs, labels = (part[:VERIFIED] for part in problem.data.batch(0, 0))
+    inputs, points = inputs.double(), random_points(problem, 2, dtype=torch.float64)
+    xs, buffers = [x for x, _ in points], torch.stack([statistics for _, statistics in points])
+    kernels = Kernels(program, problem, len(labels), torch.float64)
+    logits = kernels.logits(xs, buffers, inputs)
+    g, losses = kernels.gradients(xs, buffers, inputs.expand(2, *inputs.shape), labels.expand(2, *labels.shape))
+    for row, (x, statistics) in enumerate(points):
+        parameters = [slot.view(x) for slot in problem.parameters]
+        own_buffers = [slot.view(statistics) for slot in problem.buffers]
+        right = (
+            *plain_gradient(problem, x, statistics, inputs, labels),
+            plain_outputs(problem, parameters, own_buffers, inputs, training=False).detach(),
+        )
+        for value, expected in zip((g[row], buffers[row], losses[row], logits[row]), right, strict=True):
+            if not is_exact(value, expected, float(expected.abs().max()) if expected.numel() else 0.0):
+                raise Unstackable(f"{type(problem.module).__name__}, which does more than its layers")

@@ -1,0 +1,272 @@
+"""Compiled kernels: the numbers of the module itself, to rounding, whatever is computed beside them."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dsgd.gradients import compiled
+from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.compiled import CompiledEvaluator
+from dsgd.gradients.tracing import Unstackable
+from dsgd.problem.problem import Problem, build_problem
+from tests.gradients.test_evaluators import assert_close, evaluate, pending_gradients
+from tests.gradients.test_stack_threads import torch_threads
+from tests.support.kernels import require_kernels
+from tests.support.networks import CLASSES, EPS, KNOWN, problem_of
+from tests.support.simulate import experiment
+
+DOUBLE = "precision=fp64"
+
+
+@pytest.fixture(autouse=True)
+def _kernels(request: pytest.FixtureRequest) -> None:
+    if "without" not in request.node.name:
+        require_kernels()
+
+
+class Small(nn.Module):
+    """What people write with the known layers: in place and not, padding and slices, a value read three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+        self.wide = nn.Conv2d(6, 9, (1, 3), stride=(1, 2), padding=(0, 1), bias=False)
+        self.dilated = nn.Conv2d(9, 9, 3, padding=2, dilation=2)
+        self.group, self.pool = nn.GroupNorm(3, 9), nn.MaxPool2d(3, stride=2, padding=1)
+        self.hidden, self.norm = nn.Linear(9 * 8, 11), nn.BatchNorm1d(11, affine=False)
+        self.linear = nn.Linear(11, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.wide(self.stem(x))
+        y = F.relu(self.group(self.dilated(x)))
+        x = self.pool(torch.add(x, y).relu() + x) + F.max_pool2d(x, 2, ceil_mode=False)
+        x = F.pad(x[:, 1:, :3], (0, 0, 1, 0, 0, 1))
+        x = F.relu(self.norm(self.hidden(x.reshape(x.size(0), -1))), inplace=True)
+        return self.linear(x)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> nn.Module:
+    """Convolutions of all kinds, norms, rectifiers, pooling and shortcuts, then linear layers."""
+    layers: list[nn.Module] = []
+    channels, side = 1, 8
+    for _ in range(draw(st.integers(0, 3))):
+        outputs, kernel = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 3]))
+        stride, padding, dilation = draw(st.sampled_from([1, 1, 2])), draw(st.integers(0, 2)), draw(st.integers(1, 2))
+        after = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        if after < 1:
+            continue
+        bias = draw(st.booleans())
+        layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, dilation, bias=bias))
+        channels, side = outputs, after
+        affine = draw(st.booleans())
+        norms = [nn.Identity(), nn.BatchNorm2d(channels, EPS, affine=affine), nn.GroupNorm(1, channels, EPS, affine)]
+        layers.append(draw(st.sampled_from(norms)))
+        if draw(st.booleans()):
+            layers.append(nn.ReLU(inplace=draw(st.booleans())))
+        if draw(st.booleans()):
+            layers.append(Around(channels))
+        if side > 1 and draw(st.booleans()):
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+    layers.append(draw(st.sampled_from([nn.Flatten(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())])))
+    width = channels * (side**2 if isinstance(layers[-1], nn.Flatten) else 1)
+    for _ in range(draw(st.integers(0, 2))):
+        outputs = draw(st.integers(1, 20))
+        layers += [nn.Linear(width, outputs, bias=draw(st.booleans())), nn.ReLU()]
+        width = outputs
+    return nn.Sequential(*layers, nn.Linear(width, CLASSES))
+
+
+class Around(nn.Module):
+    """A shortcut around a convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x)
+
+
+def problem_with(module: nn.Module, batch_size: int, *overrides: str) -> Problem:
+    """A module, initialised anew from a fixed seed, on the digits."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        for part in module.modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()  # pyright: ignore[reportCallIssue]
+        return problem_of(module, f"batch_size={batch_size}", *overrides)
+
+
+def assert_agree(of: Problem) -> None:
+    """Gradients, statistics and losses of the kernels and of the loop, in float64, to 1e-12 of the largest entry."""
+    found, expected = pending_gradients(of, 3), pending_gradients(of, 3)
+    evaluate("compiled", of, [found])
+    evaluate("loop", of, [expected])
+    for item, right in zip(found, expected, strict=True):
+        for value, known in ((item.value, right.value), (item.buffers, right.buffers), (item.loss, right.loss)):
+            assert value is not None
+            assert known is not None
+            assert_close(value, known)
+
+
+@pytest.mark.parametrize("batch_size", [2, 5, 8, 16, 19])
+def test_batches_of_any_size_have_the_gradients_of_the_loop(batch_size: int) -> None:
+    """Lanes of a vector that are left over count nowhere, in batch norm neither."""
+    assert_agree(problem_with(Small(), batch_size, DOUBLE))
+
+
+@settings(max_examples=25)
+@given(module=networks(), batch_size=st.integers(2, 18))
+def test_random_networks_have_the_gradients_of_the_loop(module: nn.Module, batch_size: int) -> None:
+    assert_agree(problem_with(module, batch_size, DOUBLE))
+
+
+@settings(max_examples=10)
+@given(data=st.data(), batch_size=st.sampled_from([5, 16]))
+def test_what_is_computed_beside_it_changes_no_bit(data: st.DataObject, batch_size: int) -> None:
+    of = problem_with(Small(), batch_size)
+    alone, together = pending_gradients(of, 9), pending_gradients(of, 9)
+    one = CompiledEvaluator(of, 9)
+    for item in alone:
+        one.evaluate([item])
+    order, cuts = data.draw(st.permutations(range(9))), sorted(data.draw(st.sets(st.integers(1, 8))))
+    with torch_threads(data.draw(st.integers(1, 3))):
+        several = CompiledEvaluator(of, 9)
+        for begin, end in pairwise([0, *cuts, 9]):
+            several.evaluate([together[index] for index in order[begin:end]])
+    for item, other in zip(alone, together, strict=True):
+        for left, right in ((item.value, other.value), (item.buffers, other.buffers), (item.loss, other.loss)):
+            assert left is not None
+            assert right is not None
+            assert torch.equal(left, right)
+
+
+def test_vectors_of_half_the_width_have_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with AVX-512 is asked to do as if it had AVX2."""
+    library = compiled._library()
+    assert library is not None
+
+    class Narrow:
+        def vector_bytes(self) -> int:
+            return 32
+
+        def __getitem__(self, name: str) -> ctypes._FuncPointer:  # pyright: ignore[reportPrivateUsage]
+            assert name.endswith("_32")
+            return library[name]
+
+    monkeypatch.setattr(compiled, "_library", Narrow)
+    for batch_size in (3, 4, 8, 13):
+        assert_agree(problem_with(Small(), batch_size, DOUBLE))
+    in_float = problem_with(Small(), 5)
+    found, expected = pending_gradients(in_float, 3), pending_gradients(in_float, 3)
+    evaluate("compiled", in_float, [found])
+    evaluate("loop", in_float, [expected])
+    for item, right in zip(found, expected, strict=True):
+        assert item.value is not None
+        assert right.value is not None
+        assert_close(item.value, right.value, 1e-5)
+
+
+def test_accuracies_are_those_of_each_model() -> None:
+    of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", DOUBLE))
+    items = pending_gradients(of, 20)
+    xs = [item.snapshot for item in items if item.snapshot is not None]
+    buffers = [item.buffers for item in items]
+    expected = [of.evaluate(x, own, test=True).accuracy for x, own in zip(xs, buffers, strict=True)]
+    assert len(set(expected)) > 5
+    assert CompiledEvaluator(of, 20).accuracies(xs, buffers) == expected
+
+
+def test_what_is_no_number_stays_none() -> None:
+    """A rectifier must not hide that a run diverges."""
+    of = problem_with(Small(), 5)
+    (item,) = pending_gradients(of, 1)
+    assert item.snapshot is not None
+    item.snapshot[:] = torch.nan
+    evaluate("compiled", of, [[item]])
+    assert item.loss is not None
+    assert item.loss.isnan()
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"),
+    [
+        ("tied", "sigmoid (sigmoid)"),
+        ("means", "gelu (GELU)"),
+        ("residual", "mul (mul)"),
+        ("attending", "stem (Linear)"),
+    ],
+)
+def test_what_is_not_known_is_named_and_stacked(name: str, unknown: str) -> None:
+    of = problem_with(KNOWN[name](), 5)
+    asked = choose_evaluator(replace(experiment("nodes=3"), gradients="compiled"), of)
+    line = f"gradients: stacked, 3 models in one call on cpu, because compiled does not know {unknown}"
+    assert (asked.name, asked.why, asked.instead) == ("stacked", line, True)
+    automatic = choose_evaluator(replace(experiment("nodes=3"), gradients="auto"), of)
+    assert (automatic.name, automatic.instead) == ("stacked", False)
+
+
+def test_a_parameter_of_two_layers_is_not_known() -> None:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64, bias=False)
+    second.weight = first.weight
+    of = problem_with(nn.Sequential(nn.Flatten(), first, second, nn.Linear(64, CLASSES)), 5)
+    with pytest.raises(Unstackable, match=r"^a parameter that is not trained, or that several layers have$"):
+        CompiledEvaluator(of, 3)
+
+
+class Doubled(nn.Linear):
+    """Does more than the layer that it says it is."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def test_a_module_that_does_more_than_its_layers_is_found_out() -> None:
+    class Changed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():  # no layer of the trace
+                self.linear.weight.mul_(1.0)
+            return self.linear(x.flatten(1))
+
+    with pytest.raises(Unstackable):
+        CompiledEvaluator(problem_with(nn.Sequential(nn.Flatten(), Doubled(64, CLASSES)), 5), 3)
+    with pytest.raises(Unstackable):
+        CompiledEvaluator(problem_with(Changed(), 5), 3)
+
+
+def test_a_label_beyond_the_classes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = problem_with(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), 5)
+    monkeypatch.setattr(compiled, "_verify", lambda *_: None)  # which finds it, too
+    evaluator = CompiledEvaluator(of, 3)
+    with pytest.raises(IndexError, match=r"^a label must be >= 0 and < 4, got \d$"):
+        evaluator.evaluate(pending_gradients(of, 3))
+
+
+def test_without_kernels_gradients_are_stacked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    compiled._library.cache_clear()
+    try:
+        of = problem_with(nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)), 5)
+        chosen = choose_evaluator(replace(experiment("nodes=3"), gradients="auto"), of)
+        assert chosen.name == "stacked"
+        asked = choose_evaluator(replace(experiment("nodes=3"), gradients="compiled"), of)
+        assert asked.why is not None
+        assert asked.why.endswith("because compiled does not know this processor, for which no kernels were compiled")
+    finally:
+        compiled._library.cache_clear()

@@ -1,0 +1,18 @@
+"""Compiled kernels: there only where a compiler was when the package was installed, and for processors with AVX2."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dsgd.gradients.compiled import kernels_are_there
+
+
+def require_kernels() -> None:
+    """Skip the test where there are none; with `kernels` in DSGD_REQUIRE it fails."""
+    if kernels_are_there():
+        return
+    if "kernels" in os.environ.get("DSGD_REQUIRE", "").split(","):
+        pytest.fail("DSGD_REQUIRE has kernels: none were compiled for this processor")
+    pytest.skip("no compiled kernels: needs a C compiler at installation, and a processor with AVX2")
