@@ -27,7 +27,7 @@ from dsgd.gradients.stack_threads import StackThreadPool
 from dsgd.gradients.tracing import Unstackable
 from dsgd.problem.problem import Problem
 
-CACHED_BYTES = 8 << 20  # that a model's gradient goes over: beyond that, torch's layers are faster
+LARGEST_BYTES = 64 << 20  # of vectors and activations of one model: with more, torch's layers may be faster
 VERIFIED = 4  # samples
 EXTENSIONS = {64: "AVX-512", 32: "AVX2"}  # by the bytes of a vector
 _REALS = {torch.float32: "float", torch.float64: "double"}
@@ -44,15 +44,18 @@ class CompiledEvaluator:
         self.device = device or torch.device("cpu")
         if self.device.type != "cpu":
             raise Unstackable("a GPU")
+        if nodes < torch.get_num_threads():  # each computes with a model of its own
+            raise Unstackable("how to share a model among threads")
         if not isinstance(problem.data, Classification):
             raise Unstackable("data other than labelled images")
         program = network_program(problem)
         self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
-        if self._kernels.bytes > CACHED_BYTES:
+        if self._kernels.bytes > LARGEST_BYTES:
             raise Unstackable("a model of this size")
         _verify(problem, program)
         self.extension = EXTENSIONS[self._kernels.width]
-        self.threads = StackThreadPool(min(torch.get_num_threads(), nodes))
+        self.threads = StackThreadPool(torch.get_num_threads())
+        problem.predict = self._predict
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         parts = list(self._shares(pending))
@@ -81,12 +84,15 @@ class CompiledEvaluator:
         for inputs, labels in evaluation_batches(self.problem.data, test=True):
 
             def count(model: int, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
-                logits = self._kernels.logits(xs[model : model + 1], buffers[model].unsqueeze(0), inputs)
-                correct[model] += (logits[0].argmax(dim=1) == labels).sum()
+                correct[model] += (self._predict(xs[model], buffers[model], inputs).argmax(dim=1) == labels).sum()
 
             self.threads.starmap(count, [(model,) for model in range(len(xs))])
             total += len(labels)
         return [int(of_one) / total for of_one in correct]
+
+
+    def _predict(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+        return self._kernels.logits([x], buffers.unsqueeze(0), inputs)[0]
 
 
 class Kernels:

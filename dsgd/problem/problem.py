@@ -82,7 +82,8 @@ class Problem:
 
     How gradients are computed: autocast: in this dtype, None: in `dtype`, that of all vectors. channels_last: images
     and the kernels of convolutions, these within the vectors too. compiled: by torch.compile, on the first pass.
-    Evaluation is in `dtype` and by the module as it is. seed: of what the module draws in training.
+    Evaluation is in `dtype`, by the module as it is or, if that has been set, by `predict`: from a vector [d], buffers
+    [nb] and inputs [b, *input_shape] to outputs [b, ...]. seed: of what the module draws in training.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Problem:
         seed: int = 0,
     ):
         self.module = module.to(dtype)
+        self.predict: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
         self.data = data
         self.dtype = dtype
         self._seed = seed
@@ -266,7 +268,7 @@ class Problem:
         counts, losses, correct, among_five = list[int](), list[Tensor](), list[Tensor](), list[Tensor]()
         for batch, labels in evaluation_batches(self.data, test, limit, shard):
             batch, labels = batch.to(self.device), labels.to(self.device)
-            outputs = self.module(batch)
+            outputs = self.module(batch) if self.predict is None else self.predict(x, buffers, batch)
             counts.append(labels.numel() if classes else len(batch))
             losses.append(self.data.loss(outputs, labels))
             if classes:
