@@ -28,14 +28,12 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from dsgd.cli import other_names
+from dsgd.cli.arguments import BY_NODE, FREE, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
 from dsgd.run.configuration import SweepOptions
 from dsgd.run.values import RENAMED, ConfigError, build, checked, shown, with_numbers
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
-# mappings whose keys are the user's: Hydra by itself would refuse those that no file has
-BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth")
-FREE = ("model.arguments", "data.arguments", *BY_NODE)
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -240,13 +238,6 @@ class ConfigTree:
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
 
 
-def opened(arguments: Sequence[str]) -> list[str]:
-    """Return a command line in which free mappings are set as Hydra lets new keys be set, by `++`: as a whole,
-    model.arguments={width: 3}, which adds to the keys that are there, or by key, model.arguments.width=3."""
-    free = tuple(f"{key}{sign}" for key in FREE for sign in "=.")
-    return [f"++{text}" if text.startswith(free) else text for text in arguments]
-
-
 def _typed(override: str | None) -> str:
     """Return an override as it was before `opened`."""
     text = str(override)
@@ -350,7 +341,3 @@ def key_first(text: str) -> str:
     """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
     message, _, rest = text.partition(" full_key: ")
     return f"{rest.split()[0]}: {message}" if rest else message
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -16,15 +16,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from dsgd.cli.compose import HydraJob
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
 from dsgd.run.children import Children, Told
 from dsgd.run.plan import Plan
 from dsgd.run.resume import ENDED
+
+if TYPE_CHECKING:
+    from dsgd.cli.compose import HydraJob
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""Check a sweep in a process of its own, while this one imports torch: each takes most of a second."""
+"""Check a sweep in a process of its own, which imports Hydra for it, while this one imports torch.
+
+Each takes most of a second.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from dsgd.cli.check import Checked, check, parsed
-from dsgd.cli.compose import one_line
+from dsgd.cli.arguments import one_line, parsed
+from dsgd.cli.checked import Checked
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
@@ -46,6 +49,8 @@ def check_beside(arguments: Sequence[str], interruption: Interruption, meanwhile
 
 def _outcome(arguments: Sequence[str], interruption: Interruption) -> str:
     """Return what `check` returns, pickled. Raises SystemExit after a line on an error."""
+    from dsgd.cli.check import check  # imports Hydra, which the other process does without
+
     try:
         return pickle.dumps(check(arguments, interruption)).decode(TEXT)
     except ValueError as error:

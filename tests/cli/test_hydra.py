@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-from dsgd.cli.check import _parser
+from dsgd.cli.arguments import _parser
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.multirun import needs_hydra
 from tests.support.command import call, marks, shell, summary
@@ -99,7 +99,13 @@ def test_a_plain_sweep_is_composed_once_and_one_with_callbacks_goes_through_hydr
 
 @pytest.mark.parametrize(
     "asked",
-    ["hydra.verbose=true", "hydra.job.chdir=true", "hydra.output_subdir=.hydra", "hydra/job_logging=default"],
+    [
+        "hydra.verbose=true",
+        "hydra.job.chdir=true",
+        "hydra.output_subdir=.hydra",
+        "hydra/job_logging=default",
+        "hydra.job_logging.root.level=INFO",
+    ],
 )
 def test_what_else_hydra_is_asked_for_goes_through_hydra(asked: str) -> None:
     whole = ConfigTree().jobs([*SWEEP.split(), asked], multirun=True).whole
