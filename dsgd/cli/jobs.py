@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dsgd.cli.arguments import one_line
 from dsgd.cli.checked import Checked, Multirun
 from dsgd.cli.folders import remove_empty
-from dsgd.cli.local_sweep import LocalSweep, with_threads
+from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
 from dsgd.cli.sweep_check import EXIT_CONFIG
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.signals import Interruption
@@ -40,7 +40,8 @@ def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interrupt
     given = [*arguments, *checked.overrides]
     sys.argv = [sys.argv[0], *given]  # hydra.main reads it, and records have it
     outcome: dict[Path, str] = {}  # the status of each run by its folder
-    sweep = LocalSweep(checked.labels, checked.at_once, outcome) if checked.labels else None
+    kinds = [plan and kind_of_job(plan.config) for plan in checked.plans]
+    sweep = LocalSweep(checked.labels, checked.at_once, outcome, kinds) if checked.labels else None
 
     def task(config: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
@@ -50,6 +51,8 @@ def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interrupt
         folder = Path(job.runtime.output_dir)
         if sweep is not None:
             _start_job(sweep, job.job.num, checked, folder, Path(job.sweep.dir).name, interruption)
+            if job.job.num == len(checked.plans) - 1:
+                _finish(sweep, interruption)
         elif job.mode is RunMode.MULTIRUN:
             outcome[folder] = _run_job_of_launcher(config, checked, folder, interruption)
             if outcome[folder] == "failed":  # in the launcher's process, whose exit status nobody sees
@@ -100,8 +103,13 @@ def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> s
 def _start_jobs(sweep: LocalSweep, checked: Checked, multirun: Multirun, interruption: Interruption) -> None:
     """Start every job of a sweep on this machine."""
     multirun.begin()
-    for number, folder in enumerate(checked.folders):
-        _start_job(sweep, number, checked, folder, multirun.folder.name, interruption)
+    folders = list(checked.folders)
+    waiting = list(range(len(folders)))
+    while waiting:
+        number = sweep.next(waiting)
+        waiting.remove(number)
+        _start_job(sweep, number, checked, folders[number], multirun.folder.name, interruption)
+    _finish(sweep, interruption)
 
 
 def _start_job(
@@ -119,9 +127,12 @@ def _start_job(
         except KeyboardInterrupt:  # Hydra may have made a folder for it
             remove_empty(folder, checked.folders.get(folder, folder))
             raise
-    if number == len(checked.plans) - 1:
-        sweep.finish()
-        interruption.end()  # a signal from here on comes too late
+
+
+def _finish(sweep: LocalSweep, interruption: Interruption) -> None:
+    """Wait for the last jobs of a sweep."""
+    sweep.finish()
+    interruption.end()  # a signal from here on comes too late
 
 
 def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, interruption: Interruption) -> str:
