@@ -87,7 +87,9 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     plan = replace(plan, found=contents(folder))
     check_writable(folder, RUN_FOLDER)
     added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
-    return Checked([plan], overrides=added, folders={folder: existing_ancestor(folder)}, joined=joined)
+    asked = joined is not None or jobs.whole is None or needs_hydra(jobs.whole)
+    folders = {folder: existing_ancestor(folder)}
+    return Checked([plan], overrides=added, folders=folders, joined=joined, needs_hydra=asked)
 
 
 def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:

@@ -15,6 +15,13 @@ MULTIRUN = "multirun.yaml"
 NO_LOGS = {"version": 1, "root": {"level": "ERROR"}, "disable_existing_loggers": True}  # job_logging: disabled
 
 
+def disable_logs() -> None:
+    """Set up logging as Hydra does where it writes nothing."""
+    from logging.config import dictConfig  # imports a server
+
+    dictConfig(NO_LOGS)
+
+
 @dataclass(frozen=True)
 class Multirun:
     """A sweep whose jobs can be started without Hydra. folder: of the sweep. config: its configuration, as YAML."""
@@ -24,11 +31,9 @@ class Multirun:
 
     def begin(self) -> None:
         """Write the configuration into the folder and set up logging, as Hydra does before the first job."""
-        import logging.config  # imports a server, for which a single run has no use
-
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / MULTIRUN).write_text(self.config, encoding="utf-8")
-        logging.config.dictConfig(NO_LOGS)
+        disable_logs()
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Checked:
     plans: of its jobs, by their number, as far as they run on this machine; None: there is nothing left to do. labels:
     of the jobs of a sweep. at_once: that run at a time. overrides: what Hydra is given besides. folders: for each run's
     folder the one above it that existed already. joined: with the processes of a launcher. multirun: the sweep, where
-    Hydra is not needed."""
+    Hydra is not needed. needs_hydra: a single run, which Hydra does more for than to start it."""
 
     plans: Sequence[Plan | None] = ()
     labels: Sequence[str] = ()
@@ -47,3 +52,4 @@ class Checked:
     folders: Mapping[Path, Path] = field(default_factory=dict)
     joined: Joined | None = None
     multirun: Multirun | None = None
+    needs_hydra: bool = True

@@ -54,7 +54,8 @@ class HydraJobs:
 
     swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
     them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto. folder: of the
-    sweep; None if its jobs have several. whole: the configuration of the sweep, before its points are chosen."""
+    sweep; None if its jobs have several. whole: the configuration of the run, or of the sweep before its points are
+    chosen."""
 
     runs: list[HydraJob]
     swept: bool
@@ -128,7 +129,7 @@ class ConfigTree:
                     key, value = override.get_key_element(), override.get_value_string()
                     rule = f"{key} must be one value without -m (multirun), got {value}"
                     raise ConfigError(f"{rule}; add -m to run every one of them")
-            return HydraJobs([_job(master, hydra.overrides.task, None)], False, here)
+            return HydraJobs([_job(master, hydra.overrides.task, None)], False, here, whole=master)
         if not hydra.sweeper._target_.endswith(".BasicSweeper"):
             return HydraJobs([], True, here=False)
         with contextlib.suppress(OmegaConfBaseException):  # every job reports it again

@@ -5,7 +5,9 @@ Imports Hydra where it is Hydra that starts them.
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from dsgd.cli.arguments import one_line
-from dsgd.cli.checked import Checked, Multirun
+from dsgd.cli.checked import Checked, Multirun, disable_logs
 from dsgd.cli.folders import remove_empty
 from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
 from dsgd.cli.sweep_check import EXIT_CONFIG
@@ -35,8 +37,7 @@ EXIT_FAILED = 1
 
 
 def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interruption) -> int:
-    """Have every job of a command line started, by Hydra but for a plain sweep on this machine. Returns the exit
-    status."""
+    """Have every job of a command line started, by Hydra where it does more than that. Returns the exit status."""
     given = [*arguments, *checked.overrides]
     sys.argv = [sys.argv[0], *given]  # hydra.main reads it, and records have it
     outcome: dict[Path, str] = {}  # the status of each run by its folder
@@ -65,6 +66,9 @@ def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interrupt
         with sweep or (interruption.armed() if elsewhere else nullcontext()):
             if sweep is not None and checked.multirun is not None:
                 _start_jobs(sweep, checked, checked.multirun, interruption)
+            elif not checked.needs_hydra:
+                (folder,) = (Path(os.path.abspath(folder)) for folder in checked.folders)
+                outcome[folder] = _run_without_hydra(checked, folder, interruption)
             else:
                 import hydra
 
@@ -83,6 +87,16 @@ def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interrupt
     if "interrupted" in outcome.values():
         return EXIT_INTERRUPTED
     return EXIT_FAILED if "failed" in outcome.values() else 0
+
+
+def _run_without_hydra(checked: Checked, folder: Path, interruption: Interruption) -> str:
+    """Run the only job of a command, to which an exception is what it would be to Hydra. Returns its status."""
+    disable_logs()
+    try:
+        return _run_single(checked, folder, interruption)
+    except Exception:  # also a ValueError, which would otherwise be taken for one of the configuration
+        traceback.print_exc()
+        sys.exit(EXIT_FAILED)
 
 
 def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> str:

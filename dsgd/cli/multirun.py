@@ -1,6 +1,6 @@
-"""Sweeps on this machine that are begun without Hydra, as Hydra does it.
+"""Runs and sweeps on this machine that are begun without Hydra, as Hydra does it.
 
-Hydra itself would compose every job twice more before it starts, though all were composed when they were checked.
+Hydra itself would compose every run twice more before it starts, though all were composed when they were checked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SILENT = "disabled"  # Hydra's choice of logging that writes nothing
 
 
 def needs_hydra(config: DictConfig) -> bool:
-    """Return whether Hydra does more for the jobs of a sweep than to start them: callbacks, logs, files, an environment
-    or a folder to work in."""
+    """Return whether Hydra does more for a run, or the jobs of a sweep, than to start them: callbacks, logs, files, an
+    environment or a folder to work in."""
     hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
     job, choices = hydra["job"], hydra["runtime"]["choices"]
     asked = hydra["callbacks"], hydra["output_subdir"], hydra["verbose"], job["chdir"], job["env_set"], job["env_copy"]
