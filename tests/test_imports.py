@@ -154,7 +154,7 @@ def test_configurations_are_composed_and_checked_without_torch() -> None:
     """Importing torch takes longer than a configuration error may."""
     program = """
 import sys
-import dsgd.run.configuration, dsgd.cli.compose, dsgd.cli.run
+import dsgd.run.configuration, dsgd.cli.compose, dsgd.cli.check, dsgd.cli.jobs
 from importlib.resources import files
 names = [path.name[:-5] for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")]
 assert names
@@ -162,6 +162,20 @@ for name in names:
     dsgd.run.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "experiment=quadratic"])).experiment
     dsgd.run.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "model=resnet8"])).experiment
 slow = {"torch", "matplotlib", "wandb", "networkx"} & set(sys.modules)
+assert not slow, slow
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_command_line_is_looked_at_before_anything_slow_is_imported() -> None:
+    """A sweep imports Hydra and torch in two processes, as soon as it is known to be one."""
+    program = """
+import sys
+from dsgd.cli.run import main
+from dsgd.cli.arguments import has_jobs_at_a_time
+has_jobs_at_a_time(["-m", "seed=0,1"])
+slow = {"torch", "numpy", "hydra", "omegaconf", "yaml"} & set(sys.modules)
 assert not slow, slow
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

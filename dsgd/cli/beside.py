@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from dsgd.cli.compose import one_line
+from dsgd.cli.arguments import one_line
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.run.children import Children
 

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser, version_line
-from dsgd.cli.compose import ConfigTree, one_line
+from dsgd.cli.arguments import Parser, one_line, version_line
+from dsgd.cli.compose import ConfigTree
 from dsgd.host.launcher import launch
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.gradient_time import gradient_name

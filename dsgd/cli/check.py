@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dsgd.cli.arguments import Parser
+from dsgd.cli.arguments import parsed
+from dsgd.cli.checked import Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
 from dsgd.cli.folders import check_writable, existing_ancestor
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
-from dsgd.cli.multirun import needs_hydra
+from dsgd.cli.multirun import multirun_of, needs_hydra
 from dsgd.host.launcher import launch
-from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
@@ -26,30 +24,7 @@ from dsgd.run.plan import Plan, plan_run
 from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
 from dsgd.run.values import ConfigError
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from dsgd.run.meeting import Joined
-
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A command line that was checked before Hydra acts on it.
-
-    plans: of its jobs, by their number, as far as they run on this machine; None: there is nothing left to do. labels:
-    of the jobs of a sweep. at_once: that run at a time. overrides: what Hydra is given besides. folders: for each run's
-    folder the one above it that existed already. joined: with the processes of a launcher. multirun: the configuration
-    and the folder of a sweep whose jobs can be started without Hydra."""
-
-    plans: Sequence[Plan | None] = ()
-    labels: Sequence[str] = ()
-    at_once: int = 1
-    overrides: Sequence[str] = ()
-    folders: Mapping[Path, Path] = field(default_factory=dict)
-    joined: Joined | None = None
-    multirun: tuple[DictConfig, Path] | None = None
 
 
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
@@ -73,41 +48,6 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
     with interruption.armed():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
-
-
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse flags and overrides. Raises ConfigError."""
-    options, rest = _parser().parse_known_args(arguments)
-    if not rest:
-        return options
-    if any(text.startswith("-") for text in rest):
-        raise ConfigError(f"unrecognized arguments: {' '.join(rest)}")
-    raise ConfigError(f"every key=value must stand together, before or behind the flags, got {rest[0]} apart from them")
-
-
-def has_jobs_at_a_time(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for a sweep that uses several cores. Raises ConfigError."""
-    options = parsed(arguments)
-    instead = options.help, options.hydra_help, options.shell_completion, options.experimental_rerun
-    asked = options.multirun and not any((*instead, options.cfg, options.info))
-    return asked and "sweep.jobs=1" not in options.overrides and cores() > 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return a parser of Hydra's flags, whose errors are one line."""
-    parser = Parser(prog="dsgd-run", add_help=False)
-    parser.add_argument("overrides", nargs="*")
-    for names in (("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r")):
-        parser.add_argument(*names, action="store_true")
-    for names in (("--multirun", "-m"), ("--shell-completion", "-sc")):
-        parser.add_argument(*names, action="store_true")
-    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-    infos = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
-    parser.add_argument("--info", "-i", nargs="?", const="all", choices=infos)
-    for names in (("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn"), ("--config-dir", "-cd")):
-        parser.add_argument(*names)
-    parser.add_argument("--experimental-rerun")
-    return parser
 
 
 def _run_folder(overrides: Sequence[str]) -> list[str]:
@@ -147,7 +87,9 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     plan = replace(plan, found=contents(folder))
     check_writable(folder, RUN_FOLDER)
     added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
-    return Checked([plan], overrides=added, folders={folder: existing_ancestor(folder)}, joined=joined)
+    asked = joined is not None or jobs.whole is None or needs_hydra(jobs.whole)
+    folders = {folder: existing_ancestor(folder)}
+    return Checked([plan], overrides=added, folders=folders, joined=joined, needs_hydra=asked)
 
 
 def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
@@ -185,7 +127,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
     multirun = None
     if jobs.whole is not None and jobs.folder is not None and not needs_hydra(jobs.whole):
-        multirun = (jobs.whole, jobs.folder)
+        multirun = multirun_of(jobs.whole, jobs.folder, added)
     return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders, multirun=multirun)
 
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.arguments import Parser, opened, version_line
 from dsgd.cli.beside import beside
-from dsgd.cli.compose import ConfigTree, did_you_mean, opened, plain
+from dsgd.cli.compose import ConfigTree, did_you_mean, plain
 from dsgd.cli.ending import ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable

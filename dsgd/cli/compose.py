@@ -28,14 +28,12 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from dsgd.cli import other_names
+from dsgd.cli.arguments import BY_NODE, FREE, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
 from dsgd.run.configuration import SweepOptions
 from dsgd.run.values import RENAMED, ConfigError, build, checked, shown, with_numbers
 
 GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
-# mappings whose keys are the user's: Hydra by itself would refuse those that no file has
-BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth")
-FREE = ("model.arguments", "data.arguments", *BY_NODE)
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -56,7 +54,8 @@ class HydraJobs:
 
     swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
     them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto. folder: of the
-    sweep; None if its jobs have several. whole: the configuration of the sweep, before its points are chosen."""
+    sweep; None if its jobs have several. whole: the configuration of the run, or of the sweep before its points are
+    chosen."""
 
     runs: list[HydraJob]
     swept: bool
@@ -130,7 +129,7 @@ class ConfigTree:
                     key, value = override.get_key_element(), override.get_value_string()
                     rule = f"{key} must be one value without -m (multirun), got {value}"
                     raise ConfigError(f"{rule}; add -m to run every one of them")
-            return HydraJobs([_job(master, hydra.overrides.task, None)], False, here)
+            return HydraJobs([_job(master, hydra.overrides.task, None)], False, here, whole=master)
         if not hydra.sweeper._target_.endswith(".BasicSweeper"):
             return HydraJobs([], True, here=False)
         with contextlib.suppress(OmegaConfBaseException):  # every job reports it again
@@ -240,13 +239,6 @@ class ConfigTree:
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
 
 
-def opened(arguments: Sequence[str]) -> list[str]:
-    """Return a command line in which free mappings are set as Hydra lets new keys be set, by `++`: as a whole,
-    model.arguments={width: 3}, which adds to the keys that are there, or by key, model.arguments.width=3."""
-    free = tuple(f"{key}{sign}" for key in FREE for sign in "=.")
-    return [f"++{text}" if text.startswith(free) else text for text in arguments]
-
-
 def _typed(override: str | None) -> str:
     """Return an override as it was before `opened`."""
     text = str(override)
@@ -350,7 +342,3 @@ def key_first(text: str) -> str:
     """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
     message, _, rest = text.partition(" full_key: ")
     return f"{rest.split()[0]}: {message}" if rest else message
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

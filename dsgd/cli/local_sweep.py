@@ -6,25 +6,29 @@ come together, and a line that several have in common once, unless they fail.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from dsgd.cli.compose import HydraJob
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
 from dsgd.run.children import Children, Told
+from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
 from dsgd.run.resume import ENDED
+
+if TYPE_CHECKING:
+    from dsgd.cli.compose import HydraJob
 
 
 @dataclass
@@ -40,14 +44,22 @@ class LocalSweep:
     """Starts the jobs of a sweep, in a `with` block, and takes in how they end.
 
     labels: of all jobs, by their number. at_once: that may run at a time. outcome: where the status of each run goes,
-    by its folder. printed: lines that need not come again, of other sweeps of the same command."""
+    by its folder. kinds: of all jobs; those of one kind take about as long (`kind_of_job`). printed: lines that need
+    not come again, of other sweeps of the same command."""
 
     def __init__(
-        self, labels: Sequence[str], at_once: int, outcome: dict[Path, str], printed: set[str] | None = None
+        self,
+        labels: Sequence[str],
+        at_once: int,
+        outcome: dict[Path, str],
+        kinds: Sequence[Hashable],
+        printed: set[str] | None = None,
     ) -> None:
         self._labels = labels
         self._at_once = at_once
         self._outcome = outcome
+        self._kinds = kinds
+        self._durations: dict[Hashable, float] = {}  # by kind; infinite while its first job goes on
         self._children = Children()
         self._running: dict[int, _Running] = {}
         self._failed: list[str] = []
@@ -67,14 +79,25 @@ class LocalSweep:
         with self._stack:
             self.finish()
 
+    def next(self, waiting: Sequence[int]) -> int:
+        """Return which of these jobs to start next, once there is room for it.
+
+        One of each kind comes first, in the order of the numbers, then whichever takes longest: so that no core waits
+        at the end for a long job that began late."""
+        self._wait_for_room()
+        if self._at_once == 1:
+            return waiting[0]
+        unknown = [number for number in waiting if self._kinds[number] not in self._durations]
+        return unknown[0] if unknown else max(waiting, key=lambda number: self._durations[self._kinds[number]])
+
     def start(self, number: int, folder: Path, run: Callable[[], str]) -> None:
         """Start a job, once there is room for it. Raises KeyboardInterrupt if a signal has asked for the end."""
-        while len(self._children) >= self._at_once:
-            self._wait()
+        self._wait_for_room()
         if self._children.signals:
             raise KeyboardInterrupt
         output = self._stack.enter_context(_temporary()) if self._at_once > 1 else None
         self._running[number] = _Running(folder, time.monotonic(), output)
+        self._durations.setdefault(self._kinds[number], math.inf)
         print(self._line(number), file=sys.stderr, flush=True)
         self._children.start(run if output is None else lambda: _into(output, run), number)
 
@@ -96,6 +119,10 @@ class LocalSweep:
         if unfinished := len(self._labels) - ended:
             print(f"{unfinished} of {len(self._labels)} jobs unfinished; go on with: {again}")
 
+    def _wait_for_room(self) -> None:
+        while len(self._children) >= self._at_once:
+            self._wait()
+
     def _wait(self) -> None:
         number, told = self._children.wait()
         job = self._running.pop(number)
@@ -105,6 +132,7 @@ class LocalSweep:
                 self._printed.add(line)
                 print(line, file=sys.stderr)
         said, taken_s = f"{self._line(number)}: {_said(told)}", time.monotonic() - job.begun
+        self._durations[self._kinds[number]] = taken_s
         print(f"{said}, {taken_s:.0f} s", file=sys.stderr, flush=True)
         if status == "failed":
             self._failed.append(f"{said}, in {job.folder}")
@@ -128,6 +156,11 @@ def _label(values: Mapping[str, object], differing: Mapping[str, str]) -> str:
     name = algo.get("name", "") if isinstance(algo, Mapping) else ""
     rest = [f"{key.rpartition('.')[2]}={value}" for key, value in differing.items() if key != "algo"]
     return " ".join([str(name), *rest])
+
+
+def kind_of_job(config: RunConfig) -> Hashable:
+    """Return what the duration of a run depends on: all but the seed."""
+    return repr({**config.values, "seed": None})
 
 
 def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
-from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, with_threads
+from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run, find_runs
@@ -79,10 +79,16 @@ class LocalRunner:
         missing = {folder: (label, self._timed(plan)) for folder, (label, plan) in missing.items()}
         import_engines({plan.engine for _, plan in missing.values()})
         labels = [label for label, _ in missing.values()]
+        kinds = [kind_of_job(plan.config) for _, plan in missing.values()]
         outcome: dict[Path, str] = {}
         at_once = jobs_at_once(self._at_once, [plan for _, plan in missing.values()])
-        with LocalSweep(labels, at_once, outcome, self._printed) as sweep:
-            for number, (folder, (_, plan)) in enumerate(missing.items()):
+        plans = [(folder, plan) for folder, (_, plan) in missing.items()]
+        waiting = list(range(len(plans)))
+        with LocalSweep(labels, at_once, outcome, kinds, self._printed) as sweep:
+            while waiting:
+                number = sweep.next(waiting)
+                waiting.remove(number)
+                folder, plan = plans[number]
                 # what a run prints is shown when it has ended: how far it has come is of no use then
                 sweep.start(number, folder, self._job(replace(plan, logged=at_once == 1), folder))
             sweep.finish()

@@ -1,41 +1,24 @@
-"""dsgd-run: check the configuration, run the experiment, keep its record."""
+"""dsgd-run: check the configuration, run the experiment, keep its record.
+
+Imports neither Hydra nor torch before the command line has been looked at: a sweep has each imported by a process of
+its own.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Sequence
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig
-
-from dsgd.cli.arguments import version_line
+from dsgd.cli.arguments import has_jobs_at_a_time, one_line, opened, version_line
 from dsgd.cli.beside import EXIT_CONFIG, beside
-from dsgd.cli.check import Checked, check, has_jobs_at_a_time
-from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE, one_line, opened, plain
-from dsgd.cli.folders import remove_empty
-from dsgd.cli.local_sweep import LocalSweep, with_threads
-from dsgd.cli.multirun import begin_multirun
+from dsgd.cli.checked import Checked
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.launcher import launch
 from dsgd.host.signals import STOP_SIGNALS, Interruption, ignore
-from dsgd.record.checkpoint import NAME
-from dsgd.record.reader import read_status
-from dsgd.run.children import told_by_child
 from dsgd.run.engines import import_engines
-from dsgd.run.execute import execute, join_launch
-from dsgd.run.plan import Plan, plan_run, with_wandb_group
-from dsgd.run.resume import NothingToDo, command, contents, sweep_command
-from dsgd.run.values import ConfigError
-
-EXIT_FAILED = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,176 +45,43 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str], interruption: Interruption, own: bool) -> int:
-    """Check a command line and let Hydra act on it. own: in a process of the command's. Returns the exit status."""
+    """Check a command line and start what it asks for. own: in a process of the command's. Returns the exit status."""
     if "--version" in arguments:  # Hydra would say which version Hydra is
         print(version_line())
         return 0
     try:
         if own and has_jobs_at_a_time(arguments):
-            checked = beside(lambda: check(arguments, interruption), lambda: import_engines(["sim"]))
+            checked = beside(lambda: _check(arguments, interruption), _import_sweep)
         else:
-            checked = check(arguments, interruption)
-        sys.argv = [sys.argv[0], *arguments, *checked.overrides]  # hydra.main reads it
-        return _run_jobs(checked, interruption, sweep_command([*arguments, *checked.overrides]))
-    except NothingToDo as line:
-        interruption.end()
-        if launch(os.environ).rank == 0:
-            print(line, file=sys.stderr)
-        return 0
+            checked = _check(arguments, interruption)
+        if checked is None:
+            return 0
+        from dsgd.cli.jobs import run_jobs
+
+        return run_jobs(checked, arguments, interruption)
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
 
 
-def _run_jobs(checked: Checked, interruption: Interruption, again: str) -> int:
-    """Have every job started, by Hydra but for a plain sweep on this machine. Returns the exit status.
+def _import_sweep() -> None:
+    """Import what the jobs of a sweep need."""
+    import_engines(["sim"])
+    importlib.import_module("dsgd.cli.jobs")
 
-    again: the command that goes on with a sweep."""
-    outcome: dict[Path, str] = {}  # the status of each run by its folder
-    sweep = LocalSweep(checked.labels, checked.at_once, outcome) if checked.labels else None
 
-    def task(config: DictConfig) -> None:
-        job = HydraConfig.get()
-        folder = Path(job.runtime.output_dir)
-        if sweep is not None:
-            _start_job(sweep, job.job.num, checked, folder, Path(job.sweep.dir).name, interruption)
-        elif job.mode is RunMode.MULTIRUN:
-            outcome[folder] = _run_job_of_launcher(config, checked, folder, interruption)
-            if outcome[folder] == "failed":  # in the launcher's process, whose exit status nobody sees
-                raise RuntimeError(f"the run in {folder} failed")
-        else:
-            outcome[folder] = _run_single(checked, folder, interruption)
+def _check(arguments: Sequence[str], interruption: Interruption) -> Checked | None:
+    """Return what `check` does; None, after a line, if there is nothing to do."""
+    from dsgd.cli.check import check
+    from dsgd.run.resume import NothingToDo
 
-    elsewhere = not checked.plans  # what Hydra starts may wait for long
     try:
-        with sweep or (interruption.armed() if elsewhere else nullcontext()):
-            if sweep is not None and checked.multirun is not None:
-                _start_jobs(sweep, checked, *checked.multirun, interruption)
-            else:
-                main = hydra.main(f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)
-                main(task)()
-    finally:
+        return check(arguments, interruption)
+    except NothingToDo as line:
         interruption.end()
-        if outcome and (checked.joined is None or checked.joined.rank == 0):
-            show({folder: outcome[folder] for folder in [*checked.folders, *outcome] if folder in outcome})
-            if sweep is None:
-                show_commands(outcome)
-            else:
-                sweep.show_unfinished(again)
-    if "interrupted" in outcome.values():
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if "failed" in outcome.values() else 0
-
-
-def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> str:
-    """Run the only job of a command with its record in `folder`. Returns the status of the run."""
-    (plan,) = checked.plans
-    assert plan is not None
-    import_engines([plan.engine])
-    try:
-        with interruption.armed():
-            return execute(plan, folder, checked.joined or join_launch(plan, folder), interruption.end)
-    except ConfigError as error:  # Hydra would print where it was raised
-        _refuse(error, folder, checked)
-    except KeyboardInterrupt:  # there may be nothing to keep
-        remove_empty(folder, checked.folders.get(folder, folder))
-        raise
-
-
-def _start_jobs(
-    sweep: LocalSweep, checked: Checked, config: DictConfig, swept: Path, interruption: Interruption
-) -> None:
-    """Start every job of a sweep on this machine. config: that of the whole sweep; swept: its folder."""
-    begin_multirun(config, swept, checked.overrides)
-    for number, folder in enumerate(checked.folders):
-        _start_job(sweep, number, checked, folder, swept.name, interruption)
-
-
-def _start_job(
-    sweep: LocalSweep, number: int, checked: Checked, folder: Path, group: str, interruption: Interruption
-) -> None:
-    """Start a job of a sweep on this machine, or take in that it has come to its end before.
-
-    group: of all its runs, for wandb."""
-    plan = checked.plans[number]
-    if plan is None:
-        sweep.skip(number, folder, read_status(folder) or "failed")
-    else:
-        try:
-            sweep.start(number, folder, _job(plan, checked, folder, group, interruption))
-        except KeyboardInterrupt:  # Hydra may have made a folder for it
-            remove_empty(folder, checked.folders.get(folder, folder))
-            raise
-    if number == len(checked.plans) - 1:
-        sweep.finish()
-        interruption.end()  # a signal from here on comes too late
-
-
-def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, interruption: Interruption) -> str:
-    """Run a job of a sweep in a process of another launcher's, or one that a sweeper has found. Returns its status."""
-    job = HydraConfig.get()
-    choices = {"hydra": {"runtime": {"choices": job.runtime.choices}}}
-    try:
-        plan = plan_run(plain(DictConfig({**config, **choices})), job.overrides.task)
-    except ConfigError as error:
-        _refuse(error, folder, checked)
-    told = told_by_child(_job(plan, checked, folder, Path(job.sweep.dir).name, interruption))
-    interruption.asked.extend(told.signals)
-    if told.status == EXIT_CONFIG:
-        sys.exit(EXIT_CONFIG)
-    if told.status == EXIT_INTERRUPTED or told.signals:
-        raise KeyboardInterrupt  # ends the sweep as well
-    return told.text or "failed"
-
-
-def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:
-    """Return what the process of a sweep's job does. Its result is the status of the run."""
-    import_engines([plan.engine])  # each job would take more than a second to do it for itself
-    plan = with_threads(with_wandb_group(plan, group))
-    plan = replace(plan, logged=checked.at_once == 1)  # else shown when the job has ended
-
-    def run() -> str:
-        try:
-            with interruption.armed():
-                return execute(plan, folder, join_launch(plan, folder), interruption.end)
-        except ConfigError as error:
-            _refuse(error, folder, checked)
-        except KeyboardInterrupt:  # there may be nothing to keep
-            remove_empty(folder, checked.folders.get(folder, folder))
-            raise
-
-    return run
-
-
-def _refuse(error: ConfigError, folder: Path, checked: Checked) -> NoReturn:
-    """Print what is wrong with a configuration, take the folder away that Hydra has made, and exit."""
-    remove_empty(folder, checked.folders.get(folder, folder))
-    print(one_line(error), file=sys.stderr)
-    sys.exit(EXIT_CONFIG)
-
-
-def show(outcome: Mapping[Path, str]) -> None:
-    """Print the table of the runs in these folders, and where their records are."""
-    from rich.console import Console
-
-    from dsgd.record.reader import find_runs
-    from dsgd.report.table import summary_table
-
-    recorded = [folder for folder in outcome if contents(folder) != "nothing"]  # a disk may have been full before
-    if recorded:
-        summary_table(find_runs(recorded)).print(Console(width=None if sys.stdout.isatty() else 160))
-    for folder, status in outcome.items():
-        if folder in recorded:
-            print(f"record: {folder}")
-        elif status == "failed":
-            print(f"failed, without a record: {folder}")
-
-
-def show_commands(outcome: Mapping[Path, str]) -> None:
-    """Print how to go on with those of these runs that have a checkpoint."""
-    for folder, status in outcome.items():
-        if status in ("interrupted", "failed") and (folder / NAME).is_file():
-            print(f"{status}; go on with: {command(folder)}")
+        if launch(os.environ).rank == 0:
+            print(line, file=sys.stderr)
+        return None
 
 
 if __name__ == "__main__":

@@ -90,7 +90,6 @@ class CompiledEvaluator:
             total += len(labels)
         return [int(of_one) / total for of_one in correct]
 
-
     def _predict(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         return self._kernels.logits([x], buffers.unsqueeze(0), inputs)[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -15,7 +16,9 @@ from dsgd.problem.problem import Problem
 
 WARM_UP = 3  # gradients that do not count, fewer of a large model: memory is taken and kernels are chosen in them
 LEAST, MOST = 5, 100  # gradients that count
-ENOUGH_S = 0.3
+ENOUGH_S = 0.3  # in which they are measured, and STEADY_S where they hardly differ
+STEADY_S = 0.1
+HARDLY = 0.1  # between the quartiles, as a part of the median
 
 
 def gradient_seconds(experiment: Experiment, problem: Problem, threads: int) -> float:
@@ -45,7 +48,7 @@ def gradient_seconds(experiment: Experiment, problem: Problem, threads: int) -> 
 
     def repeated(least: int, most: int) -> list[float]:
         times: list[float] = []
-        while len(times) < least or (len(times) < most and sum(times) < ENOUGH_S):
+        while len(times) < least or (len(times) < most and sum(times) < ENOUGH_S and not are_steady(times)):
             times.append(timed())
         return times
 
@@ -54,3 +57,11 @@ def gradient_seconds(experiment: Experiment, problem: Problem, threads: int) -> 
             timed()
     repeated(1, WARM_UP)
     return statistics.median(repeated(LEAST, MOST))
+
+
+def are_steady(times: Sequence[float]) -> bool:
+    """Return whether further gradients would hardly change the median, as on a machine with nothing else to do."""
+    if len(times) < LEAST or sum(times) < STEADY_S:
+        return False
+    first, median, third = statistics.quantiles(times, n=4)
+    return third - first <= HARDLY * median

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-from dsgd.cli.check import _parser
+from dsgd.cli.arguments import _parser
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.multirun import needs_hydra
 from tests.support.command import call, marks, shell, summary
@@ -97,9 +97,67 @@ def test_a_plain_sweep_is_composed_once_and_one_with_callbacks_goes_through_hydr
     assert asked.replace("callbacks:\n    noted:\n      _target_: noting.Noted\n", "callbacks: {}\n") == plain
 
 
+def test_a_plain_run_is_composed_once_and_one_with_callbacks_goes_through_hydra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noting_one.py").write_text(CALLBACK.replace("config.hydra.job.num", "1"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    composed: list[object] = []
+    load = ConfigLoaderImpl.load_configuration
+    monkeypatch.setattr(
+        ConfigLoaderImpl, "load_configuration", lambda *given, **more: composed.append(0) or load(*given, **more)
+    )
+    line = ["algo=sync", *SWEEP.split()[1:]]
+    first = call(*line, "hydra.run.dir=a/../plain")
+    assert (first.status, len(composed)) == (0, 1)
+    asked = call(*line, "hydra.run.dir=a/../asked", "+hydra.callbacks.noted._target_=noting_one.Noted")
+    assert (asked.status, (tmp_path / "noted.txt").exists()) == (0, True)
+    assert first.out == asked.out.replace("asked", "plain")
+    assert (tmp_path / "plain" / "config.yaml").read_bytes() == (tmp_path / "asked" / "config.yaml").read_bytes()
+    assert marks(tmp_path / "plain") == marks(tmp_path / "asked")
+    assert sorted(path.name for path in (tmp_path / "plain").iterdir()) == sorted(
+        path.name for path in (tmp_path / "asked").iterdir()
+    )
+
+
+BROKEN = """
+from dataclasses import dataclass
+from dsgd.models import MLP
+
+@dataclass(frozen=True)
+class Failing(MLP):
+    def build(self, input_shape, classes):
+        raise {error}("it broke")
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [("RuntimeError", 1, "RuntimeError: it broke"), ("ValueError", 2, "it broke")],
+)
+def test_an_error_of_a_users_own_code_has_its_traceback(tmp_path: Path, error: str, status: int, line: str) -> None:
+    """But for a ValueError in the midst of building a model, which is what models say of wrong options."""
+    (tmp_path / "own.py").write_text(BROKEN.format(error=error))
+    result = shell(
+        "dsgd-run model=mlp model._target_=own.Failing nodes=2 budget.steps=5 cluster.gradient_s=1 hydra.run.dir=run",
+        tmp_path,
+        PYTHONPATH=str(tmp_path),
+    )
+    assert result.returncode == status
+    assert result.stderr.splitlines()[-1] == line
+    assert ("Traceback" in result.stderr) is (status == 1)
+
+
 @pytest.mark.parametrize(
     "asked",
-    ["hydra.verbose=true", "hydra.job.chdir=true", "hydra.output_subdir=.hydra", "hydra/job_logging=default"],
+    [
+        "hydra.verbose=true",
+        "hydra.job.chdir=true",
+        "hydra.output_subdir=.hydra",
+        "hydra/job_logging=default",
+        "hydra.job_logging.root.level=INFO",
+    ],
 )
 def test_what_else_hydra_is_asked_for_goes_through_hydra(asked: str) -> None:
     whole = ConfigTree().jobs([*SWEEP.split(), asked], multirun=True).whole

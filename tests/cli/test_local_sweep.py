@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgd.cli.local_sweep import LocalSweep
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 from tests.support.planes import until
 from tests.support.proc import is_alive, processes
@@ -51,6 +52,33 @@ def test_every_job_is_shown_when_it_ends_and_what_all_print_once(tmp_path: Path)
     assert [text.rpartition("/")[2] for text in result.stdout.splitlines() if text.startswith("record: ")] == [
         "0_sync_2", "1_sync_2", "2_gossip_2", "3_gossip_2",
     ]  # fmt: skip
+
+
+def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) -> None:
+    """Jobs that differ only in their seed take about as long; so long as one of each has not begun, the order is that
+    of the command line."""
+    go_on = tmp_path / "go_on"
+
+    def long() -> str:
+        until(go_on.exists)
+        return "completed"
+
+    with LocalSweep(["long 0", "short 0", "short 1", "long 1"], 2, {}, ["long", "short", "short", "long"]) as sweep:
+        assert sweep.next([0, 1, 2, 3]) == 0
+        sweep.start(0, tmp_path / "0", long)
+        assert sweep.next([1, 2, 3]) == 1
+        sweep.start(1, tmp_path / "1", lambda: "completed")
+        assert sweep.next([2, 3]) == 3  # the other has ended, and this kind takes longer already
+        go_on.touch()
+        sweep.finish()
+        assert sweep.next([2, 3]) == 3
+
+
+def test_one_job_at_a_time_is_in_the_order_of_the_command_line(tmp_path: Path) -> None:
+    with LocalSweep(["a 0", "a 1", "b 0"], 1, {}, ["a", "a", "b"]) as sweep:
+        assert sweep.next([0, 1, 2]) == 0
+        sweep.start(0, tmp_path / "0", lambda: "completed")
+        assert sweep.next([1, 2]) == 1
 
 
 def job_of(sweep: int, folder: Path) -> int:

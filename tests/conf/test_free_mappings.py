@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dsgd.cli.compose import FREE, GROUPS, ConfigTree, composed
+from dsgd.cli.arguments import FREE
+from dsgd.cli.compose import GROUPS, ConfigTree, composed
 from dsgd.run.configuration import configure
 from dsgd.run.values import locate
 from tests.support.command import call

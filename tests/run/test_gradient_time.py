@@ -15,6 +15,7 @@ import yaml
 
 from dsgd.cli.compose import composed
 from dsgd.experiment import Experiment
+from dsgd.gradients.duration import are_steady
 from dsgd.run.configuration import configure
 from dsgd.run.gradient_time import foreign_time, measured_gradient_s, with_shared_times
 from dsgd.run.plan import plan_run
@@ -114,6 +115,21 @@ def test_measuring_leaves_nothing_in_this_process() -> None:
     measured_gradient_s(configure(composed(["model.hidden=[4]"])))
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([0.02] * 10, True),
+        ([0.02] * 4 + [0.021, 0.022], True),
+        ([0.02] * 9 + [5.0], True),  # of which the median knows nothing
+        ([0.02, 0.04] * 5, False),  # as beside another program
+        ([0.1] * 4, False),  # too few
+        ([0.001] * 50, False),  # too short
+    ],
+)
+def test_more_gradients_are_measured_where_their_times_differ(times: list[float], expected: bool) -> None:
+    assert are_steady(times) is expected
 
 
 def test_what_is_given_is_not_measured(tmp_path: Path, measured: list[float]) -> None:

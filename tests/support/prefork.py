@@ -138,7 +138,8 @@ def serve() -> None:
     """Fork for every line of standard input, until it ends."""
     import torch
 
-    import dsgd.cli.run
+    import dsgd.cli.check
+    import dsgd.cli.jobs
     import dsgd.run.distributed
     import dsgd.run.simulated  # noqa: F401
 
