@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from dsgd.problem.problem import Measured, Problem
 # the accuracy of each of several models on the test set, from their vectors [d] and buffers [nb]
 AccuraciesOf = Callable[[Sequence[Tensor], Sequence[Tensor]], list[float]]
 
-ROUNDING = 1e-6  # of products of two vectors of double precision, relative to the largest square; far more than it is
+BLOCK = 2048  # entries of each vector that are compared at once: those of some tens of vectors stay in the cache
 
 FIELDS = (
     "train_loss",
@@ -125,43 +126,69 @@ def spread(xs: Sequence[Tensor]) -> tuple[float, float, float]:
     """Return consensus distance, median pairwise distance and discrepancy of vectors [d], in double precision: exactly
     0 if all are equal, NaN if an entry is no number or infinite.
 
-    Takes the memory of the vectors in double precision, twice that where all pairs are equally far apart."""
+    Takes the memory of the vectors in double precision only where all pairs are equally far apart, otherwise little."""
     if all(torch.equal(x, xs[0]) for x in xs[1:]):
         return 0.0, 0.0, 0.0
-    deviations = torch.stack(list(xs)).double()
-    deviations -= deviations.mean(dim=0)
-    if not deviations.isfinite().all():
+    squares, products = _deviations(xs)
+    # of an entry that is not finite no square is; a finite one that is not comes of finite numbers that are too large
+    if not squares.isfinite().all() and not all(x.isfinite().all() for x in xs):
         return math.nan, math.nan, math.nan
     pairs = len(xs) * (len(xs) - 1) // 2
-    lower, upper, largest = _ranked_distances(xs, deviations, [(pairs - 1) // 2, pairs // 2, pairs - 1])
-    return float(deviations.square_().sum(dim=1).mean().sqrt()), (lower + upper) / 2, largest
+    lower, upper, largest = _ranked_distances(xs, squares, products, [(pairs - 1) // 2, pairs // 2, pairs - 1])
+    return float(squares.mean().sqrt()), (lower + upper) / 2, largest
 
 
-def _ranked_distances(xs: Sequence[Tensor], deviations: Tensor, ranks: Sequence[int]) -> list[float]:
+def _product_type() -> torch.dtype:
+    """Return the type in which products are computed. Where products of single precision may be of TF32, they are of
+    double precision."""
+    return torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
+
+
+def _deviations(xs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the squared norms [p] of the deviations of p vectors [d] from their mean, and approximate products [p, p]
+    of all pairs of deviations."""
+    squares = xs[0].new_zeros(len(xs), dtype=torch.float64)
+    products = xs[0].new_zeros((len(xs), len(xs)), dtype=torch.float64)
+    for parts in zip(*(x.split(BLOCK) for x in xs), strict=True):
+        deviations = torch.stack(parts).double()
+        deviations -= deviations.mean(dim=0)
+        rounded = deviations.to(_product_type())
+        products += rounded @ rounded.T
+        squares += deviations.square_().sum(dim=1)
+    return squares, products
+
+
+def _ranked_distances(xs: Sequence[Tensor], squares: Tensor, products: Tensor, ranks: Sequence[int]) -> list[float]:
     """Return those of the distances of all pairs of vectors [d] that have these ranks, 0 for the smallest.
 
-    deviations: [p, d], of the vectors from their mean. Each distance that is returned is the norm of a difference in
-    double precision: exact to the last bits, and 0 of equal vectors, however far the others are."""
-    # a matrix product is ten times as fast, and loses small differences: it leaves few pairs to compare
-    products = deviations @ deviations.T
-    squares = products.diagonal() + products.diagonal().unsqueeze(1) - 2 * products
-    above = torch.ones_like(squares, dtype=torch.bool).triu_(1)
-    ordered = squares[above].sort().values
-    slack = 2 * ROUNDING * products.diagonal().max()  # within half of it lies the square of the distance with a rank
-    found: dict[int, float] = {}
-    for rank in ranks:
-        if rank in found:
-            continue
-        sure = int((ordered < ordered[rank] - slack).sum())
-        # all pairs, where squares are too large to be numbers
-        candidates = ((squares - ordered[rank]).abs() > slack).logical_not_().logical_and_(above)
-        exact = [
-            _distances(x, [xs[j] for j in others.nonzero().flatten().tolist()])
-            for x, others in zip(xs, candidates, strict=True)
-            if others.any()
-        ]
-        found[rank] = float(torch.cat(exact).sort().values[rank - sure])
-    return [found[rank] for rank in ranks]
+    squares, products: as `_deviations` returns them. Each distance that is returned is the norm of a difference in
+    double precision: exact to the last bits, and 0 of equal vectors, however far the others are. The products bound the
+    distance of each pair, which leaves few pairs to compare."""
+    one, other = torch.triu_indices(len(xs), len(xs), offset=1, device=squares.device)
+    both = squares[one] + squares[other]
+    between = both - 2 * products[one, other]  # the squared distance of each pair
+    numbers = torch.finfo(_product_type())
+    # a sum of n products is off by n roundings at most, in any order; products below `tiny` may be lost
+    error = (BLOCK + 8) * numbers.eps / 2 * both + 2 * len(xs[0]) * numbers.tiny
+    least, most = between - error, between + error
+    # the squared distance with a rank is between the numbers of this rank among `least` and among `most`
+    bounds = [(least.sort().values[rank], most.sort().values[rank]) for rank in ranks]
+    below = [most < low for low, _ in bounds]
+    # comparisons with NaN are false: where squares are too large to be numbers, all pairs are left
+    left = [(under | (least > high)).logical_not_() for under, (_, high) in zip(below, bounds, strict=True)]
+    chosen = torch.stack(left).any(dim=0)
+    exact = torch.zeros_like(between)
+    exact[chosen] = _pair_distances(xs, zip(one[chosen].tolist(), other[chosen].tolist(), strict=True))
+    return [
+        float(exact[some].sort().values[rank - int(under.sum())])
+        for rank, under, some in zip(ranks, below, left, strict=True)
+    ]
+
+
+def _pair_distances(xs: Sequence[Tensor], pairs: Iterable[tuple[int, int]]) -> Tensor:
+    """Return the distances [n] of n pairs of vectors [d], in ascending order of the first."""
+    groups = groupby(pairs, key=itemgetter(0))
+    return torch.cat([_distances(xs[i], [xs[j] for _, j in group]) for i, group in groups])
 
 
 def _distances(x: Tensor, others: Sequence[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dsgd.experiment import Evaluation
-from dsgd.problem.evaluation import evaluated_workers, output_model, spread
+from dsgd.problem.evaluation import BLOCK, evaluated_workers, output_model, spread
 from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
 
@@ -61,6 +61,34 @@ def test_median_and_discrepancy_are_those_of_all_pairs_to_the_last_bit(
     assert spread(xs)[1:] == (median(expected), float(expected[-1]))
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("workers", [2, 5, 32])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_vectors_of_several_blocks_are_compared_whole(scale: float, workers: int, kind: torch.dtype) -> None:
+    """The last block is shorter. The squares of the smallest and the largest are beyond single precision."""
+    noise = torch.Generator().manual_seed(workers)
+    start = torch.randn(2 * BLOCK + 17, generator=noise, dtype=kind)
+    xs = [scale * (start + 0.01 * torch.randn(len(start), generator=noise, dtype=kind)) for _ in range(workers)]
+    expected = of_all_pairs(xs)
+    rows = torch.stack(xs).double()
+    consensus = (rows - rows.mean(dim=0)).square().sum(dim=1).mean().sqrt()
+    assert spread(xs) == (pytest.approx(float(consensus), rel=1e-14), median(expected), float(expected[-1]))
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_distances_that_single_precision_cannot_tell_apart_are_ranked(precision: str) -> None:
+    """Relative differences of 1e-9. With `high` the products may have 10 bits."""
+    xs = list(torch.diag(1 + 1e-9 * torch.randperm(9, generator=torch.Generator().manual_seed(0)).double()))
+    expected = of_all_pairs(xs)
+    assert len(set(expected.float().tolist())) == 1 < len(set(expected.tolist()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert spread(xs)[1:] == (median(expected), float(expected[-1]))
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("far", [1e3, 1e9])
 def test_one_worker_far_away_costs_the_median_no_bit(far: float) -> None:
     """The other distances are then lost in a product of matrices: with 1e9 all pairs look equal but for its own."""
@@ -101,11 +129,16 @@ def test_the_discrepancy_of_vectors_too_small_to_square_is_still_theirs() -> Non
     assert spread(xs)[1:] == (median(of_all_pairs(xs)), float(of_all_pairs(xs)[-1]))
 
 
-def test_a_worker_that_is_not_finite_has_no_distance() -> None:
-    xs = [torch.zeros(4), torch.ones(4), torch.full((4,), math.nan)]
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, BLOCK, BLOCK + 3])
+def test_a_worker_with_an_entry_that_is_not_finite_has_no_distance(place: int, value: float) -> None:
+    xs = list(torch.randn(3, BLOCK + 4, generator=torch.Generator().manual_seed(0)))
+    xs[2][place] = value
     assert all(map(math.isnan, spread(xs)))
-    xs[2] = torch.full((4,), math.inf)
-    assert all(map(math.isnan, spread(xs)))
+
+
+def test_finite_vectors_too_large_to_square_have_an_infinite_distance() -> None:
+    assert spread(list(1e200 * torch.eye(3, dtype=torch.float64))) == (math.inf, math.inf, math.inf)
 
 
 @pytest.mark.parametrize(
