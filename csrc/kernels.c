@@ -22,7 +22,7 @@ int vector_bytes(void)
 }
 
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,fma")))
-#define BLOCK 8
+#define BLOCK 4
 
 #define REAL float
 #define LANES 16
@@ -45,7 +45,7 @@ int vector_bytes(void)
 #undef TARGET
 #undef BLOCK
 #define TARGET __attribute__((target("avx2,fma")))
-#define BLOCK 4
+#define BLOCK 2
 
 #define REAL float
 #define LANES 8

@@ -1,5 +1,5 @@
 /* Layers of one model, for one type of numbers and one width of vectors: included by kernels.c once for each, which
- * defines REAL, LANES (numbers in a vector), BLOCK (channels for whose sums there are registers), TARGET (what the
+ * defines REAL, LANES (numbers in a vector), BLOCK (four times as many sums are in registers at once), TARGET (what the
  * processor must know) and NAME(function). `blocks` is the number of vectors that hold a batch.
  *
  * Every loop over places of a kernel goes by a window (program.h), so that kernels of any size, stride, padding and
@@ -43,7 +43,7 @@ typedef __typeof__((vec){0} <= 0) NAME(truth);
         }
 
 /* A block of `outs` channels and `pixs` pixels, which are summed in registers: constants, so that the loops unroll. */
-#define CONVOLVE_BLOCK(outs, pixs)                                                                                     \
+#define CONVOLVE_BLOCK(outs, pixs, together)                                                                           \
     {                                                                                                                  \
         vec sum[outs][pixs];                                                                                           \
         EACH(k, outs) EACH(l, pixs) sum[k][l] = (vec){0} + (bias ? bias[o + k] : 0);                                   \
@@ -52,16 +52,33 @@ typedef __typeof__((vec){0} <= 0) NAME(truth);
             const REAL *weight = w + o * w_output + c * w_input;                                                       \
             for (long t = 0; t < taps; t++) {                                                                          \
                 const int32_t *pixel = window + t * y_pixels + p;                                                      \
-                EACH(l, pixs) if (pixel[l] >= 0)                                                                       \
-                {                                                                                                      \
-                    const vec value = from[pixel[l] * blocks];                                                         \
-                    EACH(k, outs) sum[k][l] += weight[k * w_output + t] * value;                                       \
-                }                                                                                                      \
+                int inside = together;                                                                                 \
+                EACH(l, pixs) inside &= pixel[l] >= 0;                                                                 \
+                if (inside) { /* a weight is read once for all pixels */                                               \
+                    vec value[pixs];                                                                                   \
+                    EACH(l, pixs) value[l] = from[pixel[l] * blocks];                                                  \
+                    EACH(k, outs) EACH(l, pixs) sum[k][l] += weight[k * w_output + t] * value[l];                      \
+                } else                                                                                                 \
+                    EACH(l, pixs) if (pixel[l] >= 0) EACH(k, outs)                                                     \
+                        sum[k][l] += weight[k * w_output + t] * from[pixel[l] * blocks];                               \
             }                                                                                                          \
         }                                                                                                              \
         EACH(k, outs) EACH(l, pixs) y[((o + k) * y_pixels + p + l) * blocks + b] =                                     \
             rectify ? RECTIFIED(sum[k][l], sum[k][l]) : sum[k][l];                                                     \
     }
+
+/* Return for how many pixels, from one on, to compute sums at once: BLOCK if most taps are inside for all of them, half
+ * as many where taps are of use to some only, as in the gradient of a convolution with strides. */
+static inline long NAME(pixels_at_once)(const int32_t *pixel, long taps, long y_pixels, long left)
+{
+    long inside = 0;
+    for (long t = 0; t < taps && left >= BLOCK; t++) {
+        int all = 1;
+        EACH(l, BLOCK) all &= pixel[t * y_pixels + l] >= 0;
+        inside += all;
+    }
+    return 2 * inside > taps ? BLOCK : left >= BLOCK / 2 ? BLOCK / 2 : 1;
+}
 
 /* y[o, p] = bias[o] + sum over c, t of w[o, c, t] x[c, window[t, p]], and with `rectify` a ReLU of that.
  *
@@ -71,17 +88,27 @@ TARGET static void NAME(convolve)(vec *y, const vec *x, const REAL *w, const REA
                                   long outputs, long inputs, long taps, long w_output, long w_input, long x_pixels,
                                   long y_pixels, long blocks, int rectify)
 {
-    for (long b = 0; b < blocks; b++)
-        for (long p = 0; p < y_pixels; p += p + 2 <= y_pixels ? 2 : 1)
-            for (long o = 0; o < outputs; o += o + BLOCK <= outputs ? BLOCK : 1)
-                if (o + BLOCK <= outputs && p + 2 <= y_pixels)
-                    CONVOLVE_BLOCK(BLOCK, 2)
-                else if (o + BLOCK <= outputs)
-                    CONVOLVE_BLOCK(BLOCK, 1)
-                else if (p + 2 <= y_pixels)
-                    CONVOLVE_BLOCK(1, 2)
+    for (long p = 0, pixs, outs; p < y_pixels; p += pixs) {
+        pixs = NAME(pixels_at_once)(window + p, taps, y_pixels, y_pixels - p);
+        for (long b = 0; b < blocks; b++)
+            for (long o = 0; o < outputs; o += outs) {
+                outs = pixs == BLOCK ? 4 : 8;
+                if (o + outs > outputs)
+                    outs = 1;
+                if (pixs == BLOCK && outs == 4)
+                    CONVOLVE_BLOCK(4, BLOCK, 1)
+                else if (pixs == BLOCK)
+                    CONVOLVE_BLOCK(1, BLOCK, 1)
+                else if (pixs == BLOCK / 2 && outs == 8)
+                    CONVOLVE_BLOCK(8, BLOCK / 2, 0)
+                else if (pixs == BLOCK / 2)
+                    CONVOLVE_BLOCK(1, BLOCK / 2, 0)
+                else if (outs == 8)
+                    CONVOLVE_BLOCK(8, 1, 0)
                 else
-                    CONVOLVE_BLOCK(1, 1)
+                    CONVOLVE_BLOCK(1, 1, 0)
+            }
+    }
 }
 
 /* Sums over pixels and samples for `outs` x `ins` channels and all taps. */
@@ -109,11 +136,10 @@ TARGET static void NAME(convolve)(vec *y, const vec *x, const REAL *w, const REA
 TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy, const int32_t *window, long outputs,
                                           long inputs, long taps, long x_pixels, long y_pixels, long blocks)
 {
-    enum { INS = BLOCK / 2 };
     for (long o = 0; o < outputs; o += o + 4 <= outputs ? 4 : 1)
-        for (long c = 0; c < inputs; c += o + 4 <= outputs && c + INS <= inputs ? INS : 1)
-            if (o + 4 <= outputs && c + INS <= inputs)
-                WEIGHT_BLOCK(4, INS)
+        for (long c = 0; c < inputs; c += o + 4 <= outputs && c + BLOCK <= inputs ? BLOCK : 1)
+            if (o + 4 <= outputs && c + BLOCK <= inputs)
+                WEIGHT_BLOCK(4, BLOCK)
             else if (o + 4 <= outputs)
                 WEIGHT_BLOCK(4, 1)
             else

@@ -17,7 +17,7 @@ from dsgd.problem.problem import Problem
 WARM_UP = 3  # gradients that do not count, fewer of a large model: memory is taken and kernels are chosen in them
 LEAST, MOST = 5, 100  # gradients that count
 ENOUGH_S = 0.3  # in which they are measured, and STEADY_S where they hardly differ
-STEADY_S = 0.1
+STEADY_S = 0.05
 HARDLY = 0.1  # between the quartiles, as a part of the median
 
 

@@ -125,7 +125,7 @@ def test_measuring_leaves_nothing_in_this_process() -> None:
         ([0.02] * 9 + [5.0], True),  # of which the median knows nothing
         ([0.02, 0.04] * 5, False),  # as beside another program
         ([0.1] * 4, False),  # too few
-        ([0.001] * 50, False),  # too short
+        ([0.001] * 40, False),  # too short
     ],
 )
 def test_more_gradients_are_measured_where_their_times_differ(times: list[float], expected: bool) -> None:
