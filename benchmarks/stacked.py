@@ -44,14 +44,14 @@ CASES = {
         [*TEXT, "batch_size=16", "data.context=64", "nodes=8"],
     ),
 }
-WAYS = ("loop", "vmap", "stacked", "none")
+WAYS = ("loop", "vmap", "stacked", "compiled", "none")
 ENDLESS = ["budget.epochs=null", "budget.time_s=1e9", "eval.every_epochs=null", "eval.train_samples=16"]
 ENDLESS += ["cluster.gradient_s=0.01"]
 
 
 def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> None:
     """Run on for some steps of every worker whenever asked; answer with seconds per update, the share of them outside
-    the evaluator, and KiB."""
+    the evaluator, and KiB. None where this way cannot serve the model."""
     import torch
 
     from dsgd.cli.compose import composed
@@ -66,6 +66,7 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
     ).experiment
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     simulation = Simulation(experiment)
+    taken = simulation.chosen.name
     updates = steps * experiment.nodes
     evaluator = simulation.machine.evaluator
     evaluate, inside_s = evaluator.evaluate, 0.0
@@ -83,7 +84,7 @@ def child(case: str, algo: str, way: str, threads: int, pipe: Connection) -> Non
         list(simulation.run(lambda goal=goal: simulation.machine.samples >= goal))
         seconds = time.perf_counter() - begin
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        pipe.send((seconds / updates, 1 - inside_s / seconds, memory))
+        pipe.send((seconds / updates, 1 - inside_s / seconds, memory) if taken == way else None)
 
 
 def measured(case: str, algo: str, threads: int, repeats: int) -> dict[str, tuple[float, float, float]]:
@@ -100,13 +101,14 @@ def measured(case: str, algo: str, threads: int, repeats: int) -> dict[str, tupl
         for way in WAYS if repeat % 2 else reversed(WAYS):
             pipes[way].send(True)
             answer = pipes[way].recv()
-            if repeat:  # the first round is there to warm up
+            if repeat and answer:  # the first round is there to warm up
                 found[way].append(answer)
     for pipe in pipes.values():
         pipe.send(False)
     for process in processes:
         process.join()
     columns = {way: tuple(zip(*answers, strict=True)) for way, answers in found.items()}
+    columns = {way: numbers for way, numbers in columns.items() if numbers}  # a way that cannot serve took another
     return {way: (statistics.median(s), statistics.median(o), max(kib)) for way, (s, o, kib) in columns.items()}
 
 

@@ -51,7 +51,7 @@ CASES = {
     "marks": Case(
         "ResNet-8, 32 nodes: marks every epoch / at start and end", RESNET8, (*RESNET8, *ENDS_ONLY), "<= 1.2"
     ),
-    "loop": Case("ResNet-8, 32 nodes: loop / stacked", (*RESNET8, "engine.gradients=loop"), RESNET8, ">= 2.5"),
+    "loop": Case("ResNet-8, 32 nodes: loop / compiled", (*RESNET8, "engine.gradients=loop"), RESNET8, ">= 2.5"),
     "fine": Case(
         "MLP, 100 nodes: 4 marks an epoch / at start and end",
         (*MLP_100, "eval.every_epochs=0.25"),

@@ -16,26 +16,41 @@ typedef __typeof__((vec){0} <= 0) NAME(truth);
 /* `value` where a ReLU of `x` lets it through, 0 elsewhere. What is no number passes, as in torch. */
 #define RECTIFIED(value, x) WHERE(~((x) <= 0), value)
 
-#undef EVEN_LANES
-#undef ODD_LANES
+/* Set the first vectors of sum[count] to the sums of the lanes of them all. A step takes two vectors, each with sums in
+ * groups of 2 h lanes, and makes one, in which each half of a group is added to the other, half a group from either
+ * vector. So the sum of vector i ends in the lane whose number has the bits of i in reverse. */
+#undef EVERY
+#undef FOLD_ALL
+#undef LANE_OF
 #if LANES == 16
-#define EVEN_LANES(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
-#define ODD_LANES(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#define EVERY(f, h)                                                                                                    \
+    f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h), f(8, h), f(9, h), f(10, h), f(11, h),      \
+        f(12, h), f(13, h), f(14, h), f(15, h)
+#define FOLD_ALL(sum, count) FOLD(sum, count, 8) FOLD(sum, count, 4) FOLD(sum, count, 2) FOLD(sum, count, 1)
+#define LANE_OF(i) (((i) & 1) << 3 | ((i) & 2) << 1 | ((i) & 4) >> 1 | ((i) & 8) >> 3)
 #elif LANES == 8
-#define EVEN_LANES(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
-#define ODD_LANES(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#define EVERY(f, h) f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h)
+#define FOLD_ALL(sum, count) FOLD(sum, count, 4) FOLD(sum, count, 2) FOLD(sum, count, 1)
+#define LANE_OF(i) (((i) & 1) << 2 | ((i) & 2) | ((i) & 4) >> 2)
 #else
-#define EVEN_LANES(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6)
-#define ODD_LANES(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7)
+#define EVERY(f, h) f(0, h), f(1, h), f(2, h), f(3, h)
+#define FOLD_ALL(sum, count) FOLD(sum, count, 2) FOLD(sum, count, 1)
+#define LANE_OF(i) (((i) & 1) << 1 | ((i) & 2) >> 1)
 #endif
+#define STAYS(i, h) ((i) & (h) ? LANES + (i) : (i))
+#define MOVES(i, h) ((i) & (h) ? LANES + (i) - (h) : (i) + (h))
+#define FOLD(sum, count, h)                                                                                            \
+    EACH(k, (count) * (h) / LANES)                                                                                     \
+    sum[k] = __builtin_shufflevector(sum[2 * k], sum[2 * k + 1], EVERY(STAYS, h)) +                                    \
+             __builtin_shufflevector(sum[2 * k], sum[2 * k + 1], EVERY(MOVES, h));
 
-/* Set total[count] to the sums of the lanes of sum[count]. Of as many as fill vectors, neighbours are added until every
- * vector holds the totals of LANES of them, in their order. */
+/* Set total[count] to the sums of the lanes of sum[count]: of as many as fill vectors, all at once. */
 #define LANE_SUMS(total, sum, count)                                                                                   \
     if ((count) % LANES == 0) {                                                                                        \
-        for (int m = (count) / 2; m >= (count) / LANES; m /= 2)                                                        \
-            EACH(k, m) sum[k] = EVEN_LANES(sum[2 * k], sum[2 * k + 1]) + ODD_LANES(sum[2 * k], sum[2 * k + 1]);        \
-        EACH(k, (count) / LANES) EACH(l, LANES) total[k * LANES + l] = sum[k][l];                                      \
+        REAL folded[LANES * (count)];                                                                                  \
+        FOLD_ALL(sum, count)                                                                                           \
+        memcpy(folded, sum, (count) * sizeof(REAL));                                                                   \
+        EACH(k, count) total[k] = folded[(k) / LANES * LANES + LANE_OF((k) % LANES)];                                  \
     } else                                                                                                             \
         EACH(k, count) {                                                                                               \
             total[k] = 0;                                                                                              \
