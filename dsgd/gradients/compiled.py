@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -48,11 +49,12 @@ class CompiledEvaluator:
             raise Unstackable("how to share a model among threads")
         if not isinstance(problem.data, Classification):
             raise Unstackable("data other than labelled images")
-        program = network_program(problem)
-        self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
-        if self._kernels.bytes > LARGEST_BYTES:
-            raise Unstackable("a model of this size")
-        _verify(problem, program)
+        with _one_thread():
+            program = network_program(problem)
+            self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
+            if self._kernels.bytes > LARGEST_BYTES:
+                raise Unstackable("a model of this size")
+            _verify(problem, program)
         self.extension = EXTENSIONS[self._kernels.width]
         self.threads = StackThreadPool(torch.get_num_threads())
         problem.predict = self._predict
@@ -178,6 +180,17 @@ class Kernels:
             _address(arena),
         )
         return z
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute in one thread: small operations would wait for each other's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:

@@ -67,6 +67,7 @@ class SimulatedTraining:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
                 experiment = with_gradient_time(experiment, plan, problem)
+                torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
                 configured = before.get("threads") or options.threads
                 threads, why = choose_threads(configured, os.environ, cores(), experiment, problem)
                 torch.set_num_threads(threads)

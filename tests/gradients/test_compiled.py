@@ -19,7 +19,7 @@ from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.tracing import Unstackable
 from dsgd.problem.problem import Problem, build_problem
-from tests.gradients.test_evaluators import assert_close, evaluate, pending_gradients
+from tests.gradients.test_evaluators import EXACT, assert_close, evaluate, pending_gradients
 from tests.gradients.test_stack_threads import torch_threads
 from tests.support.kernels import require_kernels
 from tests.support.networks import CLASSES, EPS, KNOWN, problem_of
@@ -109,8 +109,8 @@ def problem_with(module: nn.Module, batch_size: int, *overrides: str) -> Problem
         return problem_of(module, f"batch_size={batch_size}", *overrides)
 
 
-def assert_agree(of: Problem) -> None:
-    """Gradients, statistics and losses of the kernels and of the loop, in float64, to 1e-12 of the largest entry."""
+def assert_agree(of: Problem, tolerance: float = EXACT) -> None:
+    """Gradients, statistics and losses of the kernels and of the loop, in float64 to 1e-12 of the largest entry."""
     found, expected = pending_gradients(of, 3), pending_gradients(of, 3)
     evaluate("compiled", of, [found])
     evaluate("loop", of, [expected])
@@ -118,13 +118,15 @@ def assert_agree(of: Problem) -> None:
         for value, known in ((item.value, right.value), (item.buffers, right.buffers), (item.loss, right.loss)):
             assert value is not None
             assert known is not None
-            assert_close(value, known)
+            assert_close(value, known, tolerance)
 
 
 @pytest.mark.parametrize("batch_size", [2, 5, 8, 16, 19])
 def test_batches_of_any_size_have_the_gradients_of_the_loop(batch_size: int) -> None:
     """Lanes of a vector that are left over count nowhere, in batch norm neither."""
     assert_agree(problem_with(Small(), batch_size, DOUBLE))
+    if batch_size >= 8:  # a norm over two nearly equal samples multiplies rounding by hundreds
+        assert_agree(problem_with(Small(), batch_size), 1e-4)
 
 
 @settings(max_examples=25)
@@ -169,14 +171,7 @@ def test_vectors_of_half_the_width_have_the_same_gradients(monkeypatch: pytest.M
     monkeypatch.setattr(compiled, "_library", Narrow)
     for batch_size in (3, 4, 8, 13):
         assert_agree(problem_with(Small(), batch_size, DOUBLE))
-    in_float = problem_with(Small(), 5)
-    found, expected = pending_gradients(in_float, 3), pending_gradients(in_float, 3)
-    evaluate("compiled", in_float, [found])
-    evaluate("loop", in_float, [expected])
-    for item, right in zip(found, expected, strict=True):
-        assert item.value is not None
-        assert right.value is not None
-        assert_close(item.value, right.value, 1e-5)
+    assert_agree(problem_with(Small(), 13), 1e-4)
 
 
 def test_accuracies_are_those_of_each_model() -> None:
