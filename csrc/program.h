@@ -1,4 +1,5 @@
-/* A network as a list of steps, made by dsgd/gradients/program.py; the fields are in the same order there.
+/* A network as a list of steps, made by dsgd/gradients/program.py; dsgd/gradients/compiled.py has the same fields, in
+ * the same order.
  *
  * Activations lie in one arena, their gradients in a second one at the same places. An activation is
  * [channels, pixels, lanes]: an instruction serves as many samples as a vector has lanes, and the last vectors' lanes

@@ -23,9 +23,10 @@ from dsgd.data.protocols import evaluation_batches, stacked_batches
 from dsgd.gradients.batch_invariance import random_points
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs
-from dsgd.gradients.program import KINDS, NetworkProgram, network_program
+from dsgd.gradients.program import network_program
 from dsgd.gradients.stack_threads import StackThreadPool
 from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.translation import KINDS, NetworkProgram
 from dsgd.problem.problem import Problem
 
 LARGEST_BYTES = 64 << 20  # of vectors and activations of one model: with more, torch's layers may be faster

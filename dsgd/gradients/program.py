@@ -1,181 +1,48 @@
-"""Translation of a network into a program for compiled kernels: steps of known layers, one after the other.
+"""Translation of a network into a program for compiled kernels: a rule for each kind of layer.
 
 The module is traced (`dsgd.gradients.tracing`). What is no convolution, linear layer, batch or group norm, ReLU, sum,
 mean over pixels, maximum over windows, flattening, slice or padding raises `Unstackable`, as does a parameter that is
-not used exactly once. The fields of a step are explained in `csrc/program.h`.
+not used exactly once.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
+from dsgd.gradients.tracing import Unstackable, source
+from dsgd.gradients.translation import Activation, NetworkProgram, Translation
 from dsgd.gradients.unfolded import Pair, window_pixels
 from dsgd.problem.problem import Problem
-
-KINDS = ("convolve", "norm", "group_norm", "add", "pick", "mean", "largest")
-
-
-class Activation(NamedTuple):
-    """A value of the network. place: in the arena, in numbers for one sample. shape: of one sample."""
-
-    place: int
-    shape: torch.Size
-
-
-@dataclass
-class ProgramStep:
-    """One layer. from_, other, to, kept: places in the arena, in numbers for one sample. All else as in
-    `csrc/program.h`."""
-
-    kind: str
-    from_: int
-    to: int
-    inputs: int
-    outputs: int
-    from_pixels: int
-    to_pixels: int
-    rectify: bool = False
-    other: int = 0
-    gives: bool = True
-    adds: bool = False
-    other_adds: bool = False
-    taps: int = 1
-    weight: int = -1
-    bias: int = -1
-    mean: int = -1
-    variance: int = -1
-    groups: int = 1
-    kept: int = 0
-    window: Tensor | None = None
-    back: Tensor | None = None
-    momentum: float = 0.0
-    eps: float = 0.0
-
-
-@dataclass
-class NetworkProgram:
-    """The steps of a network. numbers: of all activations, for one sample; largest: of the largest of them. output:
-    place of the logits, of which there are `classes`."""
-
-    steps: list[ProgramStep] = field(default_factory=list)
-    numbers: int = 0
-    largest: int = 0
-    output: int = 0
-    classes: int = 0
 
 
 def network_program(problem: Problem) -> NetworkProgram:
     """Translate the training pass of a problem's module. Raises Unstackable."""
-    return _Translation(problem).program
+    of = Translation(problem)
+    *nodes, output = of.trace.graph.nodes
+    for node in nodes:
+        if node.op not in ("placeholder", "get_attr") and of.trace.is_tensor(node):
+            of.values[node] = _value(of, node)
+    return of.finished(output)
 
 
-class _Translation:
-    """Translate node by node; a rule adds steps, and says where the value of its node is."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.trace = trace = ModuleTrace(problem, training=True)
-        self.program = NetworkProgram()
-        self._parameters = {id(slot.owner._parameters[slot.name]): slot.start for slot in problem.parameters}
-        self._buffers = {id(slot.owner._buffers[slot.name]): slot.start for slot in problem.buffers}
-        self._unused = set(self._parameters)
-        self.values: dict[fx.Node, Activation] = {}
-        self.made_by: dict[fx.Node, ProgramStep] = {}
-        for node in trace.graph.nodes:
-            if node.op == "placeholder" and not self.values:
-                self.values[node] = self.input = self.new(torch.Size(problem.data.input_shape))
-            elif node.op == "output":
-                self._end(node)
-            elif node.op not in ("placeholder", "get_attr") and trace.is_tensor(node):
-                self.values[node] = self._value(node)
-        if self._unused:
-            raise Unstackable("parameters that no layer of its own has")
-        self._order_gradients()
-
-    def _value(self, node: fx.Node) -> Activation:
-        if node.op == "call_module":
-            module = self.trace.modules[str(node.target)]
-            hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-            rule = None if hooks or node.kwargs or len(node.args) != 1 else _MODULES.get(type(module))
-            if rule is not None:
-                return rule(self, node, module)
-        else:
-            known = _METHODS.get(str(node.target)) if node.op == "call_method" else _FUNCTIONS.get(node.target)
-            if known is not None:
-                return known(self, node)
-        raise Unstackable(self.trace.name(node))
-
-    def _end(self, node: fx.Node) -> None:
-        value = self.read(node, node.args[0])
-        if len(value.shape) != 1:
-            raise Unstackable("an output that is not one vector of logits for each sample")
-        self.program.output, self.program.classes = value.place, value.shape[0]
-
-    def read(self, node: fx.Node, argument: Any) -> Activation:
-        """Return a value that `node` reads. Raises Unstackable for what is no activation."""
-        if not isinstance(argument, fx.Node) or argument not in self.values:
-            raise Unstackable(self.trace.name(node))
-        return self.values[argument]
-
-    def source(self, node: fx.Node, axes: int | None = None) -> Activation:
-        """Return the value that a layer reads. Raises Unstackable if a sample's has another number of axes."""
-        value = self.read(node, source(node))
-        if axes is not None and len(value.shape) != axes:
-            raise Unstackable(self.trace.name(node))
-        return value
-
-    def new(self, shape: torch.Size) -> Activation:
-        """Reserve a place in the arena."""
-        place, numbers = self.program.numbers, shape.numel()
-        self.program.numbers += numbers
-        self.program.largest = max(self.program.largest, numbers)
-        return Activation(place, shape)
-
-    def parameter(self, tensor: Tensor | None) -> int:
-        """Return the place of a parameter in the vector, -1 of none. Raises Unstackable if another layer has it too, or
-        if it is not trained."""
-        if tensor is None:
-            return -1
-        if id(tensor) not in self._unused:
-            raise Unstackable("a parameter that is not trained, or that several layers have")
-        self._unused.discard(id(tensor))
-        return self._parameters[id(tensor)]
-
-    def buffer(self, tensor: Tensor | None) -> int:
-        """Return the place of a buffer in the vector, -1 of none."""
-        return -1 if tensor is None else self._buffers[id(tensor)]
-
-    def step(self, kind: str, node: fx.Node, value: Activation, **options: Any) -> Activation:
-        """Add a step from a value to that of the node, whose first axis is that of channels."""
-        shape = self.trace.shape(node)
-        to = self.new(shape)
-        channels = (value.shape[0], shape[0])
-        pixels = (value.shape[1:].numel(), shape[1:].numel())
-        self.made_by[node] = ProgramStep(kind, value.place, to.place, *channels, *pixels, **options)
-        self.program.steps.append(self.made_by[node])
-        return to
-
-    def _order_gradients(self) -> None:
-        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation sets
-        it. Raises Unstackable for an activation that nothing reads."""
-        given = {self.program.output}
-        for step in reversed(self.program.steps):
-            if step.to not in given:
-                raise Unstackable("a layer whose result nothing reads")
-            step.gives = step.from_ != self.input.place or step.kind == "add"
-            step.adds = step.from_ in given
-            if step.gives:
-                given.add(step.from_)
-            if step.kind == "add":
-                step.other_adds = step.other in given
-                given.add(step.other)
+def _value(of: Translation, node: fx.Node) -> Activation:
+    if node.op == "call_module":
+        module = of.trace.modules[str(node.target)]
+        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        rule = None if hooks or node.kwargs or len(node.args) != 1 else _MODULES.get(type(module))
+        if rule is not None:
+            return rule(of, node, module)
+    else:
+        known = _METHODS.get(str(node.target)) if node.op == "call_method" else _FUNCTIONS.get(node.target)
+        if known is not None:
+            return known(of, node)
+    raise Unstackable(of.trace.name(node))
 
 
 # Layers
@@ -185,7 +52,7 @@ Option = int | Sequence[int]
 
 
 def _windows(
-    of: _Translation, node: fx.Node, kernel: Option, stride: Option, padding: Option, dilation: Option
+    of: Translation, node: fx.Node, kernel: Option, stride: Option, padding: Option, dilation: Option
 ) -> dict[str, Any]:
     """Return the options of a step that goes over images by a kernel."""
     size, result = of.source(node, axes=3).shape[1:], of.trace.shape(node)[1:]
@@ -207,7 +74,7 @@ def _inverse(window: Tensor, pixels: int) -> Tensor:
     return back
 
 
-def _convolution(of: _Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
+def _convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
     if module.padding_mode != "zeros" or isinstance(module.padding, str) or module.groups != 1:
         raise Unstackable(of.trace.name(node))
     windows = _windows(of, node, module.kernel_size, module.stride, module.padding, module.dilation)
@@ -215,14 +82,14 @@ def _convolution(of: _Translation, node: fx.Node, module: nn.Conv2d) -> Activati
     return of.step("convolve", node, of.source(node), weight=weight, bias=bias, **windows)
 
 
-def _linear(of: _Translation, node: fx.Node, module: nn.Linear) -> Activation:
+def _linear(of: Translation, node: fx.Node, module: nn.Linear) -> Activation:
     """A convolution of an image of one pixel."""
     one, value = torch.zeros(1, 1, dtype=torch.int64), of.source(node, axes=1)
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     return of.step("convolve", node, value, weight=weight, bias=bias, window=one, back=one)
 
 
-def _batch_norm(of: _Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
+def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
     if module.momentum is None or module.running_mean is None:  # of how many batches; how to evaluate
         raise Unstackable(f"{of.trace.name(node)} without momentum or running statistics")
     value, kept = of.source(node), of.new(torch.Size((2 * module.num_features,)))
@@ -232,14 +99,14 @@ def _batch_norm(of: _Translation, node: fx.Node, module: nn.BatchNorm2d) -> Acti
     return of.step("norm", node, value, weight=weight, bias=bias, **statistics, **options)
 
 
-def _group_norm(of: _Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
+def _group_norm(of: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
     value, kept = of.source(node), of.new(torch.Size((2 * module.num_groups,)))
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     options = {"eps": module.eps, "groups": module.num_groups, "kept": kept.place}
     return of.step("group_norm", node, value, weight=weight, bias=bias, **options)
 
 
-def _relu(of: _Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
+def _relu(of: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
     """Rectify within the step that makes the value, if nothing else reads it."""
     value, step = of.source(node), of.made_by.get(source(node))
     if step is None or len(source(node).users) > 1:
@@ -248,28 +115,28 @@ def _relu(of: _Translation, node: fx.Node, module: nn.ReLU | None = None) -> Act
     return value
 
 
-def _largest(of: _Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation:
+def _largest(of: Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation:
     if module.return_indices:
         raise Unstackable(of.trace.name(node))
     windows = _windows(of, node, module.kernel_size, module.stride, module.padding, module.dilation)
     return of.step("largest", node, of.source(node), **windows)
 
 
-def _largest_by_function(of: _Translation, node: fx.Node) -> Activation:
+def _largest_by_function(of: Translation, node: fx.Node) -> Activation:
     options = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
     given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
     known = {name: of.trace.constant(option) for name, option in given.items()}
     return _largest(of, node, nn.MaxPool2d(**known))
 
 
-def _global_mean(of: _Translation, node: fx.Node, module: nn.AdaptiveAvgPool2d) -> Activation:
+def _global_mean(of: Translation, node: fx.Node, module: nn.AdaptiveAvgPool2d) -> Activation:
     value = of.source(node, axes=3)
     if of.trace.shape(node)[1:].numel() != 1:
         raise Unstackable(of.trace.name(node))
     return of.step("mean", node, value)
 
 
-def _alias(of: _Translation, node: fx.Node, module: nn.Module | None = None) -> Activation:
+def _alias(of: Translation, node: fx.Node, module: nn.Module | None = None) -> Activation:
     """Flatten, view and their like: each sample keeps its numbers, in their order."""
     return Activation(of.source(node).place, of.trace.shape(node))
 
@@ -277,19 +144,19 @@ def _alias(of: _Translation, node: fx.Node, module: nn.Module | None = None) -> 
 # Functions and methods
 
 
-def _mean(of: _Translation, node: fx.Node) -> Activation:
+def _mean(of: Translation, node: fx.Node) -> Activation:
     value = of.source(node, axes=3)
     if of.trace.shape(node).numel() != value.shape[0] or _axes(of, node) != {2, 3}:
         raise Unstackable(of.trace.name(node))
     return of.step("mean", node, value)
 
 
-def _axes(of: _Translation, node: fx.Node) -> set[int]:
+def _axes(of: Translation, node: fx.Node) -> set[int]:
     axes = of.trace.constant(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim"))
     return {axis % 4 for axis in axes} if isinstance(axes, (tuple, list)) else set()
 
 
-def _sum(of: _Translation, node: fx.Node) -> Activation:
+def _sum(of: Translation, node: fx.Node) -> Activation:
     if len(node.args) != 2 or node.kwargs:
         raise Unstackable(of.trace.name(node))
     left, right = (of.read(node, argument) for argument in node.args)
@@ -299,10 +166,10 @@ def _sum(of: _Translation, node: fx.Node) -> Activation:
     return of.step("add", node, left, other=right.place)
 
 
-def _picked_by(function: Callable[..., Tensor]) -> Callable[[_Translation, fx.Node], Activation]:
+def _picked_by(function: Callable[..., Tensor]) -> Callable[[Translation, fx.Node], Activation]:
     """Return the rule of a function that leaves numbers out, moves them, or adds zeros."""
 
-    def rule(of: _Translation, node: fx.Node) -> Activation:
+    def rule(of: Translation, node: fx.Node) -> Activation:
         value = of.source(node)
         places = torch.arange(1.0, 1 + value.shape.numel(), dtype=torch.float64).view(1, *value.shape)
         named = {name: of.trace.constant(option) for name, option in node.kwargs.items()}
@@ -317,7 +184,7 @@ def _picked_by(function: Callable[..., Tensor]) -> Callable[[_Translation, fx.No
     return rule
 
 
-def _picked(of: _Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
+def _picked(of: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
     """Add a step that takes its numbers from places of the value before it. window: those places, -1 for zeros. Raises
     Unstackable if a number is taken twice."""
     value = of.source(node)
@@ -338,7 +205,7 @@ def _zeros_around(places: Tensor, widths: Sequence[int], mode: str = "constant",
     return F.pad(places, widths)
 
 
-_MODULES: dict[type[nn.Module], Callable[[_Translation, fx.Node, Any], Activation]] = {
+_MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation]] = {
     nn.Conv2d: _convolution,
     nn.Linear: _linear,
     nn.BatchNorm1d: _batch_norm,
@@ -350,7 +217,7 @@ _MODULES: dict[type[nn.Module], Callable[[_Translation, fx.Node, Any], Activatio
     nn.Flatten: _alias,
     nn.Identity: _alias,
 }
-_FUNCTIONS: dict[Any, Callable[[_Translation, fx.Node], Activation]] = {
+_FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((F.relu, torch.relu), _relu),
     **dict.fromkeys((operator.add, operator.iadd, torch.add), _sum),
     **dict.fromkeys((torch.flatten, torch.reshape), _alias),
@@ -359,7 +226,7 @@ _FUNCTIONS: dict[Any, Callable[[_Translation, fx.Node], Activation]] = {
     operator.getitem: _picked_by(_slice),
     F.pad: _picked_by(_zeros_around),
 }
-_METHODS: dict[str, Callable[[_Translation, fx.Node], Activation]] = {
+_METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("relu", "relu_"), _relu),
     **dict.fromkeys(("add", "add_"), _sum),
     **dict.fromkeys(("flatten", "view", "reshape"), _alias),

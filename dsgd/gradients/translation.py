@@ -1,0 +1,151 @@
+"""A program for compiled kernels while it is made: steps of a network's layers, and where their values are.
+
+The fields of a step are explained in `csrc/program.h`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
+from dsgd.problem.problem import Problem
+
+KINDS = ("convolve", "norm", "group_norm", "add", "pick", "mean", "largest")
+
+
+class Activation(NamedTuple):
+    """A value of the network. place: in the arena, in numbers for one sample. shape: of one sample."""
+
+    place: int
+    shape: torch.Size
+
+
+@dataclass
+class ProgramStep:
+    """One layer. from_, other, to, kept: places in the arena, in numbers for one sample. All else as in
+    `csrc/program.h`."""
+
+    kind: str
+    from_: int
+    to: int
+    inputs: int
+    outputs: int
+    from_pixels: int
+    to_pixels: int
+    rectify: bool = False
+    other: int = 0
+    gives: bool = True
+    adds: bool = False
+    other_adds: bool = False
+    taps: int = 1
+    weight: int = -1
+    bias: int = -1
+    mean: int = -1
+    variance: int = -1
+    groups: int = 1
+    kept: int = 0
+    window: Tensor | None = None
+    back: Tensor | None = None
+    momentum: float = 0.0
+    eps: float = 0.0
+
+
+@dataclass
+class NetworkProgram:
+    """The steps of a network. numbers: of all activations, for one sample; largest: of the largest of them. output:
+    place of the logits, of which there are `classes`."""
+
+    steps: list[ProgramStep] = field(default_factory=list)
+    numbers: int = 0
+    largest: int = 0
+    output: int = 0
+    classes: int = 0
+
+
+class Translation:
+    """A program under way: a rule for a node reads values, adds steps, and says where the value of its node is."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.trace = trace = ModuleTrace(problem, training=True)
+        self.program = NetworkProgram()
+        self._parameters = {id(slot.owner._parameters[slot.name]): slot.start for slot in problem.parameters}
+        self._buffers = {id(slot.owner._buffers[slot.name]): slot.start for slot in problem.buffers}
+        self._unused = set(self._parameters)
+        first = next(node for node in trace.graph.nodes if node.op == "placeholder")
+        self.input = self.new(torch.Size(problem.data.input_shape))
+        self.values: dict[fx.Node, Activation] = {first: self.input}
+        self.made_by: dict[fx.Node, ProgramStep] = {}
+
+    def read(self, node: fx.Node, argument: Any) -> Activation:
+        """Return a value that `node` reads. Raises Unstackable for what is no activation."""
+        if not isinstance(argument, fx.Node) or argument not in self.values:
+            raise Unstackable(self.trace.name(node))
+        return self.values[argument]
+
+    def source(self, node: fx.Node, axes: int | None = None) -> Activation:
+        """Return the value that a layer reads. Raises Unstackable if a sample's has another number of axes."""
+        value = self.read(node, source(node))
+        if axes is not None and len(value.shape) != axes:
+            raise Unstackable(self.trace.name(node))
+        return value
+
+    def new(self, shape: torch.Size) -> Activation:
+        """Reserve a place in the arena."""
+        place, numbers = self.program.numbers, shape.numel()
+        self.program.numbers += numbers
+        self.program.largest = max(self.program.largest, numbers)
+        return Activation(place, shape)
+
+    def parameter(self, tensor: Tensor | None) -> int:
+        """Return the place of a parameter in the vector, -1 of none. Raises Unstackable if another layer has it too, or
+        if it is not trained."""
+        if tensor is None:
+            return -1
+        if id(tensor) not in self._unused:
+            raise Unstackable("a parameter that is not trained, or that several layers have")
+        self._unused.discard(id(tensor))
+        return self._parameters[id(tensor)]
+
+    def buffer(self, tensor: Tensor | None) -> int:
+        """Return the place of a buffer in the vector, -1 of none."""
+        return -1 if tensor is None else self._buffers[id(tensor)]
+
+    def step(self, kind: str, node: fx.Node, value: Activation, **options: Any) -> Activation:
+        """Add a step from a value to that of the node, whose first axis is that of channels."""
+        shape = self.trace.shape(node)
+        to = self.new(shape)
+        channels = (value.shape[0], shape[0])
+        pixels = (value.shape[1:].numel(), shape[1:].numel())
+        self.made_by[node] = ProgramStep(kind, value.place, to.place, *channels, *pixels, **options)
+        self.program.steps.append(self.made_by[node])
+        return to
+
+    def finished(self, node: fx.Node) -> NetworkProgram:
+        """Return the program, whose output `node` reads. Raises Unstackable."""
+        value = self.read(node, node.args[0])
+        if len(value.shape) != 1:
+            raise Unstackable("an output that is not one vector of logits for each sample")
+        self.program.output, self.program.classes = value.place, value.shape[0]
+        if self._unused:
+            raise Unstackable("parameters that no layer of its own has")
+        self._order_gradients()
+        return self.program
+
+    def _order_gradients(self) -> None:
+        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation sets
+        it. Raises Unstackable for an activation that nothing reads."""
+        given = {self.program.output}
+        for step in reversed(self.program.steps):
+            if step.to not in given:
+                raise Unstackable("a layer whose result nothing reads")
+            step.gives = step.from_ != self.input.place or step.kind == "add"
+            step.adds = step.from_ in given
+            if step.gives:
+                given.add(step.from_)
+            if step.kind == "add":
+                step.other_adds = step.other in given
+                given.add(step.other)
