@@ -1,4 +1,4 @@
-"""What the check of a command line has found. Imports neither Hydra nor torch."""
+"""Result of checking a command line. Imports neither Hydra nor torch."""
 
 from __future__ import annotations
 
