@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dsgd.data.cifar import Cifar
 from dsgd.data.digits import Digits
+from dsgd.data.idx import Idx
 from dsgd.data.quadratic import Quadratic
 from dsgd.data.shapes import Shapes
 from dsgd.data.text import Text
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Cifar", "Data", "DataConfig", "DataLost", "Digits", "Quadratic", "Shapes", "Text"]
+__all__ = ["Cifar", "Data", "DataConfig", "DataLost", "Digits", "Idx", "Quadratic", "Shapes", "Text"]
 
 
 class DataLost(RuntimeError):

@@ -299,6 +299,13 @@ CASES = [
     ("topology=file topology.path=nope.txt", "topology.path must be a readable file, got nope.txt"),
     ("data=cifar10 data.root=nope", "data.root must be a folder with cifar-10-batches-py", "torchvision"),
     (
+        "data=mnist data.root=nope",
+        "data.root must be a folder with MNIST/raw, found no train-images-idx3-ubyte",
+        "torchvision",
+    ),
+    (f"data=kmnist data.root={'x' * 300}", "data.root must be", "xxx"),
+    ("data=fashion_mnist data.resolution=10", "data.resolution must be 4, 7, 14 or 28, got 10"),
+    (
         "topology=file topology.path=/dev/zero",
         "topology.path must be a readable file, got /dev/zero (not a regular file)",
     ),

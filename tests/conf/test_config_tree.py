@@ -12,6 +12,7 @@ from dsgd.cli.compose import GROUPS, composed
 from dsgd.run.configuration import configure
 from dsgd.run.values import ConfigError
 from tests.support.command import call, lines, summary
+from tests.support.idx_files import write_idx
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name != "slurm")  # which is no part of a run
@@ -34,6 +35,9 @@ WITH = {
 ABSENT = {
     "cifar10": r"^data\.root must be a folder with cifar-10",
     "cifar100": r"^data\.root must be a folder with cifar-10",
+    "mnist": r"^data\.root must be a folder with MNIST/raw",
+    "kmnist": r"^data\.root must be a folder with KMNIST/raw",
+    "emnist": r"^data\.root must be a folder with EMNIST/raw",
     "imagenet": r"^data\.path must be ",
 }
 
@@ -45,10 +49,12 @@ def test_every_folder_is_a_group() -> None:
 @pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
 def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    write_idx(tmp_path / "data", "fashion_mnist", each=200)  # elsewhere Debian has it
     (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
     choice = f"{path.parent.name}={path.stem}"
     values = composed([choice, *WITH.get(choice, [])])
-    missing = ABSENT.get(path.stem.rpartition("_")[2]) if path.parent.name in ("data", "experiment") else None
+    word = path.stem if path.parent.name == "data" else path.stem.rpartition("_")[2]
+    missing = ABSENT.get(word) if path.parent.name in ("data", "experiment") else None
     if missing is not None:
         with pytest.raises(ConfigError, match=missing):
             configure(values)

@@ -15,12 +15,13 @@ import yaml
 from torch.nn import functional as F
 
 import dsgd.data
-from dsgd.data import Cifar, Data, DataConfig, Digits, Quadratic, Shapes, Text
+from dsgd.data import Cifar, Data, DataConfig, Digits, Idx, Quadratic, Shapes, Text
 from dsgd.data.cifar import LAYOUT, read_batch
 from dsgd.data.classification import PAD, channel_statistics, move_and_mirror
 from dsgd.data.digits import read_digits
 from dsgd.data.shapes import KINDS
 from dsgd.models import MLP, ModelConfig, ResNet, Vector
+from tests.support.idx_files import write_idx
 from tests.support.long import all_long_but
 
 torch.set_num_threads(1)
@@ -47,7 +48,7 @@ def write_cifar(root: Path, classes: int, each: int = 20) -> dict[str, dict[byte
     return contents
 
 
-@pytest.fixture(params=["digits", "shapes", "cifar10", "cifar100", "quadratic", "text"])
+@pytest.fixture(params=["digits", "shapes", "cifar10", "cifar100", "mnist", "letters", "quadratic", "text"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> DataConfig:
     match request.param:
         case "digits":
@@ -58,6 +59,12 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> DataConfig:
             return Quadratic(dim=5)
         case "text":
             return Text(context=16, generated_bytes=5000)
+        case "mnist":
+            write_idx(tmp_path, "mnist")
+            return Idx("mnist", root=str(tmp_path), augment=True)
+        case "letters":
+            write_idx(tmp_path, "emnist", "letters")
+            return Idx("emnist", "letters", root=str(tmp_path), resolution=7)
         case name:
             classes = int(name.removeprefix("cifar"))
             write_cifar(tmp_path, classes)
@@ -102,15 +109,20 @@ def test_every_data_yaml_states_the_defaults_of_its_class():
     choices = {entry.name: entry.read_text() for entry in resources.files("dsgd.conf").joinpath("data").iterdir()}
     for name in ("imagenet.yaml", "imagenet-like.yaml", "import.yaml"):  # of modules and with tests of their own
         del choices[name]
-    assert sorted(choices) == [
-        f"{name}.yaml" for name in ("cifar10", "cifar100", "digits", "quadratic", "shapes", "text")
-    ]
+    images = ("cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "kmnist", "mnist", "shapes")
+    assert choices.keys() == {f"{name}.yaml" for name in (*images, "quadratic", "text")}
+    others = {
+        "cifar100.yaml": {"classes": 100},
+        "mnist.yaml": {"collection": "mnist"},
+        "kmnist.yaml": {"collection": "kmnist"},
+        "emnist.yaml": {"collection": "emnist", "subset": "balanced"},
+    }
     for name, text in choices.items():
         assert text.startswith("# ")
         fields = yaml.safe_load(text)
         cls = getattr(dsgd.data, fields.pop("_target_").removeprefix("dsgd.data."))
         assert fields.keys() == cls.__dataclass_fields__.keys()
-        assert cls(**fields) == (Cifar(100) if name == "cifar100.yaml" else cls())
+        assert cls(**fields) == cls(**others.get(name, {}))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +137,15 @@ def test_every_data_yaml_states_the_defaults_of_its_class():
         (Shapes, {"noise": float("nan")}, "noise must be in [0, 1], got nan"),
         (Shapes, {"seed": -1}, "seed must be >= 0, got -1"),
         (Cifar, {"classes": 20}, "classes must be 10 or 100, got 20"),
+        (Idx, {"collection": "cifar"}, "collection must be one of fashion_mnist, mnist, kmnist, emnist, got 'cifar'"),
+        (Idx, {"resolution": 10}, "resolution must be 4, 7, 14 or 28, got 10"),
+        (Idx, {"resolution": 56}, "resolution must be 4, 7, 14 or 28, got 56"),
+        (Idx, {"subset": "letters"}, "subset must be null with collection=fashion_mnist, got 'letters'"),
+        (
+            Idx,
+            {"collection": "emnist", "subset": "all"},
+            "subset must be one of balanced, byclass, bymerge, digits, letters, mnist, got 'all'",
+        ),
         (Quadratic, {"dim": 0}, "dim must be in [1, 1000000000], got 0"),
         (Quadratic, {"condition": 0.5}, "condition must be in [1, 1e+300], got 0.5"),
         (Quadratic, {"spread": -1.0}, "spread must be in [0, 1e+15], got -1.0"),
