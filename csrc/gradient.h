@@ -10,11 +10,14 @@ TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL
 {
     const vec *from = (const vec *)(arena + s->from), *other = (const vec *)(arena + s->other);
     vec *to = (vec *)(arena + s->to);
-    const long count = s->outputs * s->to_pixels;
+    const long count = s->outputs * s->to_pixels, outs = s->outputs / s->groups, ins = s->inputs / s->groups;
     switch (s->kind) {
     case CONVOLVE:
-        NAME(convolve)(to, from, x + s->weight, PLACE(x, s->bias), s->window, s->outputs, s->inputs, s->taps,
-                       s->inputs * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks, s->rectify);
+        for (long i = 0; i < s->groups; i++)
+            NAME(convolve)(to + i * outs * s->to_pixels * blocks, from + i * ins * s->from_pixels * blocks,
+                           x + s->weight + i * outs * ins * s->taps, s->bias < 0 ? NULL : x + s->bias + i * outs,
+                           s->window, outs, ins, s->taps, ins * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks,
+                           s->rectify);
         break;
     case NORM:
         if (!real) {
@@ -43,14 +46,18 @@ TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL
                 to[k * blocks + b] = s->rectify ? RECTIFIED(value, value) : value;
             }
         break;
-    case MEAN:
-        for (long c = 0; c < s->outputs; c++)
-            for (long b = 0; b < blocks; b++) {
-                vec sum = {0};
-                for (long p = 0; p < s->from_pixels; p++)
-                    sum += from[(c * s->from_pixels + p) * blocks + b];
-                to[c * blocks + b] = sum / (REAL)s->from_pixels;
+    case AVERAGE:
+        for (long k = 0; k < count * blocks; k++) {
+            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
+            vec sum = {0};
+            for (long t = 0; t < s->taps; t++) {
+                const long q = s->window[t * s->to_pixels + p];
+                if (q >= 0)
+                    sum += from[(c * s->from_pixels + q) * blocks + b];
             }
+            sum = sum / (REAL)s->divisor[p];
+            to[k] = s->rectify ? RECTIFIED(sum, sum) : sum;
+        }
         break;
     case LARGEST:
         for (long k = 0; k < count * blocks; k++) {
@@ -64,6 +71,12 @@ TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL
                 most = WHERE(~(value <= most), value) + WHERE(value <= most, most);
             }
             to[k] = s->rectify ? RECTIFIED(most, most) : most;
+        }
+        break;
+    case ACTIVATE:
+        for (long k = 0; k < count * blocks; k++) {
+            const vec value = NAME(function)(s->function, from[k], s->slope);
+            to[k] = s->rectify ? RECTIFIED(value, value) : value;
         }
         break;
     }
@@ -85,19 +98,23 @@ TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes
 {
     const vec *from = (const vec *)(arena + s->from), *to = (const vec *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
+    const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
     vec *dy = (vec *)(slopes + s->to), *given = (vec *)(slopes + s->from), *dx = s->adds ? (vec *)spare : given;
     if (s->rectify)
         for (long k = 0; k < count * blocks; k++)
             dy[k] = RECTIFIED(dy[k], to[k]);
     switch (s->kind) {
     case CONVOLVE:
-        NAME(convolve_weights)(g + s->weight, from, dy, s->window, s->outputs, s->inputs, s->taps, s->from_pixels,
-                               s->to_pixels, blocks);
+        for (long i = 0; i < s->groups; i++)
+            NAME(convolve_weights)(g + s->weight + i * outs * ins * s->taps, from + i * ins * s->from_pixels * blocks,
+                                   dy + i * outs * s->to_pixels * blocks, s->window, outs, ins, s->taps, s->from_pixels,
+                                   s->to_pixels, blocks);
         for (long o = 0; o < s->outputs && s->bias >= 0; o++)
             g[s->bias + o] = NAME(total)(dy + o * s->to_pixels * blocks, real, s->to_pixels, blocks);
-        if (s->gives)
-            NAME(convolve)(dx, dy, x + s->weight, NULL, s->back, s->inputs, s->outputs, s->taps, s->taps,
-                           s->inputs * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
+        for (long i = 0; i < s->groups && s->gives; i++)
+            NAME(convolve)(dx + i * ins * s->from_pixels * blocks, dy + i * outs * s->to_pixels * blocks,
+                           x + s->weight + i * outs * ins * s->taps, NULL, s->back, ins, outs, s->taps, s->taps,
+                           ins * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
         break;
     case NORM:
         NAME(norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from, arena + s->kept,
@@ -119,10 +136,17 @@ TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes
             for (long b = 0; b < blocks; b++)
                 dx[k * blocks + b] = s->back[k] < 0 ? (vec){0} : dy[s->back[k] * blocks + b];
         break;
-    case MEAN:
-        for (long k = 0; k < from_count; k++)
-            for (long b = 0; b < blocks; b++)
-                dx[k * blocks + b] = dy[k / s->from_pixels * blocks + b] / (REAL)s->from_pixels;
+    case AVERAGE:
+        memset(dx, 0, from_count * blocks * sizeof(vec));
+        for (long k = 0; k < count * blocks; k++) {
+            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
+            const vec share = dy[k] / (REAL)s->divisor[p];
+            for (long t = 0; t < s->taps; t++) {
+                const long q = s->window[t * s->to_pixels + p];
+                if (q >= 0)
+                    dx[(c * s->from_pixels + q) * blocks + b] += share;
+            }
+        }
         break;
     case LARGEST: /* the first of equal ones has the gradient, as in torch */
         memset(dx, 0, from_count * blocks * sizeof(vec));
@@ -138,6 +162,10 @@ TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes
                 left = WHERE(from[place] != to[k], left);
             }
         }
+        break;
+    case ACTIVATE:
+        for (long k = 0; k < count * blocks; k++)
+            dx[k] = dy[k] * NAME(derivative)(s->function, from[k], to[k], s->slope);
         break;
     }
     if (s->gives && s->adds)

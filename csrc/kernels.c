@@ -8,6 +8,19 @@
 
 #include "program.h"
 
+#define ERF_POINTS 49 /* 0, 1/8 .. 6, beyond which erf is 1 */
+
+static double erf_at[ERF_POINTS], erf_rate_at[ERF_POINTS]; /* erf and its derivative at these points */
+
+__attribute__((constructor)) static void tabulate_erf(void)
+{
+    for (int i = 0; i < ERF_POINTS; i++) {
+        const double x = i / 8.0;
+        erf_at[i] = erf(x);
+        erf_rate_at[i] = 1.12837916709551257390 * exp(-x * x); /* 2 / sqrt(pi) */
+    }
+}
+
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 #if defined(__x86_64__)
@@ -28,6 +41,7 @@ int vector_bytes(void)
 #define LANES 16
 #define NAME(function) function##_float_64
 #include "layers.h"
+#include "functions.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -37,6 +51,7 @@ int vector_bytes(void)
 #define LANES 8
 #define NAME(function) function##_double_64
 #include "layers.h"
+#include "functions.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -51,6 +66,7 @@ int vector_bytes(void)
 #define LANES 8
 #define NAME(function) function##_float_32
 #include "layers.h"
+#include "functions.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -60,6 +76,7 @@ int vector_bytes(void)
 #define LANES 4
 #define NAME(function) function##_double_32
 #include "layers.h"
+#include "functions.h"
 #include "gradient.h"
 
 #else

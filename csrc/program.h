@@ -7,7 +7,10 @@
 
 #include <stdint.h>
 
-enum { CONVOLVE, NORM, GROUP_NORM, ADD, PICK, MEAN, LARGEST };
+enum { CONVOLVE, NORM, GROUP_NORM, ADD, PICK, AVERAGE, LARGEST, ACTIVATE };
+
+/* The functions of ACTIVATE. */
+enum { GELU, GELU_TANH, SILU, SIGMOID, TANH, ELU, LEAKY_RELU };
 
 typedef struct {
     int64_t kind;
@@ -18,11 +21,14 @@ typedef struct {
     int64_t from_pixels, to_pixels, taps;   /* a tap: one place of a kernel */
     int64_t weight, bias;                   /* places in the vector of parameters, -1 of none */
     int64_t mean, variance;                 /* running statistics: places in the vector of buffers, -1 of none */
-    int64_t groups;                         /* of GROUP_NORM */
+    int64_t groups;                         /* of CONVOLVE and GROUP_NORM */
+    int64_t function;                       /* of ACTIVATE */
     int64_t kept;                           /* of norms, place in the arena: mean and rate of each channel or group */
     const int32_t *window;                  /* [taps, to_pixels]: the pixel of `from` under a tap, -1 outside */
     const int32_t *back;                    /* [taps, from_pixels]: the pixel of `to` that has it there, -1 of none */
+    const double *divisor;                  /* of AVERAGE, [to_pixels]: a sum is divided by it */
     double momentum, eps;                   /* of norms */
+    double slope;                           /* of ACTIVATE: of LEAKY_RELU and ELU, below 0 */
 } Step;
 
 typedef struct {

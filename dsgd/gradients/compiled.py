@@ -135,9 +135,9 @@ class Kernels:
             values["kind"] = KINDS.index(step.kind)
             for name in ("from_", "other", "to", "kept"):
                 values[name] *= lanes
-            for name in ("window", "back"):
+            for name, dtype in (("window", torch.int32), ("back", torch.int32), ("divisor", torch.float64)):
                 if values[name] is not None:
-                    self._tables.append(values[name].int().contiguous())
+                    self._tables.append(values[name].to(dtype).contiguous())
                     values[name] = self._tables[-1].data_ptr()
             yield _Step(**values)
 
@@ -221,15 +221,15 @@ def _library() -> ctypes.CDLL | None:
 # As in csrc/program.h
 
 _STEP = ("kind", "rectify", "from_", "other", "to", "gives", "adds", "other_adds", "inputs", "outputs")
-_STEP += ("from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance", "groups", "kept")
+_STEP += ("from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance", "groups", "function", "kept")
 _PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "samples", "arena")
 
 
 class _Step(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in _STEP),
-        *((name, ctypes.c_void_p) for name in ("window", "back")),
-        *((name, ctypes.c_double) for name in ("momentum", "eps")),
+        *((name, ctypes.c_void_p) for name in ("window", "back", "divisor")),
+        *((name, ctypes.c_double) for name in ("momentum", "eps", "slope")),
     )
 
 

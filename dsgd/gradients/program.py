@@ -1,8 +1,7 @@
 """Translation of a network into a program for compiled kernels: a rule for each kind of layer.
 
-The module is traced (`dsgd.gradients.tracing`). What is no convolution, linear layer, batch or group norm, ReLU, sum,
-mean over pixels, maximum over windows, flattening, slice or padding raises `Unstackable`, as does a parameter that is
-not used exactly once.
+The module is traced (`dsgd.gradients.tracing`). What is no convolution, linear layer, norm, activation function, sum,
+pooling, flattening, slice or padding raises `Unstackable`, as does a parameter that is not used exactly once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dsgd.gradients.tracing import Unstackable, source
-from dsgd.gradients.translation import Activation, NetworkProgram, Translation
+from dsgd.gradients.translation import FUNCTIONS, Activation, NetworkProgram, Translation
 from dsgd.gradients.unfolded import Pair, window_pixels
 from dsgd.problem.problem import Problem
 
@@ -75,11 +74,22 @@ def _inverse(window: Tensor, pixels: int) -> Tensor:
 
 
 def _convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
-    if module.padding_mode != "zeros" or isinstance(module.padding, str) or module.groups != 1:
+    padding = _padding(module)
+    if module.padding_mode != "zeros" or padding is None:
         raise Unstackable(of.trace.name(node))
-    windows = _windows(of, node, module.kernel_size, module.stride, module.padding, module.dilation)
+    windows = _windows(of, node, module.kernel_size, module.stride, padding, module.dilation)
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
-    return of.step("convolve", node, of.source(node), weight=weight, bias=bias, **windows)
+    return of.step("convolve", node, of.source(node), weight=weight, bias=bias, groups=module.groups, **windows)
+
+
+def _padding(module: nn.Conv2d) -> Option | None:
+    """Return the zeros on either side of each axis; None where the two sides differ."""
+    if module.padding == "valid":
+        return 0
+    if module.padding != "same":
+        return module.padding  # pyright: ignore[reportReturnType]
+    both = [dilation * (size - 1) for size, dilation in zip(module.kernel_size, module.dilation, strict=True)]
+    return None if any(zeros % 2 for zeros in both) else [zeros // 2 for zeros in both]
 
 
 def _linear(of: Translation, node: fx.Node, module: nn.Linear) -> Activation:
@@ -106,6 +116,48 @@ def _group_norm(of: Translation, node: fx.Node, module: nn.GroupNorm) -> Activat
     return of.step("group_norm", node, value, weight=weight, bias=bias, **options)
 
 
+def _layer_norm(of: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
+    """A group norm of one group, in which each number of a sample is a channel."""
+    value, kept = of.source(node), of.new(torch.Size((2,)))
+    if value.shape != module.normalized_shape:
+        raise Unstackable(f"{of.trace.name(node)} over some axes of a sample")
+    weight, bias = of.parameter(module.weight), of.parameter(module.bias)
+    numbers = torch.Size((value.shape.numel(),))
+    return of.step("group_norm", node, value, numbers, weight=weight, bias=bias, eps=module.eps, kept=kept.place)
+
+
+def _activate(of: Translation, node: fx.Node, module: nn.Module) -> Activation:
+    name, slope = _activation(module)
+    numbers = torch.Size((of.source(node).shape.numel(),))
+    return of.step("activate", node, of.source(node), numbers, function=FUNCTIONS.index(name), slope=slope)
+
+
+def _activation(module: Any) -> tuple[str, float]:
+    """Return the function of an activation layer, and its slope below 0."""
+    match module:
+        case nn.GELU():
+            return ("gelu_tanh" if module.approximate == "tanh" else "gelu"), 0.0
+        case nn.ELU():
+            return "elu", module.alpha
+        case nn.LeakyReLU():
+            return "leaky_relu", module.negative_slope
+    return _SMOOTH[type(module)], 0.0
+
+
+def _as_layer(
+    rule: Callable[[Translation, fx.Node, Any], Activation], layer: type[nn.Module], *options: str
+) -> Callable[[Translation, fx.Node], Activation]:
+    """Return the rule of a function that does as a layer does. options: its arguments behind the input, by the names
+    that the layer has for them."""
+
+    def of_function(of: Translation, node: fx.Node) -> Activation:
+        given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
+        known = {name: of.trace.constant(option) for name, option in given.items()}
+        return rule(of, node, layer(**known))
+
+    return of_function
+
+
 def _relu(of: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
     """Rectify within the step that makes the value, if nothing else reads it."""
     value, step = of.source(node), of.made_by.get(source(node))
@@ -122,18 +174,27 @@ def _largest(of: Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation
     return of.step("largest", node, of.source(node), **windows)
 
 
-def _largest_by_function(of: Translation, node: fx.Node) -> Activation:
-    options = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-    given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
-    known = {name: of.trace.constant(option) for name, option in given.items()}
-    return _largest(of, node, nn.MaxPool2d(**known))
+def _average(of: Translation, node: fx.Node, module: nn.AvgPool2d) -> Activation:
+    stride = module.kernel_size if module.stride is None else module.stride
+    windows = _windows(of, node, module.kernel_size, stride, module.padding, 1)
+    inside = (windows["window"] >= 0).sum(dim=0)
+    divisor = torch.full_like(inside, len(windows["window"])) if module.count_include_pad else inside
+    if module.divisor_override:
+        divisor = torch.full_like(inside, module.divisor_override)
+    return of.step("average", node, of.source(node), **windows, divisor=divisor)
 
 
-def _global_mean(of: Translation, node: fx.Node, module: nn.AdaptiveAvgPool2d) -> Activation:
+def _adaptive_average(of: Translation, node: fx.Node, module: nn.AdaptiveAvgPool2d | None = None) -> Activation:
+    """Place i of n averages the pixels from floor(i size / n) to ceil((i + 1) size / n) of each axis."""
     value = of.source(node, axes=3)
-    if of.trace.shape(node)[1:].numel() != 1:
-        raise Unstackable(of.trace.name(node))
-    return of.step("mean", node, value)
+    rows, columns = (
+        [range(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
+        for size, n in zip(value.shape[1:], of.trace.shape(node)[1:] or (1, 1), strict=True)
+    )
+    pixels = [[row * value.shape[2] + column for row in down for column in along] for down in rows for along in columns]
+    taps = max(map(len, pixels))
+    window = torch.tensor([part + [-1] * (taps - len(part)) for part in pixels]).T
+    return of.step("average", node, value, taps=taps, window=window, divisor=(window >= 0).sum(dim=0))
 
 
 def _alias(of: Translation, node: fx.Node, module: nn.Module | None = None) -> Activation:
@@ -148,7 +209,8 @@ def _mean(of: Translation, node: fx.Node) -> Activation:
     value = of.source(node, axes=3)
     if of.trace.shape(node).numel() != value.shape[0] or _axes(of, node) != {2, 3}:
         raise Unstackable(of.trace.name(node))
-    return of.step("mean", node, value)
+    pixels = torch.arange(value.shape[1:].numel()).unsqueeze(1)
+    return of.step("average", node, value, taps=len(pixels), window=pixels, divisor=torch.tensor([len(pixels)]))
 
 
 def _axes(of: Translation, node: fx.Node) -> set[int]:
@@ -205,15 +267,19 @@ def _zeros_around(places: Tensor, widths: Sequence[int], mode: str = "constant",
     return F.pad(places, widths)
 
 
+_SMOOTH: dict[type[nn.Module], str] = {nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
 _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation]] = {
     nn.Conv2d: _convolution,
     nn.Linear: _linear,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.GroupNorm: _group_norm,
+    nn.LayerNorm: _layer_norm,
     nn.ReLU: _relu,
+    **dict.fromkeys((nn.GELU, nn.ELU, nn.LeakyReLU, *_SMOOTH), _activate),
     nn.MaxPool2d: _largest,
-    nn.AdaptiveAvgPool2d: _global_mean,
+    nn.AvgPool2d: _average,
+    nn.AdaptiveAvgPool2d: _adaptive_average,
     nn.Flatten: _alias,
     nn.Identity: _alias,
 }
@@ -222,7 +288,21 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((operator.add, operator.iadd, torch.add), _sum),
     **dict.fromkeys((torch.flatten, torch.reshape), _alias),
     torch.mean: _mean,
-    F.max_pool2d: _largest_by_function,
+    F.max_pool2d: _as_layer(
+        _largest, nn.MaxPool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
+    ),
+    F.avg_pool2d: _as_layer(
+        _average,
+        nn.AvgPool2d,
+        *("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+    ),
+    F.adaptive_avg_pool2d: _as_layer(_adaptive_average, nn.AdaptiveAvgPool2d, "output_size"),
+    F.gelu: _as_layer(_activate, nn.GELU, "approximate"),
+    F.elu: _as_layer(_activate, nn.ELU, "alpha", "inplace"),
+    F.leaky_relu: _as_layer(_activate, nn.LeakyReLU, "negative_slope", "inplace"),
+    F.silu: _as_layer(_activate, nn.SiLU, "inplace"),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid), _as_layer(_activate, nn.Sigmoid)),
+    **dict.fromkeys((torch.tanh, F.tanh), _as_layer(_activate, nn.Tanh)),
     operator.getitem: _picked_by(_slice),
     F.pad: _picked_by(_zeros_around),
 }
@@ -231,4 +311,6 @@ _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("add", "add_"), _sum),
     **dict.fromkeys(("flatten", "view", "reshape"), _alias),
     "mean": _mean,
+    "sigmoid": _as_layer(_activate, nn.Sigmoid),
+    "tanh": _as_layer(_activate, nn.Tanh),
 }

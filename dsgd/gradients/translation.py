@@ -14,7 +14,8 @@ from torch import Tensor, fx
 from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
 from dsgd.problem.problem import Problem
 
-KINDS = ("convolve", "norm", "group_norm", "add", "pick", "mean", "largest")
+KINDS = ("convolve", "norm", "group_norm", "add", "pick", "average", "largest", "activate")
+FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "leaky_relu")
 
 
 class Activation(NamedTuple):
@@ -47,11 +48,14 @@ class ProgramStep:
     mean: int = -1
     variance: int = -1
     groups: int = 1
+    function: int = 0
     kept: int = 0
     window: Tensor | None = None
     back: Tensor | None = None
+    divisor: Tensor | None = None
     momentum: float = 0.0
     eps: float = 0.0
+    slope: float = 0.0
 
 
 @dataclass
@@ -114,10 +118,14 @@ class Translation:
         """Return the place of a buffer in the vector, -1 of none."""
         return -1 if tensor is None else self._buffers[id(tensor)]
 
-    def step(self, kind: str, node: fx.Node, value: Activation, **options: Any) -> Activation:
-        """Add a step from a value to that of the node, whose first axis is that of channels."""
-        shape = self.trace.shape(node)
-        to = self.new(shape)
+    def step(
+        self, kind: str, node: fx.Node, value: Activation, as_shape: torch.Size | None = None, **options: Any
+    ) -> Activation:
+        """Add a step from a value to that of the node, whose first axis is that of channels. as_shape: of both, if the
+        step goes over their numbers in another shape."""
+        to = self.new(self.trace.shape(node))
+        shape = as_shape or to.shape
+        value = Activation(value.place, as_shape or value.shape)
         channels = (value.shape[0], shape[0])
         pixels = (value.shape[1:].numel(), shape[1:].numel())
         self.made_by[node] = ProgramStep(kind, value.place, to.place, *channels, *pixels, **options)

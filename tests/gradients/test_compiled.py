@@ -34,6 +34,9 @@ def _kernels(request: pytest.FixtureRequest) -> None:
         require_kernels()
 
 
+IN_PLACE = (nn.ReLU, nn.SiLU, nn.ELU, nn.LeakyReLU)
+
+
 class Small(nn.Module):
     """What people write with the known layers: in place and not, padding and slices, a value read three times."""
 
@@ -61,31 +64,41 @@ def networks(draw: st.DrawFn) -> nn.Module:
     layers: list[nn.Module] = []
     channels, side = 1, 8
     for _ in range(draw(st.integers(0, 3))):
-        outputs, kernel = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 3]))
+        groups, kernel = draw(st.sampled_from([1, 1, channels])), draw(st.sampled_from([1, 2, 3]))
+        outputs = groups * draw(st.integers(1, max(1, 12 // groups)))
         stride, padding, dilation = draw(st.sampled_from([1, 1, 2])), draw(st.integers(0, 2)), draw(st.integers(1, 2))
         after = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         if after < 1:
             continue
         bias = draw(st.booleans())
-        layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, dilation, bias=bias))
+        layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, dilation, groups, bias))
         channels, side = outputs, after
         affine = draw(st.booleans())
         norms = [nn.Identity(), nn.BatchNorm2d(channels, EPS, affine=affine), nn.GroupNorm(1, channels, EPS, affine)]
-        layers.append(draw(st.sampled_from(norms)))
-        if draw(st.booleans()):
-            layers.append(nn.ReLU(inplace=draw(st.booleans())))
+        norms.append(nn.LayerNorm([channels, side, side], EPS, affine))
+        layers += [draw(st.sampled_from(norms)), draw(activations())]
         if draw(st.booleans()):
             layers.append(Around(channels))
         if side > 1 and draw(st.booleans()):
-            layers.append(nn.MaxPool2d(2))
-            side //= 2
-    layers.append(draw(st.sampled_from([nn.Flatten(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())])))
-    width = channels * (side**2 if isinstance(layers[-1], nn.Flatten) else 1)
+            padding, counted = draw(st.integers(0, 1)), draw(st.booleans())
+            pools = [nn.MaxPool2d(2), nn.AvgPool2d(2, 2, padding, count_include_pad=counted)]
+            layers.append(draw(st.sampled_from(pools)))
+            side = (side + 2 * (padding if layers[-1] is pools[1] else 0)) // 2
+    left = draw(st.integers(1, side))
+    layers += [draw(st.sampled_from([nn.AdaptiveAvgPool2d(left), nn.Identity()])), nn.Flatten()]
+    width = channels * (side if isinstance(layers[-2], nn.Identity) else left) ** 2
     for _ in range(draw(st.integers(0, 2))):
         outputs = draw(st.integers(1, 20))
-        layers += [nn.Linear(width, outputs, bias=draw(st.booleans())), nn.ReLU()]
+        layers += [nn.Linear(width, outputs, bias=draw(st.booleans())), draw(activations())]
         width = outputs
     return nn.Sequential(*layers, nn.Linear(width, CLASSES))
+
+
+def activations() -> st.SearchStrategy[nn.Module]:
+    """Every activation that the kernels know, in place and not."""
+    with_place = st.builds(lambda kind, inplace: kind(inplace=inplace), st.sampled_from(IN_PLACE), st.booleans())
+    gelu = st.builds(nn.GELU, st.sampled_from(["none", "tanh"]))
+    return st.one_of(with_place, gelu, st.sampled_from([nn.Tanh(), nn.Sigmoid(), nn.ELU(1.5), nn.LeakyReLU(0.3)]))
 
 
 class Around(nn.Module):
@@ -127,6 +140,52 @@ def test_batches_of_any_size_have_the_gradients_of_the_loop(batch_size: int) -> 
     assert_agree(problem_with(Small(), batch_size, DOUBLE))
     if batch_size >= 8:  # a norm over two nearly equal samples multiplies rounding by hundreds
         assert_agree(problem_with(Small(), batch_size), 1e-4)
+
+
+class Functions(nn.Module):
+    """Activations and pooling by functions and methods, as people write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.Conv2d(1, 4, (3, 5), padding="same", groups=1)
+        self.depthwise = nn.Conv2d(4, 8, 3, padding="valid", groups=4)
+        self.norm, self.linear = nn.LayerNorm([8, 6, 6]), nn.Linear(8 * 4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.depthwise(F.silu(self.same(x))), approximate="tanh")
+        x = F.leaky_relu(self.norm(x), 0.2) + F.elu(x, alpha=0.7).tanh()
+        x = F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False, divisor_override=7).sigmoid()
+        return self.linear(F.adaptive_avg_pool2d(torch.tanh(F.gelu(x)), 2).flatten(1))
+
+
+@pytest.mark.parametrize("batch_size", [3, 16])
+def test_functions_are_the_layers_of_their_names(batch_size: int) -> None:
+    assert_agree(problem_with(Functions(), batch_size, DOUBLE))
+    assert_agree(problem_with(Functions(), batch_size), 1e-4)
+
+
+VALUES = torch.cat(
+    [torch.linspace(-40, 40, 20001, dtype=torch.float64), torch.tensor([0.0, -0.0, 1e-30, 700.0, -700.0])]
+)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Sigmoid(), nn.Tanh(), nn.ELU(1.5)], ids=str
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp64", 1e-14), ("fp32", 5e-7)])
+def test_an_activation_is_that_of_torch_over_the_whole_range(layer: nn.Module, dtype: str, tolerance: float) -> None:
+    """Measured as the only thing between a weight of 1 and the logit, for arguments from -700 to 700."""
+    of = problem_of(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES, bias=False), layer), "batch_size=1", f"precision={dtype}"
+    )
+    kernels = CompiledEvaluator(of, 1)._kernels
+    inputs = torch.zeros(len(VALUES), 1, 8, 8, dtype=of.dtype)
+    inputs[:, 0, 0, 0] = VALUES
+    x = torch.zeros(CLASSES, 64, dtype=of.dtype)
+    x[:, 0] = 1
+    logits = kernels.logits([x.flatten()], of.start_buffers.unsqueeze(0), inputs)[0, :, 3]
+    expected = layer(inputs[:, 0, 0, 0].double())
+    assert ((logits - expected).abs() <= tolerance * expected.abs().clamp(min=1)).all()
 
 
 @settings(max_examples=25)
@@ -198,8 +257,8 @@ def test_what_is_no_number_stays_none() -> None:
 @pytest.mark.parametrize(
     ("name", "unknown"),
     [
-        ("tied", "sigmoid (sigmoid)"),
-        ("means", "gelu (GELU)"),
+        ("tied", "a parameter that is not trained, or that several layers have"),
+        ("means", "mul (mul)"),
         ("residual", "mul (mul)"),
         ("attending", "stem (Linear)"),
     ],
