@@ -1,7 +1,8 @@
-/* Gradients of small networks, for processors with AVX2 or AVX-512.
+/* Gradients of small networks.
  *
- * A plain shared library, called by dsgd/gradients/compiled.py; where no compiler builds it, torch's layers serve.
- * Everything is compiled for float and double, and for vectors of 64 and of 32 bytes. */
+ * A shared library without dependencies, called by dsgd/gradients/compiled.py; where no compiler builds it, torch's
+ * layers serve. Everything is compiled for float and double, and for three kinds of processors: with AVX-512, with
+ * AVX2, and for the processors that the compiler builds for by itself, whatever they are. */
 
 #include <math.h>
 #include <string.h>
@@ -23,23 +24,27 @@ __attribute__((constructor)) static void tabulate_erf(void)
 
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
-#if defined(__x86_64__)
-
-/* Return the bytes of the widest vectors that this processor has: 64, 32, or 0. */
-int vector_bytes(void)
+/* Return the widest extension of this processor that functions were compiled for: avx512, avx2 or plain. */
+const char *extension(void)
 {
+#if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return 64;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : 0;
+        return "avx512";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return "avx2";
+#endif
+    return "plain";
 }
+
+#if defined(__x86_64__)
 
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,fma")))
 #define BLOCK 4
 
 #define REAL float
 #define LANES 16
-#define NAME(function) function##_float_64
+#define NAME(function) function##_float_avx512
 #include "layers.h"
 #include "functions.h"
 #include "gradient.h"
@@ -49,7 +54,7 @@ int vector_bytes(void)
 
 #define REAL double
 #define LANES 8
-#define NAME(function) function##_double_64
+#define NAME(function) function##_double_avx512
 #include "layers.h"
 #include "functions.h"
 #include "gradient.h"
@@ -59,12 +64,13 @@ int vector_bytes(void)
 
 #undef TARGET
 #undef BLOCK
+
 #define TARGET __attribute__((target("avx2,fma")))
 #define BLOCK 2
 
 #define REAL float
 #define LANES 8
-#define NAME(function) function##_float_32
+#define NAME(function) function##_float_avx2
 #include "layers.h"
 #include "functions.h"
 #include "gradient.h"
@@ -74,16 +80,38 @@ int vector_bytes(void)
 
 #define REAL double
 #define LANES 4
-#define NAME(function) function##_double_32
+#define NAME(function) function##_double_avx2
 #include "layers.h"
 #include "functions.h"
 #include "gradient.h"
+#undef REAL
+#undef LANES
+#undef NAME
 
-#else
-
-int vector_bytes(void)
-{
-    return 0;
-}
+#undef TARGET
+#undef BLOCK
 
 #endif
+
+#define TARGET
+#define BLOCK 2
+
+#define REAL float
+#define LANES 8
+#define NAME(function) function##_float_plain
+#include "layers.h"
+#include "functions.h"
+#include "gradient.h"
+#undef REAL
+#undef LANES
+#undef NAME
+
+#define REAL double
+#define LANES 4
+#define NAME(function) function##_double_plain
+#include "layers.h"
+#include "functions.h"
+#include "gradient.h"
+#undef REAL
+#undef LANES
+#undef NAME

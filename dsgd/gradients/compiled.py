@@ -1,7 +1,7 @@
 """Evaluates gradients by kernels of our own, one model after the other: the fastest way for small networks.
 
-The kernels are in `csrc`, compiled when the package is installed, for processors with AVX2 or AVX-512. A model's
-gradient is computed from beginning to end before that of the next, so that its activations stay in the cache.
+The kernels are in `csrc`, compiled when the package is installed. A model's gradient is computed from beginning to end
+before that of the next, so that its activations stay in the cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from dsgd.problem.problem import Problem
 
 LARGEST_BYTES = 64 << 20  # of vectors and activations of one model: with more, torch's layers may be faster
 VERIFIED = 4  # samples
-EXTENSIONS = {64: "AVX-512", 32: "AVX2"}  # by the bytes of a vector
+# Names of the processor's extensions in csrc/kernels.c: for people, and the bytes of a vector.
+EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32)}
 _REALS = {torch.float32: "float", torch.float64: "double"}
 
 
@@ -56,7 +57,7 @@ class CompiledEvaluator:
             if self._kernels.bytes > LARGEST_BYTES:
                 raise Unstackable("a model of this size")
             _verify(problem, program)
-        self.extension = EXTENSIONS[self._kernels.width]
+        self.extension = self._kernels.extension
         self.threads = StackThreadPool(torch.get_num_threads())
         problem.predict = self._predict
 
@@ -100,17 +101,19 @@ class CompiledEvaluator:
 class Kernels:
     """The compiled kernels for one network, batches of one size, and one arithmetic.
 
-    width: bytes of a vector. bytes: that a model's gradient goes over. Raises Unstackable where there are none."""
+    extension: of the processor, for people. bytes: that a model's gradient goes over. Raises Unstackable where there
+    are none."""
 
     def __init__(self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype) -> None:
         library = _library()
         if library is None:
-            raise Unstackable("this processor, for which no kernels were compiled")
-        self.width = library.vector_bytes()
-        suffix = f"{_REALS[dtype]}_{self.width}"
+            raise Unstackable("a package whose kernels no compiler has built")
+        extension = library.extension().decode()
+        self.extension, width_bytes = EXTENSIONS[extension]
+        suffix = f"{_REALS[dtype]}_{extension}"
         self._gradients, self._logits = library[f"gradients_{suffix}"], library[f"logits_{suffix}"]
         self._gradients.restype, self._logits.restype = ctypes.c_int, None
-        width = self.width // dtype.itemsize
+        width = width_bytes // dtype.itemsize
         lanes = math.ceil(samples / width) * width
         self._dimension = problem.dimension
         self._arena, self._spare = program.numbers * lanes, program.largest * lanes
@@ -203,18 +206,19 @@ def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def kernels_are_there() -> bool:
-    """Tell whether kernels were compiled for this processor."""
+    """Tell whether kernels were compiled when the package was installed."""
     return _library() is not None
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return the compiled kernels, None where there are none for this processor."""
+    """Return the compiled kernels, None where there are none."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_kernels{suffix}")
         if path.is_file():
             library = ctypes.CDLL(str(path))
-            return library if library.vector_bytes() else None
+            library.extension.restype = ctypes.c_char_p
+            return library
     return None
 
 
