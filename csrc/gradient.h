@@ -4,16 +4,19 @@
 #define PLACE(vector, place) ((place) < 0 ? NULL : (vector) + (place))
 
 /* Compute the activation of a step. x, statistics: parameters and buffers of the model. real: [blocks], which lanes
- * hold a sample of the batch; NULL in evaluation. */
+ * hold a sample of the batch; NULL in evaluation. scratch: room for what a layer needs meanwhile. */
 TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL *statistics, const truth *real,
-                                 long samples, long blocks)
+                                 long samples, long blocks, vec *scratch)
 {
     const vec *from = (const vec *)(arena + s->from), *other = (const vec *)(arena + s->other);
     vec *to = (vec *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, outs = s->outputs / s->groups, ins = s->inputs / s->groups;
     switch (s->kind) {
     case CONVOLVE:
-        for (long i = 0; i < s->groups; i++)
+        if (s->tiles)
+            NAME(convolve_tiles)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs * 9, 9,
+                                 s->rows, s->columns, s->padding, blocks, 0, s->rectify, scratch);
+        for (long i = 0; i < s->groups && !s->tiles; i++)
             NAME(convolve)(to + i * outs * s->to_pixels * blocks, from + i * ins * s->from_pixels * blocks,
                            x + s->weight + i * outs * ins * s->taps, s->bias < 0 ? NULL : x + s->bias + i * outs,
                            s->window, outs, ins, s->taps, ins * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks,
@@ -94,7 +97,7 @@ TARGET static void NAME(give)(vec *to, const vec *values, long count, int adds)
 
 /* Compute the gradients of a step's parameters, into g, and of what it reads, into the arena of slopes. */
 TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes, REAL *spare, const REAL *x, REAL *g,
-                                  const truth *real, long samples, long blocks)
+                                  const truth *real, long samples, long blocks, vec *scratch)
 {
     const vec *from = (const vec *)(arena + s->from), *to = (const vec *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
@@ -105,13 +108,20 @@ TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes
             dy[k] = RECTIFIED(dy[k], to[k]);
     switch (s->kind) {
     case CONVOLVE:
-        for (long i = 0; i < s->groups; i++)
+        if (s->tiles)
+            NAME(convolve_tiles_weights)(g + s->weight, from, dy, s->outputs, s->inputs, s->rows, s->columns, s->padding,
+                                         blocks, scratch);
+        for (long i = 0; i < s->groups && !s->tiles; i++)
             NAME(convolve_weights)(g + s->weight + i * outs * ins * s->taps, from + i * ins * s->from_pixels * blocks,
                                    dy + i * outs * s->to_pixels * blocks, s->window, outs, ins, s->taps, s->from_pixels,
                                    s->to_pixels, blocks);
         for (long o = 0; o < s->outputs && s->bias >= 0; o++)
             g[s->bias + o] = NAME(total)(dy + o * s->to_pixels * blocks, real, s->to_pixels, blocks);
-        for (long i = 0; i < s->groups && s->gives; i++)
+        if (s->gives && s->tiles)
+            NAME(convolve_tiles)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 9, s->inputs * 9,
+                                 s->rows + 2 * s->padding - 2, s->columns + 2 * s->padding - 2, 2 - s->padding, blocks,
+                                 1, 0, scratch);
+        for (long i = 0; i < s->groups && s->gives && !s->tiles; i++)
             NAME(convolve)(dx + i * ins * s->from_pixels * blocks, dy + i * outs * s->to_pixels * blocks,
                            x + s->weight + i * outs * ins * s->taps, NULL, s->back, ins, outs, s->taps, s->taps,
                            ins * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
@@ -206,26 +216,28 @@ TARGET static void NAME(enter)(REAL *to, const REAL *samples, long count, long n
 
 /* Compute the gradients g [n, g_row] and losses [n] of n models: at parameters x, n pointers, with buffers [n, their
  * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. arena, slopes: for
- * p->arena numbers each, the latter with a spare activation behind them. Return 0, or 1 if a label is none of the
+ * p->arena numbers each, with scratch behind the former and a spare activation behind the latter. Return 0, or 1 if a label is none of the
  * classes. */
 TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *losses, REAL *buffers,
                            const REAL *const *x, const REAL *inputs, const int64_t *labels, REAL *arena, REAL *slopes)
 {
     const long samples = p->samples, blocks = (samples + LANES - 1) / LANES, lanes = blocks * LANES;
+    vec *scratch = (vec *)(arena + p->arena);
     truth real[blocks];
     for (long b = 0; b < blocks; b++)
         EACH(l, LANES) real[b][l] = b * LANES + l < samples ? -1 : 0;
     for (long i = 0; i < n; i++) {
         NAME(enter)(arena + p->input, inputs + i * samples * p->input_numbers, samples, p->input_numbers, lanes);
         for (const Step *s = p->steps; s < p->steps + p->count; s++)
-            NAME(forward)(s, arena, x[i], buffers + i * p->buffers, real, samples, blocks);
+            NAME(forward)(s, arena, x[i], buffers + i * p->buffers, real, samples, blocks, scratch);
         const double loss = NAME(cross_entropy)(slopes + p->output, arena + p->output, labels + i * samples,
                                                 p->classes, samples, lanes);
         if (loss < 0)
             return 1;
         losses[i] = loss;
         for (const Step *s = p->steps + p->count; s-- > p->steps;)
-            NAME(backward)(s, arena, slopes, slopes + p->arena, x[i], g + i * g_row, real, samples, blocks);
+            NAME(backward)(s, arena, slopes, slopes + p->arena, x[i], g + i * g_row, real, samples, blocks,
+                           scratch);
     }
     return 0;
 }
@@ -235,12 +247,13 @@ TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const
                          long count, REAL *arena)
 {
     const long blocks = (p->samples + LANES - 1) / LANES, lanes = blocks * LANES;
+    vec *scratch = (vec *)(arena + p->arena);
     for (long i = 0; i < n; i++)
         for (long begin = 0; begin < count; begin += lanes) {
             const long samples = count - begin < lanes ? count - begin : lanes;
             NAME(enter)(arena + p->input, inputs + begin * p->input_numbers, samples, p->input_numbers, lanes);
             for (const Step *s = p->steps; s < p->steps + p->count; s++)
-                NAME(forward)(s, arena, x[i], buffers + i * p->buffers, NULL, samples, blocks);
+                NAME(forward)(s, arena, x[i], buffers + i * p->buffers, NULL, samples, blocks, scratch);
             for (long s = 0; s < samples; s++)
                 for (long c = 0; c < p->classes; c++)
                     z[(i * count + begin + s) * p->classes + c] = arena[p->output + c * lanes + s];

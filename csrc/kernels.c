@@ -41,11 +41,13 @@ const char *extension(void)
 
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,fma")))
 #define BLOCK 4
+#define TILES 6
 
 #define REAL float
 #define LANES 16
 #define NAME(function) function##_float_avx512
 #include "layers.h"
+#include "winograd.h"
 #include "functions.h"
 #include "gradient.h"
 #undef REAL
@@ -56,6 +58,7 @@ const char *extension(void)
 #define LANES 8
 #define NAME(function) function##_double_avx512
 #include "layers.h"
+#include "winograd.h"
 #include "functions.h"
 #include "gradient.h"
 #undef REAL
@@ -64,14 +67,17 @@ const char *extension(void)
 
 #undef TARGET
 #undef BLOCK
+#undef TILES
 
 #define TARGET __attribute__((target("avx2,fma")))
 #define BLOCK 2
+#define TILES 2
 
 #define REAL float
 #define LANES 8
 #define NAME(function) function##_float_avx2
 #include "layers.h"
+#include "winograd.h"
 #include "functions.h"
 #include "gradient.h"
 #undef REAL
@@ -82,6 +88,7 @@ const char *extension(void)
 #define LANES 4
 #define NAME(function) function##_double_avx2
 #include "layers.h"
+#include "winograd.h"
 #include "functions.h"
 #include "gradient.h"
 #undef REAL
@@ -90,16 +97,19 @@ const char *extension(void)
 
 #undef TARGET
 #undef BLOCK
+#undef TILES
 
 #endif
 
 #define TARGET
 #define BLOCK 2
+#define TILES 2
 
 #define REAL float
 #define LANES 8
 #define NAME(function) function##_float_plain
 #include "layers.h"
+#include "winograd.h"
 #include "functions.h"
 #include "gradient.h"
 #undef REAL
@@ -110,6 +120,7 @@ const char *extension(void)
 #define LANES 4
 #define NAME(function) function##_double_plain
 #include "layers.h"
+#include "winograd.h"
 #include "functions.h"
 #include "gradient.h"
 #undef REAL

@@ -161,14 +161,31 @@ TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy,
                 WEIGHT_BLOCK(1, 1)
 }
 
+/* Add `term`, an expression of k, to sum for k from `first` by `step` below `count`: in four parts, as an addition waits
+ * for the one before it. */
+#undef ADD_UP
+#define ADD_UP(sum, first, step, count, term)                                                                          \
+    {                                                                                                                  \
+        vec part[4] = {{0}};                                                                                           \
+        long start = first;                                                                                            \
+        for (; start + 3 * (step) < (count); start += 4 * (step))                                                      \
+            EACH(i, 4)                                                                                                 \
+            {                                                                                                          \
+                const long k = start + i * (step);                                                                     \
+                part[i] += term;                                                                                       \
+            }                                                                                                          \
+        for (long k = start; k < (count); k += (step))                                                                 \
+            part[0] += term;                                                                                           \
+        sum += (part[0] + part[1]) + (part[2] + part[3]);                                                              \
+    }
+
 /* Return the sum of [pixels, blocks] vectors over those lanes that hold a sample. real: [blocks], true there. */
 TARGET static REAL NAME(total)(const vec *x, const truth *real, long pixels, long blocks)
 {
     vec sum = {0};
     REAL result = 0;
-    for (long p = 0; p < pixels; p++)
-        for (long b = 0; b < blocks; b++)
-            sum += WHERE(real[b], x[p * blocks + b]);
+    for (long b = 0; b < blocks; b++)
+        ADD_UP(sum, b, blocks, pixels * blocks, WHERE(real[b], x[k]))
     EACH(l, LANES) result += sum[l];
     return result;
 }
@@ -187,11 +204,8 @@ TARGET static void NAME(norm)(vec *y, REAL *kept, const vec *x, const REAL *weig
         const REAL mean = NAME(total)(x, real, pixels, blocks) / numbers;
         vec squares = {0};
         REAL total = 0;
-        for (long p = 0; p < pixels; p++)
-            for (long b = 0; b < blocks; b++) {
-                const vec deviation = WHERE(real[b], x[p * blocks + b] - mean);
-                squares += deviation * deviation;
-            }
+        for (long b = 0; b < blocks; b++)
+            ADD_UP(squares, b, blocks, count, WHERE(real[b], (x[k] - mean) * (x[k] - mean)))
         EACH(l, LANES) total += squares[l];
         const REAL rate = 1 / (REAL)sqrt(total / numbers + eps);
         kept[2 * c] = mean;
@@ -219,8 +233,7 @@ TARGET static void NAME(norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, cons
         const REAL mean = kept[2 * c], rate = kept[2 * c + 1], sum = NAME(total)(dy, real, pixels, blocks);
         vec products = {0};
         REAL product = 0;
-        for (long k = 0; k < count; k++)
-            products += dy[k] * (x[k] - mean);
+        ADD_UP(products, 0, 1, count, dy[k] * (x[k] - mean))
         EACH(l, LANES) product += products[l];
         if (dbias)
             dbias[c] = sum;
@@ -261,11 +274,9 @@ TARGET static void NAME(group_norm)(vec *y, vec *kept, const vec *x, const REAL 
     for (long g = 0; g < groups; g++, x += count, y += count)
         for (long b = 0; b < blocks; b++) {
             vec sum = {0}, squares = {0}, rate;
-            for (long k = b; k < count; k += blocks)
-                sum += x[k];
+            ADD_UP(sum, b, blocks, count, x[k])
             const vec mean = sum / numbers;
-            for (long k = b; k < count; k += blocks)
-                squares += (x[k] - mean) * (x[k] - mean);
+            ADD_UP(squares, b, blocks, count, (x[k] - mean) * (x[k] - mean))
             EACH(l, LANES) rate[l] = 1 / (REAL)sqrt(squares[l] / numbers + eps);
             kept[2 * g * blocks + b] = mean;
             kept[(2 * g + 1) * blocks + b] = rate;
@@ -296,11 +307,9 @@ TARGET static void NAME(group_norm_gradient)(vec *dx, REAL *dweight, REAL *dbias
             vec s = {0}, r = {0};
             for (long c = 0; c < each; c++) {
                 vec sum = {0}, products = {0};
-                for (long p = 0; p < pixels; p++) {
-                    const long k = (c * pixels + p) * blocks + b;
-                    sum += dy[k];
-                    products += dy[k] * (x[k] - mean) * rate;
-                }
+                const long first = c * pixels * blocks + b, last = (c + 1) * pixels * blocks;
+                ADD_UP(sum, first, blocks, last, dy[k])
+                ADD_UP(products, first, blocks, last, dy[k] * (x[k] - mean) * rate)
                 EACH(l, LANES) if (dbias) dbias[g * each + c] += sum[l];
                 EACH(l, LANES) if (dweight) dweight[g * each + c] += products[l];
                 s += sum * (weight ? weight[g * each + c] : 1);

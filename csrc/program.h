@@ -23,6 +23,8 @@ typedef struct {
     int64_t mean, variance;                 /* running statistics: places in the vector of buffers, -1 of none */
     int64_t groups;                         /* of CONVOLVE and GROUP_NORM */
     int64_t function;                       /* of ACTIVATE */
+    int64_t tiles;                          /* of CONVOLVE, whether by winograd.h, and then: */
+    int64_t rows, columns, padding;         /* of `from`, and the zeros on each side */
     int64_t kept;                           /* of norms, place in the arena: mean and rate of each channel or group */
     const int32_t *window;                  /* [taps, to_pixels]: the pixel of `from` under a tap, -1 outside */
     const int32_t *back;                    /* [taps, from_pixels]: the pixel of `to` that has it there, -1 of none */
@@ -38,5 +40,5 @@ typedef struct {
     int64_t input, input_numbers;           /* place of the input in the arena, and its numbers for one sample */
     int64_t output, classes;                /* place of the logits */
     int64_t samples;                        /* in a batch of training */
-    int64_t arena;                          /* numbers in an arena */
+    int64_t arena;                          /* numbers in an arena; behind it is room for what layers need meanwhile */
 } Program;

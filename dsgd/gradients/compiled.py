@@ -29,7 +29,7 @@ from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.translation import KINDS, NetworkProgram
 from dsgd.problem.problem import Problem
 
-LARGEST_BYTES = 64 << 20  # of vectors and activations of one model: with more, torch's layers may be faster
+LARGEST_BYTES = 2 << 30  # of vectors and activations of one model, of which each thread holds one
 VERIFIED = 4  # samples
 # Names of the processor's extensions in csrc/kernels.c: for people, and the bytes of a vector.
 EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32)}
@@ -117,6 +117,8 @@ class Kernels:
         lanes = math.ceil(samples / width) * width
         self._dimension = problem.dimension
         self._arena, self._spare = program.numbers * lanes, program.largest * lanes
+        by_tiles = (_scratch(step.inputs, step.outputs, width) for step in program.steps if step.tiles)
+        self._scratch = max(by_tiles, default=0)
         self._tables: list[Tensor] = []  # that the steps point to
         self._steps = (_Step * len(program.steps))(*self._c_steps(program, lanes))
         self._program = _Program(
@@ -130,7 +132,7 @@ class Kernels:
             samples=samples,
             arena=self._arena,
         )
-        self.bytes = (2 * self._arena + 2 * problem.dimension) * dtype.itemsize
+        self.bytes = (2 * self._arena + self._scratch + 2 * problem.dimension) * dtype.itemsize
 
     def _c_steps(self, program: NetworkProgram, lanes: int) -> Iterator[_Step]:
         for step in program.steps:
@@ -149,7 +151,8 @@ class Kernels:
         *input_shape]. labels: [n, b]. Raises IndexError for a label that is none of the classes."""
         n, inputs, labels = len(xs), inputs.contiguous(), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
-        arena, slopes = inputs.new_empty(self._arena), inputs.new_empty(self._arena + self._spare)
+        arena = inputs.new_empty(self._arena + self._scratch)
+        slopes = inputs.new_empty(self._arena + self._spare)
         # names hold the tensors whose addresses are handed over
         vectors = [x.contiguous() for x in xs]
         sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
@@ -172,7 +175,7 @@ class Kernels:
         """Return the logits [n, samples, classes] of n models in evaluation, at vectors [d] with buffers [n, nb].
         inputs: [samples, *input_shape], the same for all."""
         inputs, vectors = inputs.contiguous(), [x.contiguous() for x in xs]
-        arena = inputs.new_empty(self._arena)
+        arena = inputs.new_empty(self._arena + self._scratch)
         z = inputs.new_empty(len(xs), len(inputs), self._program.classes)
         self._logits(
             ctypes.byref(self._program),
@@ -184,6 +187,11 @@ class Kernels:
             _address(arena),
         )
         return z
+
+
+def _scratch(inputs: int, outputs: int, width: int) -> int:
+    """Return the numbers of scratch that csrc/winograd.h needs. width: numbers in a vector."""
+    return 16 * (12 * (inputs + outputs) + 10) * width + 16 * inputs * outputs
 
 
 @contextmanager
@@ -225,7 +233,8 @@ def _library() -> ctypes.CDLL | None:
 # As in csrc/program.h
 
 _STEP = ("kind", "rectify", "from_", "other", "to", "gives", "adds", "other_adds", "inputs", "outputs")
-_STEP += ("from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance", "groups", "function", "kept")
+_STEP += ("from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance", "groups", "function")
+_STEP += ("tiles", "rows", "columns", "padding", "kept")
 _PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "samples", "arena")
 
 

@@ -19,6 +19,10 @@ from dsgd.gradients.translation import FUNCTIONS, Activation, NetworkProgram, Tr
 from dsgd.gradients.unfolded import Pair, window_pixels
 from dsgd.problem.problem import Problem
 
+# Of a convolution, products by tiles over products by taps: with more the transforms of tiles cost what they save.
+TILES_BELOW = 0.66
+TILES_CHANNELS = 8  # fewer do not repay a transform
+
 
 def network_program(problem: Problem) -> NetworkProgram:
     """Translate the training pass of a problem's module. Raises Unstackable."""
@@ -79,7 +83,24 @@ def _convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activatio
         raise Unstackable(of.trace.name(node))
     windows = _windows(of, node, module.kernel_size, module.stride, padding, module.dilation)
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
+    if module.groups == 1 and _has_square_taps(module):
+        windows |= _tiles(of, node, windows["window"], _pair(padding))
     return of.step("convolve", node, of.source(node), weight=weight, bias=bias, groups=module.groups, **windows)
+
+
+def _has_square_taps(module: nn.Conv2d) -> bool:
+    return (module.kernel_size, module.stride, module.dilation) == ((3, 3), (1, 1), (1, 1))
+
+
+def _tiles(of: Translation, node: fx.Node, window: Tensor, padding: Pair) -> dict[str, Any]:
+    """Return the options of a convolution of 3 x 3 taps that is computed by tiles of 2 x 2 pixels, none if the taps
+    themselves are less work: where most are outside of a small image, or for few channels."""
+    value, (outputs, rows, columns) = of.source(node), of.trace.shape(node)
+    products = 16 * (-(-rows // 2)) * (-(-columns // 2))
+    worth = products < TILES_BELOW * int((window >= 0).sum()) and min(value.shape[0], outputs) >= TILES_CHANNELS
+    if not worth or padding[0] != padding[1] or padding[0] > 2:
+        return {}
+    return {"tiles": True, "rows": value.shape[1], "columns": value.shape[2], "padding": padding[0]}
 
 
 def _padding(module: nn.Conv2d) -> Option | None:

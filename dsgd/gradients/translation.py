@@ -49,6 +49,10 @@ class ProgramStep:
     variance: int = -1
     groups: int = 1
     function: int = 0
+    tiles: bool = False
+    rows: int = 0
+    columns: int = 0
+    padding: int = 0
     kept: int = 0
     window: Tensor | None = None
     back: Tensor | None = None

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from dsgd.gradients import compiled
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
+from dsgd.gradients.program import network_program
 from dsgd.gradients.tracing import Unstackable
 from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import EXACT, assert_close, evaluate, pending_gradients
@@ -162,6 +163,20 @@ class Functions(nn.Module):
 def test_functions_are_the_layers_of_their_names(batch_size: int) -> None:
     assert_agree(problem_with(Functions(), batch_size, DOUBLE))
     assert_agree(problem_with(Functions(), batch_size), 1e-4)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize(("inputs", "outputs", "batch_size"), [(8, 13, 3), (16, 9, 8), (11, 16, 19)])
+def test_convolutions_by_tiles_have_the_gradients_of_the_loop(
+    padding: int, inputs: int, outputs: int, batch_size: int
+) -> None:
+    """Images of even and odd sides, whose last tiles are cut, from 8 x 8 pixels on."""
+    layers = [nn.Conv2d(1, inputs, 3, padding=padding + 1), nn.Conv2d(inputs, outputs, 3, padding=padding), nn.ReLU()]
+    layers += [nn.Conv2d(outputs, 10, 3, padding=1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    of = problem_with(nn.Sequential(*layers), batch_size, DOUBLE)
+    assert [step.tiles for step in network_program(of).steps if step.kind == "convolve"] == [False, True, True]
+    assert_agree(of)
+    assert_agree(problem_with(nn.Sequential(*layers), batch_size), 1e-4)
 
 
 VALUES = torch.cat(
