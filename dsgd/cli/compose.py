@@ -31,9 +31,10 @@ from dsgd.cli import other_names
 from dsgd.cli.arguments import BY_NODE, FREE, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
 from dsgd.run.configuration import SweepOptions
-from dsgd.run.values import RENAMED, ConfigError, build, checked, shown, with_numbers
+from dsgd.run.values import CHOSEN, RENAMED, ConfigError, build, checked, locate, shown, with_numbers
 
-GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
+GROUPS = (*CHOSEN, "experiment")
+ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -116,13 +117,17 @@ class ConfigTree:
         between: called before each job of a sweep; what it raises ends this."""
         overrides = opened(overrides)
         parsed = self.parse(overrides)
-        for override in parsed:
-            if override.get_key_element() == "sweep.jobs" and override.is_sweep_override():
+        of_sweep = [override for override in parsed if override.get_key_element().startswith("sweep.")]
+        for override in of_sweep:
+            if override.is_sweep_override():
                 raise ConfigError(f"sweep.jobs must be one value, got {override.get_value_string()}")
         master = self.load(overrides, RunMode.MULTIRUN)
         at_once = _at_once(master)
         hydra = master.hydra
         here = hydra.launcher._target_.endswith(".BasicLauncher")
+        if of_sweep and not (here and (multirun or hydra.mode == RunMode.MULTIRUN)):
+            rule = "sweep.jobs must be given with a sweep (-m) on this machine only"
+            raise ConfigError(f"{rule}, got {of_sweep[0].input_line}")
         if not multirun and hydra.mode != RunMode.MULTIRUN:
             for override in parsed:
                 if override.is_sweep_override():
@@ -300,14 +305,29 @@ def plain(config: DictConfig) -> dict[str, Any]:
             values[group][name] = with_numbers(values[group][name])
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
+            _check_name(values[group], group, choice)
             values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own
     return values
+
+
+def _check_name(values: Mapping[str, Any], group: str, choice: str) -> None:
+    """Raise ConfigError for a name that a record would show in place of the choice, where the group has no such key."""
+    name = values.get("name", choice)
+    if name == choice or "_target_" not in values:
+        return
+    cls = locate(values["_target_"], group)
+    if "name" not in cls.__dataclass_fields__:
+        raise ConfigError(
+            f"{group}.name is not a key of {cls.__name__}, which {group}={choice} names, got {shown(name)}"
+        )
 
 
 def unknown_key(key: str, config: DictConfig) -> str:
     """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
     if key in RENAMED:
         return f"{key} is {RENAMED[key]} now"
+    if commands := ELSEWHERE.get(key.partition(".")[0]):
+        return f"{key} is not a key of a run: it belongs to {commands}"
     parent, _, leaf = key.rpartition(".")
     beside = OmegaConf.select(config, parent) if parent else None
     siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []

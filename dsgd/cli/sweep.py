@@ -145,8 +145,8 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
     tree = ConfigTree(config_dir)
     for override in tree.parse(overrides):
         key = override.key_or_group
-        if key == "resume" or key.partition(".")[0].partition("/")[0] == "hydra":
-            raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what goes on")
+        if key == "resume" or key.partition(".")[0].partition("/")[0] in ("hydra", "sweep"):
+            raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what runs when")
     found: dict[str, Point] = {}
     # the folders are not asked for, and would take half of the time
     for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True).runs:
