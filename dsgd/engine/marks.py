@@ -147,7 +147,7 @@ def summary_of(
 
 
 def ended_by(experiment: Experiment, progress: Progress, status: str, counters: Counters) -> str | None:
-    """Return what has ended a run: `divergence`, `target`, or the key of the limit, like `budget.epochs`; None for a run
+    """Return what has ended a run: `divergence`, `target`, or the key of a limit, like `budget.epochs`; None for a run
     that has not come to its end."""
     if status == "diverged":
         return "divergence"

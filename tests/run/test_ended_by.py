@@ -1,4 +1,4 @@
-"""Of several limits of the budget, the first that is reached is named: before the run, in its summary and at its end."""
+"""Of several limits of the budget, the first that is reached is named: before the run, in its summary, at its end."""
 
 from __future__ import annotations
 
