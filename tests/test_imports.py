@@ -26,6 +26,7 @@ WANTED = {
     "streams": set(),
     "user_code": set(),
     "token_shape": set(),
+    "units": set(),
     "schedule": set(),
     "optimizer": set(),
     "cluster": set(),
@@ -50,7 +51,8 @@ WANTED = {
     "python": {"record", "report", "run"},
     "reproduction": {"record", "report"},
     "papers": {"algorithms", "record", "report", "reproduction", "topology"},
-    "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"},
+    "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"}
+    | {"units"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser, one_line, version_line
+from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.compose import ConfigTree
 from dsgd.host.launcher import launch
 from dsgd.run.configuration import RunConfig, configure
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns 0, 1 if a worker was lost, or 2 for a bad configuration."""
     try:
         options = _parser().parse_args(argv)
+        check_quotes(options.overrides)
         out = Path(options.out)
         if options.steps < 2 or not options.link_s > 0:
             raise ConfigError(f"--steps must be >= 2 and --link-s > 0, got {options.steps} and {options.link_s}")

@@ -28,10 +28,11 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from dsgd.cli import other_names
-from dsgd.cli.arguments import BY_NODE, FREE, one_line, opened
+from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
-from dsgd.run.configuration import SweepOptions
+from dsgd.run.configuration import KEYS, SweepOptions
 from dsgd.run.values import CHOSEN, RENAMED, ConfigError, build, checked, locate, shown, with_numbers
+from dsgd.units import without_units
 
 GROUPS = (*CHOSEN, "experiment")
 ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
@@ -206,18 +207,31 @@ class ConfigTree:
             longest = max(overrides, key=len)
             raise ConfigError(f"an override must not be so deep, got {shown(longest)}") from error
         except OverrideParseException as error:
+            if text := self._without_value(as_typed(str(error.override))):
+                raise ConfigError(text) from error
             reason = one_line(error).split(" See https:")[0]
             rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
-            raise ConfigError(f"{rule}, got {_typed(error.override)} ({reason})") from error
+            raise ConfigError(f"{rule}, got {as_typed(str(error.override))} ({reason})") from error
         for override in parsed:
             key = override.key_or_group
             if not key:
                 raise ConfigError(f"an override must be key=value, got {override.input_line}")
+            if override.is_delete() and key in KEYS:
+                value = "NAME" if key in GROUPS else "VALUE"
+                raise ConfigError(f"{key} must be given, got {override.input_line}; {key}={value} changes it")
             several = key == "experiment" and isinstance(override.value(), list)
             named = several or override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
             if key in GROUPS and not named:
                 raise ConfigError(f"{key} must be the name of one choice, got {override.get_value_string()}")
         return parsed
+
+    def _without_value(self, text: str) -> str:
+        """Return the error for a word without `=`, with the group of which it is a choice; empty for anything else."""
+        if not re.fullmatch(r"[\w./@-]+", text):
+            return ""
+        groups = [group for group in GROUPS if text in self._loader.get_group_options(group)]
+        way = did_you_mean([f"{group}={text}" for group in groups]) or f"; as in {text}=VALUE"
+        return f"an override must be key=value, got {text}{way}"
 
     def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
         """Return what Hydra says, in one line that names the key, with near names for unknown ones."""
@@ -242,12 +256,6 @@ class ConfigTree:
             return key_first(text)
         choices = [item for item in self.parse(overrides) if item.key_or_group in GROUPS and item.package is None]
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
-
-
-def _typed(override: str | None) -> str:
-    """Return an override as it was before `opened`."""
-    text = str(override)
-    return text.removeprefix("++") if text.startswith(tuple(f"++{key}" for key in FREE)) else text
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -285,7 +293,8 @@ def _at_once(config: DictConfig) -> int | None:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Return plain values of everything that decides about a run, each group with the name of its choice.
+    """Return plain values of everything that decides about a run, each group with the name of its choice, and numbers
+    without their units.
 
     Raises ConfigError."""
     values: dict[str, Any] = {}
@@ -295,10 +304,13 @@ def plain(config: DictConfig) -> dict[str, Any]:
             if OmegaConf.is_config(value):
                 value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
             values[key] = value
+        values = {key: without_units(value, key) for key, value in values.items()}
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} must be given, got nothing") from error
     except OmegaConfBaseException as error:
         raise ConfigError(key_first(one_line(error))) from error
+    except ValueError as error:  # a unit that is not the key's
+        raise ConfigError(str(error)) from error
     for key in BY_NODE:  # {3: 2.0} of a file and .3=4 of the command line are one node's
         group, _, name = key.partition(".")
         if isinstance(values.get(group), dict) and name in values[group]:

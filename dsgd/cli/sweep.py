@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.arguments import Parser, check_quotes, version_line
 from dsgd.record.reader import read_config
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _submit(options: argparse.Namespace) -> int:
+    check_quotes(options.overrides)
     words, overrides = [], []
     for text in options.overrides:
         bare = text.lstrip("+")

@@ -48,9 +48,10 @@ CASES = [
     ("cluster.pieces=4", "cluster.pieces is cluster.chunks_per_message now"),
     ("-m cluster=ideal +cluster.pieces=1,4", "cluster.pieces is cluster.chunks_per_message now"),
     ("algo@foo=gossip", "algo@foo is not a key"),
-    ("~seed", "seed must be given, got nothing"),
-    ("~nodes", "'nodes' not found"),
-    ("~algo", "algo' not found"),
+    ("~seed", "seed must be given, got ~seed; seed=VALUE changes it"),
+    ("~nodes", "nodes must be given, got ~nodes; nodes=VALUE changes it"),
+    ("~algo", "algo must be given, got ~algo; algo=NAME changes it"),
+    ("~budget", "budget must be given, got ~budget; budget=VALUE changes it"),
     ("~cluster.bandwidth", "cluster.bandwidth must be given, got nothing"),
     ("topology=file", "topology.path must be given, got nothing"),
     # keys that nothing would come of
@@ -362,7 +363,11 @@ CASES = [
     ("nodes=${oc.env:NOPE}", "nodes", "'NOPE' not found"),
     ("nodes=2,4", "nodes must be one value without -m (multirun), got 2,4"),
     ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip; add -m"),
-    ("algo=sync -m nodes=2,4", "every key=value must stand together, before or behind the flags, got nodes=2,4 apart"),
+    ("gossip", "an override must be key=value, got gossip; did you mean algo=gossip?"),
+    ("algo gossip", "an override must be key=value, got algo; as in algo=VALUE"),
+    ("--algo gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
+    ("nodes=4 --algo=gossip seed=1", "unrecognized arguments: --algo=gossip; keys have no dashes: algo=gossip"),
+    ("--seed", "unrecognized arguments: --seed; keys have no dashes: seed=VALUE"),
     ("+nodes=3", "nodes must be given without +, as it is there already, got +nodes=3"),
     ("+optimizer.lr=3", "optimizer.lr must be given without +, as it is there already, got +optimizer.lr=3"),
     ("+algo=gossip", "algo must be given without +, as it is there already, got +algo=gossip"),
@@ -437,6 +442,27 @@ def test_a_module_in_the_current_folder_is_told_how_it_is_found(
     assert rule in result.err
     assert (f"; {found} is in this folder: PYTHONPATH=. before the command" in result.err) == (found is not None)
     assert ("PYTHONPATH" in result.err) == (found is not None)
+
+
+def test_a_value_that_the_shell_has_split_is_told_its_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, whole in [
+        ("cluster.slow_nodes={3:; 2.0}; nodes=4", "cluster.slow_nodes={3: 2.0}"),
+        ("cluster.stalls=[{node:; 1,; start_s:; 2}]", "cluster.stalls=[{node: 1, start_s: 2}]"),
+    ]:
+        result = call(*words.split("; "))
+        first = words.partition(";")[0]
+        assert (result.status, result.err) == (2, f"a value with spaces must be in quotes, '{whole}', got {first}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["experiment=quadratic", "budget.steps=2", "engine=sim"]
+    swept = call(*small, "-m", "nodes=2,3", "hydra.sweep.dir=swept")
+    assert (swept.status, len(list((tmp_path / "swept").iterdir()))) == (0, 3), swept.err
+    shown = call("nodes=2", "--cfg", "job", "seed=7", "--package", "budget")  # which Hydra itself parses
+    assert (shown.status, "epochs: 20" in shown.out) == (0, True), shown.err
 
 
 def split(line: str) -> list[str]:
