@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cli.arguments import Parser, opened, version_line
+from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.beside import beside
 from dsgd.cli.compose import ConfigTree, did_you_mean, plain
-from dsgd.cli.ending import ended
+from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
+        if not typed.overrides:
+            raise Usage(f"{EXAMPLES}\ndsgd-compare: contenders must be given, got none; --help says more")
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
         _report(found, typed.width, typed.html)
         if found.cells:
@@ -102,6 +104,7 @@ def compare(
 
     Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
     KeyboardInterrupt."""
+    check_quotes(overrides)
     words, rest = [], []
     for text in opened(overrides):
         group = text.lstrip("+").partition("=")[0].partition(".")[0]
