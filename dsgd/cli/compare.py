@@ -16,7 +16,7 @@ from dsgd.cli.beside import beside
 from dsgd.cli.compose import ConfigTree, did_you_mean, plain
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.folders import check_writable
+from dsgd.cli.folders import check_file, check_writable
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
 from dsgd.contest.options import CompareOptions
@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         typed = parser().parse_args(argv)
         if not typed.overrides:
             raise Usage(f"{EXAMPLES}\ndsgd-compare: contenders must be given, got none; --help says more")
+        if typed.html is not None:
+            check_file(Path(typed.html), "--html")
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
         _report(found, typed.width, typed.html)
         if found.cells:
@@ -186,6 +188,7 @@ def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> N
     if path.is_file():
         if path.read_text() != text:
             raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
+        check_writable(folder, "--folder")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--folder must be of this comparison or new, got {folder}, which holds something else")

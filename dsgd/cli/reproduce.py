@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen, claims = _chosen(papers(), names, tuple(typed.claim))
         results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
         check_writable(results, "--results")
+        if not typed.redraw:
+            check_writable(Path(typed.folder), "--folder")
         for paper in papers():  # a broken archive is found before anything runs
             archive.read(archive.path_of(paper.key, results))
         if not typed.redraw:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dsgd.cli.arguments import Parser, check_quotes, version_line
+from dsgd.cli.folders import check_writable
 from dsgd.record.reader import read_config
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
@@ -96,6 +97,7 @@ def _submit(options: argparse.Namespace) -> int:
             print(script("dsgd-sweep", members, folder.absolute(), size, site))
         _print_demand(arrays, site)
         return 0
+    check_writable(folder, "--folder")
     largest = slurm.largest_array()
     with locked(folder) as writer:
         sweep = jobs.recover(writer, folder)
