@@ -97,6 +97,10 @@ class ConfigTree:
         # by the files that overrides choose, pickled: copies of a configuration would take six times as long
         self._composed: dict[tuple[str, ...], bytes] = {}
 
+    def choices(self, group: str) -> list[str]:
+        """Return the names of the files of a group."""
+        return self._loader.get_group_options(group)
+
     def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
         """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
         overrides = opened(overrides)
@@ -229,7 +233,7 @@ class ConfigTree:
         """Return the error for a word without `=`, with the group of which it is a choice; empty for anything else."""
         if not re.fullmatch(r"[\w./@-]+", text):
             return ""
-        groups = [group for group in GROUPS if text in self._loader.get_group_options(group)]
+        groups = [group for group in GROUPS if text in self.choices(group)]
         way = did_you_mean([f"{group}={text}" for group in groups]) or f"; as in {text}=VALUE"
         return f"an override must be key=value, got {text}{way}"
 

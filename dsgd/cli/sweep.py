@@ -201,8 +201,9 @@ def _status(options: argparse.Namespace) -> int:
         console.print(_points_table(shown, sweep))
     if problem and counts["lost"]:
         print(f"more could be known about what is lost: {problem}")
+    folder = _option(options.folder)
     if again := sum(counts[name] for name in STATES if name not in (*FINISHED, *WAITING)):
-        print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{_option(options.folder)}, then retry")
+        print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{folder}, then dsgd-sweep retry{folder}")
     return 0
 
 
@@ -253,7 +254,7 @@ def _cancel(options: argparse.Namespace) -> int:
             return 0
         writer.cancelled([state.point for state in found])
         slurm.cancel([state.task for state in found if state.task is not None])
-    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry goes on with them")
+    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry{_option(options.folder)} goes on with them")
     return 0
 
 
