@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import os
 import re
 import types
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dsgd.user_code import hint
+from dsgd.user_code import hint, imported
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
@@ -68,7 +67,7 @@ def locate(path: Any, group: str) -> Any:
     rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
     module, _, name = str(path).rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{rule} ({error}{hint(error)})") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
