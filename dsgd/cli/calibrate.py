@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--steps must be >= 2 and --link-s > 0, got {options.steps} and {options.link_s}")
         if out.suffix != ".yaml":
             raise ConfigError(f"--out must be a .yaml file, got {out}")
-        check_file(out, "--out")
+        if launch(os.environ).rank == 0:  # which writes it
+            check_file(out, "--out")
         (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False).runs
         return run(configure(job.values), out, options.steps, options.link_s)
     except ValueError as error:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.beside import beside
-from dsgd.cli.compose import ConfigTree, did_you_mean, plain
+from dsgd.cli.compose import ConfigTree, plain
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
+from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.resources import cores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import itertools
 import os
 import pickle
@@ -30,12 +29,12 @@ from yaml import YAMLError
 from dsgd.cli import other_names
 from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
+from dsgd.cli.wrong_keys import did_you_mean, key_first, suggestion, unknown_key
 from dsgd.run.configuration import KEYS, SweepOptions
-from dsgd.run.values import CHOSEN, RENAMED, ConfigError, build, checked, locate, shown, with_numbers
+from dsgd.run.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
 from dsgd.units import without_units
 
 GROUPS = (*CHOSEN, "experiment")
-ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -336,45 +335,3 @@ def _check_name(values: Mapping[str, Any], group: str, choice: str) -> None:
         raise ConfigError(
             f"{group}.name is not a key of {cls.__name__}, which {group}={choice} names, got {shown(name)}"
         )
-
-
-def unknown_key(key: str, config: DictConfig) -> str:
-    """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
-    if key in RENAMED:
-        return f"{key} is {RENAMED[key]} now"
-    if commands := ELSEWHERE.get(key.partition(".")[0]):
-        return f"{key} is not a key of a run: it belongs to {commands}"
-    parent, _, leaf = key.rpartition(".")
-    beside = OmegaConf.select(config, parent) if parent else None
-    siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
-    named = other_names.option(leaf, siblings) if parent == "algo" else None
-    near = [f"{parent}.{name}" for name in ([named] if named else difflib.get_close_matches(leaf, siblings))]
-    if near or not siblings:
-        keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]
-        same_leaf = [name for name in keys if name.rpartition(".")[2] == leaf]
-        near = near or same_leaf or difflib.get_close_matches(key, keys)
-        return f"{key} is not a key of the configuration{did_you_mean(near)}"
-    choice = config.hydra.runtime.choices.get(parent)
-    group = f"{parent}={choice}" if choice else parent
-    return f"{key} is not a key of the configuration; {group} has {', '.join(siblings)}"
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    return did_you_mean(difflib.get_close_matches(word, known))
-
-
-def did_you_mean(near: Sequence[str]) -> str:
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def _flat_keys(values: Any, prefix: str = "") -> list[str]:
-    if not isinstance(values, Mapping):
-        return []
-    keys = [[prefix + key, *_flat_keys(value, f"{prefix}{key}.")] for key, value in values.items() if key != "_target_"]
-    return list(itertools.chain(*keys))
-
-
-def key_first(text: str) -> str:
-    """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
-    message, _, rest = text.partition(" full_key: ")
-    return f"{rest.split()[0]}: {message}" if rest else message

@@ -118,7 +118,8 @@ def _submit(options: argparse.Namespace) -> int:
 
 def site_of(words: Sequence[str], config_dir: str | None) -> Site:
     """Build the site. words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
-    from dsgd.cli.compose import ConfigTree, did_you_mean, plain
+    from dsgd.cli.compose import ConfigTree, plain
+    from dsgd.cli.wrong_keys import did_you_mean
     from dsgd.run.values import build
 
     fields = list(Site.__dataclass_fields__)
