@@ -49,7 +49,7 @@ papers: $(READY)  ## the papers' pages and figures, drawn again from the logged 
 
 reproduce: $(READY)  ## every run of the papers' claims, anew, then their pages
 	rm -rf outputs/papers/small
-	$(BIN)/dsgd-reproduce --anew
+	$(BIN)/dsgd-reproduce all --anew
 
 clean:  ## what this Makefile made, but for outputs/papers, hours of runs; never results/
 	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures outputs/phases

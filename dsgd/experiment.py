@@ -176,18 +176,30 @@ class Experiment:
         """Return the samples behind so many steps, of all workers together."""
         return steps * self._step_samples // self.nodes
 
-    def _least_samples(self, epochs: float | None, samples: int | None, steps: int | None) -> float:
-        """Return the smallest of the three in samples of all workers; infinity if all are None."""
-        counts = (
-            None if epochs is None else epochs * self.epoch_samples,
-            samples,
-            None if steps is None else steps * self._step_samples,
-        )
-        return min((count for count in counts if count is not None), default=math.inf)
+    def _in_samples(self, epochs: float | None, samples: int | None, steps: int | None) -> dict[str, float]:
+        """Return those of the three that are given, by name, in samples of all workers."""
+        counts = {
+            "epochs": None if epochs is None else epochs * self.epoch_samples,
+            "samples": samples,
+            "steps": None if steps is None else steps * self._step_samples,
+        }
+        return {name: count for name, count in counts.items() if count is not None}
 
     @cached_property
     def _budget_samples(self) -> float:
-        return self._least_samples(self.budget.epochs, self.budget.samples, self.budget.steps)
+        budget = self.budget
+        return min(self._in_samples(budget.epochs, budget.samples, budget.steps).values(), default=math.inf)
+
+    @cached_property
+    def sample_limits(self) -> dict[str, int]:
+        """Samples that each given limit of the budget allows, in whole steps, by its key; without the limit of time."""
+        budget = self.budget
+        counts = self._in_samples(budget.epochs, budget.samples, budget.steps)
+        return {f"budget.{name}": int(count // self.unit) * self.unit for name, count in counts.items()}
+
+    def steps_in(self, samples: int) -> int:
+        """Return the steps of each worker, where all are equally fast, that make so many samples of all workers."""
+        return samples // self._step_samples
 
     @cached_property
     def total_samples(self) -> int | None:
@@ -199,7 +211,8 @@ class Experiment:
     def mark_samples(self) -> float:
         """Samples between two evaluation marks; infinity where only time or nothing sets them."""
         marks = self.eval
-        return self._least_samples(marks.every_epochs, marks.every_samples, marks.every_steps)
+        counts = self._in_samples(marks.every_epochs, marks.every_samples, marks.every_steps)
+        return min(counts.values(), default=math.inf)
 
     def learning_rate(self, samples: int) -> float:
         """Return the rate of a step that begins when all workers together have processed so many samples."""

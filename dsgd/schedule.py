@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 KINDS = ("constant", "step", "cosine")
+# fields that act in one kind only: which, and the value that they have where they are not given
+OF_ONE_KIND = {"milestones": ("step", []), "gamma": ("step", 0.1), "final": ("cosine", 0.0)}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class Schedule:
             raise ValueError(f"gamma must be > 0, got {self.gamma}")
         if not 0 <= self.final <= 1:
             raise ValueError(f"final must be in [0, 1], got {self.final}")
+        for name, (kind, unset) in OF_ONE_KIND.items():
+            if kind != self.kind and (value := getattr(self, name)) != unset:
+                raise ValueError(f"{name} must be left to kind={kind}, got {value} with kind={self.kind}")
 
     def scale(self, nodes: int, batch_size: int) -> float:
         """Return the factor of the linear scaling rule, 1 without it."""

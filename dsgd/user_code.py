@@ -4,8 +4,33 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 from typing import Any
+
+
+class TorchvisionFinder(MetaPathFinder):
+    """Finds nothing: declares the operators that torchvision needs before it is imported for the first time, by whoever
+    imports it."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname != "torchvision":
+            return
+        sys.meta_path.remove(self)
+        from dsgd.torchvision_operators import declare_missing_operators  # imports torch, as torchvision does
+
+        with suppress(ModuleNotFoundError):  # Python says that there is no torchvision
+            declare_missing_operators()
+
+
+def imported(module: str) -> ModuleType:
+    """Import a module of the user's, which may import torchvision now or later. Raises whatever it raises."""
+    if "torchvision" not in sys.modules and not any(isinstance(one, TorchvisionFinder) for one in sys.meta_path):
+        sys.meta_path.insert(0, TorchvisionFinder())
+    return importlib.import_module(module)
 
 
 def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
@@ -16,7 +41,7 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
     if not module:
         raise ValueError(f"{key} must be a path like package.module.function, got {path!r}")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(imported(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{key} must be importable, got {path!r}: {error}{hint(error)}") from error
     except Exception as error:  # a module may raise anything

@@ -24,14 +24,16 @@ WANTED = {
     "graph_file": {"host"},
     "topology": {"graph_file"},
     "streams": set(),
-    "user_code": set(),
+    "torchvision_operators": set(),
+    "user_code": {"torchvision_operators"},
     "token_shape": set(),
+    "units": set(),
     "schedule": set(),
     "optimizer": set(),
     "cluster": set(),
     "crossing": set(),
     "host": set(),
-    "models": {"token_shape", "user_code"},
+    "models": {"token_shape", "torchvision_operators", "user_code"},
     "data": {"streams", "host", "token_shape", "user_code"},
     "experiment": {"cluster", "crossing", "data", "models", "optimizer", "schedule", "topology", "worker"},
     "algorithms": {"compression", "streams", "topology", "worker"},
@@ -50,7 +52,8 @@ WANTED = {
     "python": {"record", "report", "run"},
     "reproduction": {"record", "report"},
     "papers": {"algorithms", "record", "report", "reproduction", "topology"},
-    "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"},
+    "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"}
+    | {"units"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

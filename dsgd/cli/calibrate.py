@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -19,13 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser, one_line, version_line
+from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.compose import ConfigTree
+from dsgd.cli.folders import check_file
 from dsgd.host.launcher import launch
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.gradient_time import gradient_name
 from dsgd.run.plan import worker_devices
 from dsgd.run.values import ConfigError
+from dsgd.units import number_in
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds, without links the first alone
@@ -35,11 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns 0, 1 if a worker was lost, or 2 for a bad configuration."""
     try:
         options = _parser().parse_args(argv)
+        check_quotes(options.overrides)
         out = Path(options.out)
         if options.steps < 2 or not options.link_s > 0:
             raise ConfigError(f"--steps must be >= 2 and --link-s > 0, got {options.steps} and {options.link_s}")
-        if out.suffix != ".yaml" or not (out.parent.is_dir() or _can_make(out.parent)):
-            raise ConfigError(f"--out must be a .yaml file in a folder that can be written, got {out}")
+        if out.suffix != ".yaml":
+            raise ConfigError(f"--out must be a .yaml file, got {out}")
+        if launch(os.environ).rank == 0:  # which writes it
+            check_file(out, "--out")
         (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False).runs
         return run(configure(job.values), out, options.steps, options.link_s)
     except ValueError as error:
@@ -55,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=100, help="of every worker (default: %(default)s)")
     parser.add_argument(
         "--link-s",
-        type=float,
+        type=seconds,
         default=1.0,
         help="a twelfth of what each link gets, about (default: %(default)s)",
     )
@@ -63,9 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _can_make(folder: Path) -> bool:
-    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
-    return above.is_dir() and os.access(above, os.W_OK)
+def seconds(text: str) -> float:
+    """Return the seconds that a number means, with a unit like 500ms or without. Raises ValueError."""
+    number = number_in(text, "s")
+    return float(text) if number is None else number
 
 
 def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
@@ -134,7 +141,7 @@ def _take_part(
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
     from dsgd.processes.calibration.calibrate import CalibrationFailed, calibrate
-    from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement
+    from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement, noise
     from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.writer import write_atomically
 
@@ -162,13 +169,20 @@ def _take_part(
         if not links:
             assumed = config.values["cluster"]["name"]
             say(f"one worker has no network: bandwidth and latency are those of cluster={assumed}")
+        if warning := noise(found.jitters):
+            say(f"warning: {warning}")
+        print(text, end="", flush=True)
         before = out.read_text(errors="replace") if out.is_file() else ""
         if differing := disagreement(before, text, MEASURED if links else MEASURED[:1]):
             say(f"warning: {out} disagrees with the calibration before it: {differing}")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text.encode())
-        print(text, end="")
-        print(f"use it: dsgd-run --config-dir {out.parent.parent} cluster={out.stem} engine=sim", file=sys.stderr)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(out, text.encode())
+        except OSError as error:  # the disk is full, the folder has gone
+            print(f"calibration: {out} cannot be written: {error.strerror}; its text is above", file=sys.stderr)
+            return EXIT_FAILED
+        use = shlex.join(["dsgd-run", "--config-dir", str(out.parent.parent), f"cluster={out.stem}", "engine=sim"])
+        print(f"use it: {use}", file=sys.stderr)
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dsgd.cli.arguments import parsed
+from dsgd.cli.arguments import opened, parsed
 from dsgd.cli.checked import Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
 from dsgd.cli.folders import check_writable, existing_ancestor
@@ -16,13 +16,25 @@ from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
 from dsgd.host.launcher import launch
 from dsgd.host.signals import Interruption
+from dsgd.record.checkpoint import NAME
+from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.gradient_time import with_shared_times
 from dsgd.run.plan import Plan, plan_run
-from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
-from dsgd.run.values import ConfigError
+from dsgd.run.resume import (
+    NothingToDo,
+    checkpoint_of,
+    command,
+    contents,
+    has_configuration,
+    is_automatic,
+    quoted,
+    typed,
+    unfinished,
+)
+from dsgd.run.values import CHOSEN, ConfigError
 
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
@@ -44,7 +56,9 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     if options.cfg or options.info:
         tree.load(options.overrides)
         return Checked()
-    overrides = options.overrides if options.multirun else [*_run_folder(options.overrides), *options.overrides]
+    overrides = options.overrides
+    if not options.multirun:
+        overrides = [*_run_folder(overrides), *_choices_to_go_on_with(tree, overrides), *overrides]
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
     with interruption.armed():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
@@ -56,6 +70,22 @@ def _run_folder(overrides: Sequence[str]) -> list[str]:
     if step is None or _is_given(RUN_FOLDER, overrides):
         return []
     return [f"{RUN_FOLDER}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
+
+
+def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
+    """Return the choice of each group whose options are given beside resume=PATH, as that run has it: the option may be
+    one that the default choice lacks."""
+    given = {override.key_or_group: override for override in tree.parse(opened(overrides))}
+    groups = {key.partition(".")[0] for key in given if "." in key} - given.keys()
+    path = given["resume"].value() if "resume" in given else None
+    if not isinstance(path, str) or is_automatic(path):
+        return []
+    try:
+        config = checkpoint_of(path, extended=True).header["config"]
+    except ConfigError:  # raised again where the run is planned
+        return []
+    names = {group: config[group].get("name") for group in CHOSEN if group in groups and group in config}
+    return [f"{group}={name}" for group, name in names.items() if name in tree.choices(group)]
 
 
 def _is_given(key: str, overrides: Sequence[str]) -> bool:
@@ -83,7 +113,7 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
         return Checked([plan], overrides=[f"{RUN_FOLDER}={quoted(folder)}"], joined=joined)
     if not own:
-        _check_unused(folder, job, f"; resume={job.folder} goes on with that run")
+        _check_unused(folder, job, _way_on(folder))
     plan = replace(plan, found=contents(folder))
     check_writable(folder, RUN_FOLDER)
     added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
@@ -113,7 +143,8 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
                 started = f"got --multirun in {where.nodes} processes"
                 raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
             if not automatic:
-                _check_unused(folder, job, "; resume=auto goes on with what is missing")
+                same = has_configuration(folder, job.values)
+                _check_unused(folder, job, "; resume=auto goes on with what is missing" if same else "")
             plan = replace(plan, found=contents(folder))
         plans.append(plan)
         if folder in folders:
@@ -155,6 +186,18 @@ def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
 def _in_its_own_folder(plan: Plan) -> Plan:
     """Return the plan of a run that goes on where its record is: it is one run, however often it was interrupted."""
     return replace(plan, config=replace(plan.config, values={**plan.config.values, "resume": None}))
+
+
+def _way_on(folder: Path) -> str:
+    """Say how to go on with what a folder holds of a run, if that is possible."""
+    state, again = contents(folder), command(folder)
+    if state == "checkpoint":
+        return f"; {again} goes on with that run"
+    if state == "remains":
+        return "; resume=auto begins it again"
+    if read_status(folder) == "completed" and (folder / NAME).is_file():
+        return f"; that run is completed: {again} with a larger budget goes on from its checkpoint"
+    return f"; that run is {read_status(folder)}"
 
 
 def _check_unused(folder: Path, job: HydraJob, hint: str = "") -> None:

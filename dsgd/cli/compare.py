@@ -11,14 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cli.arguments import Parser, opened, version_line
+from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.beside import beside
-from dsgd.cli.compose import ConfigTree, did_you_mean, plain
-from dsgd.cli.ending import ended
+from dsgd.cli.compose import ConfigTree, plain
+from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.folders import check_writable
+from dsgd.cli.folders import check_file, check_writable
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
+from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.resources import cores
@@ -53,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
+        if not typed.overrides:
+            raise Usage(f"{EXAMPLES}\ndsgd-compare: contenders must be given, got none; --help says more")
+        if typed.html is not None:
+            check_file(Path(typed.html), "--html")
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
         _report(found, typed.width, typed.html)
         if found.cells:
@@ -102,6 +107,7 @@ def compare(
 
     Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
     KeyboardInterrupt."""
+    check_quotes(overrides)
     words, rest = [], []
     for text in opened(overrides):
         group = text.lstrip("+").partition("=")[0].partition(".")[0]
@@ -183,6 +189,7 @@ def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> N
     if path.is_file():
         if path.read_text() != text:
             raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
+        check_writable(folder, "--folder")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--folder must be of this comparison or new, got {folder}, which holds something else")

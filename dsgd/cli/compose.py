@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import itertools
 import os
 import pickle
@@ -28,12 +27,14 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from dsgd.cli import other_names
-from dsgd.cli.arguments import BY_NODE, FREE, one_line, opened
+from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
-from dsgd.run.configuration import SweepOptions
-from dsgd.run.values import RENAMED, ConfigError, build, checked, shown, with_numbers
+from dsgd.cli.wrong_keys import did_you_mean, key_first, suggestion, unknown_key
+from dsgd.run.configuration import KEYS, SweepOptions
+from dsgd.run.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
+from dsgd.units import without_units
 
-GROUPS = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine", "experiment")
+GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
 
 
@@ -95,6 +96,10 @@ class ConfigTree:
         # by the files that overrides choose, pickled: copies of a configuration would take six times as long
         self._composed: dict[tuple[str, ...], bytes] = {}
 
+    def choices(self, group: str) -> list[str]:
+        """Return the names of the files of a group."""
+        return self._loader.get_group_options(group)
+
     def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
         """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
         overrides = opened(overrides)
@@ -116,13 +121,17 @@ class ConfigTree:
         between: called before each job of a sweep; what it raises ends this."""
         overrides = opened(overrides)
         parsed = self.parse(overrides)
-        for override in parsed:
-            if override.get_key_element() == "sweep.jobs" and override.is_sweep_override():
+        of_sweep = [override for override in parsed if override.get_key_element().startswith("sweep.")]
+        for override in of_sweep:
+            if override.is_sweep_override():
                 raise ConfigError(f"sweep.jobs must be one value, got {override.get_value_string()}")
         master = self.load(overrides, RunMode.MULTIRUN)
         at_once = _at_once(master)
         hydra = master.hydra
         here = hydra.launcher._target_.endswith(".BasicLauncher")
+        if of_sweep and not (here and (multirun or hydra.mode == RunMode.MULTIRUN)):
+            rule = "sweep.jobs must be given with a sweep (-m) on this machine only"
+            raise ConfigError(f"{rule}, got {of_sweep[0].input_line}")
         if not multirun and hydra.mode != RunMode.MULTIRUN:
             for override in parsed:
                 if override.is_sweep_override():
@@ -201,18 +210,31 @@ class ConfigTree:
             longest = max(overrides, key=len)
             raise ConfigError(f"an override must not be so deep, got {shown(longest)}") from error
         except OverrideParseException as error:
+            if text := self._without_value(as_typed(str(error.override))):
+                raise ConfigError(text) from error
             reason = one_line(error).split(" See https:")[0]
             rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
-            raise ConfigError(f"{rule}, got {_typed(error.override)} ({reason})") from error
+            raise ConfigError(f"{rule}, got {as_typed(str(error.override))} ({reason})") from error
         for override in parsed:
             key = override.key_or_group
             if not key:
                 raise ConfigError(f"an override must be key=value, got {override.input_line}")
+            if override.is_delete() and key in KEYS:
+                value = "NAME" if key in GROUPS else "VALUE"
+                raise ConfigError(f"{key} must be given, got {override.input_line}; {key}={value} changes it")
             several = key == "experiment" and isinstance(override.value(), list)
             named = several or override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
             if key in GROUPS and not named:
                 raise ConfigError(f"{key} must be the name of one choice, got {override.get_value_string()}")
         return parsed
+
+    def _without_value(self, text: str) -> str:
+        """Return the error for a word without `=`, with the group of which it is a choice; empty for anything else."""
+        if not re.fullmatch(r"[\w./@-]+", text):
+            return ""
+        groups = [group for group in GROUPS if text in self.choices(group)]
+        way = did_you_mean([f"{group}={text}" for group in groups]) or f"; as in {text}=VALUE"
+        return f"an override must be key=value, got {text}{way}"
 
     def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
         """Return what Hydra says, in one line that names the key, with near names for unknown ones."""
@@ -237,12 +259,6 @@ class ConfigTree:
             return key_first(text)
         choices = [item for item in self.parse(overrides) if item.key_or_group in GROUPS and item.package is None]
         return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
-
-
-def _typed(override: str | None) -> str:
-    """Return an override as it was before `opened`."""
-    text = str(override)
-    return text.removeprefix("++") if text.startswith(tuple(f"++{key}" for key in FREE)) else text
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -280,7 +296,8 @@ def _at_once(config: DictConfig) -> int | None:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Return plain values of everything that decides about a run, each group with the name of its choice.
+    """Return plain values of everything that decides about a run, each group with the name of its choice, and numbers
+    without their units.
 
     Raises ConfigError."""
     values: dict[str, Any] = {}
@@ -290,55 +307,31 @@ def plain(config: DictConfig) -> dict[str, Any]:
             if OmegaConf.is_config(value):
                 value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
             values[key] = value
+        values = {key: without_units(value, key) for key, value in values.items()}
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} must be given, got nothing") from error
     except OmegaConfBaseException as error:
         raise ConfigError(key_first(one_line(error))) from error
+    except ValueError as error:  # a unit that is not the key's
+        raise ConfigError(str(error)) from error
     for key in BY_NODE:  # {3: 2.0} of a file and .3=4 of the command line are one node's
         group, _, name = key.partition(".")
         if isinstance(values.get(group), dict) and name in values[group]:
             values[group][name] = with_numbers(values[group][name])
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
+            _check_name(values[group], group, choice)
             values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own
     return values
 
 
-def unknown_key(key: str, config: DictConfig) -> str:
-    """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
-    if key in RENAMED:
-        return f"{key} is {RENAMED[key]} now"
-    parent, _, leaf = key.rpartition(".")
-    beside = OmegaConf.select(config, parent) if parent else None
-    siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
-    named = other_names.option(leaf, siblings) if parent == "algo" else None
-    near = [f"{parent}.{name}" for name in ([named] if named else difflib.get_close_matches(leaf, siblings))]
-    if near or not siblings:
-        keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]
-        same_leaf = [name for name in keys if name.rpartition(".")[2] == leaf]
-        near = near or same_leaf or difflib.get_close_matches(key, keys)
-        return f"{key} is not a key of the configuration{did_you_mean(near)}"
-    choice = config.hydra.runtime.choices.get(parent)
-    group = f"{parent}={choice}" if choice else parent
-    return f"{key} is not a key of the configuration; {group} has {', '.join(siblings)}"
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    return did_you_mean(difflib.get_close_matches(word, known))
-
-
-def did_you_mean(near: Sequence[str]) -> str:
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def _flat_keys(values: Any, prefix: str = "") -> list[str]:
-    if not isinstance(values, Mapping):
-        return []
-    keys = [[prefix + key, *_flat_keys(value, f"{prefix}{key}.")] for key, value in values.items() if key != "_target_"]
-    return list(itertools.chain(*keys))
-
-
-def key_first(text: str) -> str:
-    """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
-    message, _, rest = text.partition(" full_key: ")
-    return f"{rest.split()[0]}: {message}" if rest else message
+def _check_name(values: Mapping[str, Any], group: str, choice: str) -> None:
+    """Raise ConfigError for a name that a record would show in place of the choice, where the group has no such key."""
+    name = values.get("name", choice)
+    if name == choice or "_target_" not in values:
+        return
+    cls = locate(values["_target_"], group)
+    if "name" not in cls.__dataclass_fields__:
+        raise ConfigError(
+            f"{group}.name is not a key of {cls.__name__}, which {group}={choice} names, got {shown(name)}"
+        )

@@ -13,6 +13,10 @@ from dsgd.host.signals import STOP_SIGNALS, Interruption
 EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
 
 
+class Usage(Exception):
+    """A command was given nothing to do: lines that show what it takes, and one that asks for it."""
+
+
 def ended(program: str, work: Callable[[Interruption], None]) -> int:
     """Do the work of a command; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after
     a signal, for which the work looks where it can end."""
@@ -24,6 +28,9 @@ def ended(program: str, work: Callable[[Interruption], None]) -> int:
     except Unfinished as line:
         print(f"{program}: {line}", file=sys.stderr)
         return EXIT_UNFINISHED
+    except Usage as lines:
+        print(lines, file=sys.stderr)
+        return EXIT_CONFIG
     except ValueError as error:
         print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_CONFIG

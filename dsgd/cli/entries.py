@@ -56,6 +56,7 @@ class Composer:
     def entries(self, overrides: Sequence[str]) -> list[Entry]:
         """Return the contenders of a command line. Raises ConfigError."""
         given = self._check_keys(overrides)
+        self._check_shared(overrides)
         parts = self._parts(given)
         jobs = [job for part in parts for job in self._tree.jobs([*overrides, *part, *FOLDERS], multirun=True).runs]
         if not jobs:
@@ -125,6 +126,23 @@ class Composer:
                 raise ConfigError(f"{key} must not be given: dsgd-compare says what is evaluated and what goes on")
             keys.add(key)
         return keys
+
+    def _check_shared(self, overrides: Sequence[str]) -> None:
+        """Raise ConfigError for an option of an algorithm that is given to all contenders, and that not all have."""
+        parsed = self._tree.parse(overrides)
+        choices = [override for override in parsed if override.key_or_group == "algo" and override.is_discrete_sweep()]
+        algos = [text for override in choices for text in override.sweep_string_iterator()]
+        for override in parsed if len(algos) > 1 else ():
+            group, _, name = (key := override.key_or_group).partition(".")
+            if group != "algo" or not name:
+                continue
+            having = [algo for algo in algos if name in self._tree.load([f"algo={algo}"])["algo"]]
+            if having and len(having) < len(algos):
+                option = f", {key}: {override.get_value_string()}"
+                each = ", ".join(f"{{algo: {algo}{option if algo in having else ''}}}" for algo in algos)
+                lacking = ", ".join(f"algo={algo}" for algo in algos if algo not in having)
+                rule = f"{key} must be a key of every contender, which it is not of {lacking}"
+                raise ConfigError(f"{rule}; in place of both: compare.contenders='[{each}]'")
 
     def _parts(self, given: set[str]) -> list[list[str]]:
         """Return the overrides of each of `compare.contenders`; nothing once if the command line has them all."""

@@ -1,7 +1,8 @@
-"""Folders of records, before they are made: tried out, and taken away again where nothing came of them."""
+"""Folders of records, and other outputs, before they are made: tried out, and taken away where nothing came of them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -17,10 +18,31 @@ def existing_ancestor(folder: Path) -> Path:
 
 
 def check_writable(folder: Path, key: str) -> None:
-    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind.
+    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind."""
+    try:
+        _try_out(folder)
+    except OSError as error:
+        raise ConfigError(f"{key} must be a folder that can be written, got {folder} ({error.strerror})") from error
 
-    It is tried out under another name, beside where the folder will be: two commands that are given the same folder
-    must not take it away from each other."""
+
+def check_file(path: Path, key: str) -> None:
+    """Raise ConfigError unless the file that `key` names could be written, in place of the one there; leaves nothing
+    behind."""
+    if path.is_dir():
+        raise ConfigError(f"{key} must be a file, got the folder {path}")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{key} must be a file, got {path}, which is not a regular one")
+    try:
+        _try_out(path.absolute().parent)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(f"{key} must be a file that can be written, got {path} ({error.strerror})") from error
+
+
+def _try_out(folder: Path) -> None:
+    """Make and write a folder under another name, beside where it will be: two commands that are given the same folder
+    must not take it away from each other. Raises OSError."""
     for attempt in range(TRIALS):
         standing = existing_ancestor(folder)
         trial = standing / f".probe-{os.getpid()}"
@@ -29,11 +51,10 @@ def check_writable(folder: Path, key: str) -> None:
             inner.mkdir(parents=True)
             (inner / "file").touch()
             return
-        except OSError as error:
+        except FileNotFoundError:
             # others that begin at the same time may take away a folder that they had made
-            if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:
-                reason = f"{folder} ({error.strerror})"
-                raise ConfigError(f"{key} must be a folder that can be written, got {reason}") from error
+            if attempt == TRIALS - 1:
+                raise
         finally:
             shutil.rmtree(trial, ignore_errors=True)
 

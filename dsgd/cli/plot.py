@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.folders import check_file, check_writable
 
 if TYPE_CHECKING:
     from dsgd.record.reader import Run
@@ -39,7 +40,9 @@ def run(argv: Sequence[str]) -> int:
         for name in ("y", "x", "only"):
             if getattr(options, name):
                 raise ValueError(f"--html must not be given with --{name}: the page has its own curves")
+        check_file(Path(options.html), "--html")
         return _write_page(options.runs, Path(options.html))
+    check_writable(Path(options.out), "--out")
     if options.y is not None:
         return _compare(options, formats, width)
     for name in ("lines", "panels", "best_over", "base"):

@@ -8,21 +8,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dsgd.cli.arguments import Parser, version_line
-from dsgd.cli.ending import ended
+from dsgd.cli.ending import Usage, ended
 from dsgd.cli.folders import check_writable
 from dsgd.cli.rounds import Unfinished
 from dsgd.cli.studies import Place, run_study
 from dsgd.host.signals import Interruption
 from dsgd.papers import papers
 from dsgd.reproduction import archive
-from dsgd.reproduction.pages import Results, page_of, write_overview, write_paper
+from dsgd.reproduction.pages import OVERVIEW, Results, page_of, verdict_lines, write_overview, write_paper
 from dsgd.reproduction.paper import SCALES, Paper
 
+ALL = "all"  # papers
 EXAMPLES = """\
-    dsgd-reproduce                              every paper: what is missing is run, then the pages are written
+    dsgd-reproduce all                          every paper: what is missing is run, then the pages are written
     dsgd-reproduce jin2016 --claim J1           one claim
     dsgd-reproduce --redraw                     pages and figures from the logged runs, no training
-    dsgd-reproduce --anew                       everything again
+    dsgd-reproduce all --anew                   everything again
     dsgd-reproduce lian2017 --scale full --on slurm slurm.partition=gpu
 
 Typed again, the same command goes on."""
@@ -35,17 +36,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         typed = parser().parse_args(argv)
         names = [word for word in typed.words if "=" not in word]
         slurm = [word for word in typed.words if "=" in word]
-        chosen, claims = _chosen(papers(), names, tuple(typed.claim))
         _check(typed, slurm)
+        if not (names or typed.claim or typed.redraw):
+            keys = ", ".join([ALL, *(paper.key for paper in papers())])
+            raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
+        chosen, claims = _chosen(papers(), names, tuple(typed.claim))
         results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
         check_writable(results, "--results")
+        if not typed.redraw:
+            check_writable(Path(typed.folder), "--folder")
         for paper in papers():  # a broken archive is found before anything runs
             archive.read(archive.path_of(paper.key, results))
         if not typed.redraw:
             place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
             _run(chosen, claims, place, results, typed.scale, typed.anew, interruption)
         results.mkdir(parents=True, exist_ok=True)
-        _draw(chosen, results, typed.scale)
+        _draw(chosen, claims, results, typed.scale)
 
     return ended("dsgd-reproduce", work)
 
@@ -77,9 +83,9 @@ def _chosen(
     """Return the papers and the claims that a command line asks for. Raises ValueError for others than there are."""
     keys = [paper.key for paper in known]
     for name in names:
-        if name not in keys:
-            raise ValueError(f"PAPER must be one of {', '.join(keys)}, got {name}")
-    chosen = [paper for paper in known if not names or paper.key in names]
+        if name not in (ALL, *keys):
+            raise ValueError(f"PAPER must be one of {', '.join([ALL, *keys])}, got {name}")
+    chosen = [paper for paper in known if not names or ALL in names or paper.key in names]
     ids = [claim.id for paper in chosen for claim in paper.claims]
     for claim in claims:
         if claim not in ids:
@@ -141,14 +147,22 @@ def _is_there(rows: Sequence[archive.Row], words: Sequence[str]) -> bool:
     return bool(rows) and all(row["words"] == list(words) for row in rows)
 
 
-def _draw(chosen: Sequence[Paper], results: Path, scale: str) -> None:
-    """Write the pages of the chosen papers, those that are not there yet, and the table of all, which links to them."""
+def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: str) -> None:
+    """Write the pages of the chosen papers and the table of all, and print the score.
+
+    Where claims were asked for, print their verdicts and pages, and write no pages of other papers."""
     found = [Results.read(paper, results, scale) for paper in papers()]
     keys = [paper.key for paper in chosen]
     for one in found:
-        if one.paper.key in keys or not page_of(one.paper, results).exists():
+        if one.paper.key in keys or not (claims or page_of(one.paper, results).exists()):
             write_paper(one, results)
-    print(write_overview(found, results))
+    score = write_overview(found, results) if not claims or (results / OVERVIEW).exists() else ""
+    if not claims:
+        print(score)
+    for one in found:
+        for claim in one.paper.claims if one.paper.key in keys else ():
+            if claim.id in claims:
+                print(verdict_lines(one, claim, results))
 
 
 if __name__ == "__main__":

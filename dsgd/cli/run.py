@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from dsgd.cli.arguments import has_jobs_at_a_time, one_line, opened, version_line
+from dsgd.cli.arguments import has_jobs_at_a_time, one_line, opened, together, version_line
 from dsgd.cli.beside import EXIT_CONFIG, beside
 from dsgd.cli.checked import Checked
 from dsgd.host.fork import EXIT_INTERRUPTED
@@ -50,6 +50,7 @@ def _run(arguments: list[str], interruption: Interruption, own: bool) -> int:
         print(version_line())
         return 0
     try:
+        arguments = together(arguments)
         if own and has_jobs_at_a_time(arguments):
             checked = beside(lambda: _check(arguments, interruption), _import_sweep)
         else:

@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.arguments import Parser, check_quotes, version_line
+from dsgd.cli.folders import check_writable
 from dsgd.record.reader import read_config
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _submit(options: argparse.Namespace) -> int:
+    check_quotes(options.overrides)
     words, overrides = [], []
     for text in options.overrides:
         bare = text.lstrip("+")
@@ -95,6 +97,7 @@ def _submit(options: argparse.Namespace) -> int:
             print(script("dsgd-sweep", members, folder.absolute(), size, site))
         _print_demand(arrays, site)
         return 0
+    check_writable(folder, "--folder")
     largest = slurm.largest_array()
     with locked(folder) as writer:
         sweep = jobs.recover(writer, folder)
@@ -115,7 +118,8 @@ def _submit(options: argparse.Namespace) -> int:
 
 def site_of(words: Sequence[str], config_dir: str | None) -> Site:
     """Build the site. words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
-    from dsgd.cli.compose import ConfigTree, did_you_mean, plain
+    from dsgd.cli.compose import ConfigTree, plain
+    from dsgd.cli.wrong_keys import did_you_mean
     from dsgd.run.values import build
 
     fields = list(Site.__dataclass_fields__)
@@ -145,8 +149,8 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
     tree = ConfigTree(config_dir)
     for override in tree.parse(overrides):
         key = override.key_or_group
-        if key == "resume" or key.partition(".")[0].partition("/")[0] == "hydra":
-            raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what goes on")
+        if key == "resume" or key.partition(".")[0].partition("/")[0] in ("hydra", "sweep"):
+            raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what runs when")
     found: dict[str, Point] = {}
     # the folders are not asked for, and would take half of the time
     for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True).runs:
@@ -198,8 +202,9 @@ def _status(options: argparse.Namespace) -> int:
         console.print(_points_table(shown, sweep))
     if problem and counts["lost"]:
         print(f"more could be known about what is lost: {problem}")
+    folder = _option(options.folder)
     if again := sum(counts[name] for name in STATES if name not in (*FINISHED, *WAITING)):
-        print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{_option(options.folder)}, then retry")
+        print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{folder}, then dsgd-sweep retry{folder}")
     return 0
 
 
@@ -250,7 +255,7 @@ def _cancel(options: argparse.Namespace) -> int:
             return 0
         writer.cancelled([state.point for state in found])
         slurm.cancel([state.task for state in found if state.task is not None])
-    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry goes on with them")
+    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry{_option(options.folder)} goes on with them")
     return 0
 
 

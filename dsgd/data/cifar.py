@@ -6,8 +6,10 @@ here, not by torchvision, because that would run whatever code a pickle names an
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,10 +74,11 @@ class Cifar(Split):
         folder = Path(self.root).expanduser() / name
         missing = [file for file in (*train_files, test_file) if not (folder / file).is_file()]
         if missing:
-            fetch = f"import torchvision; torchvision.datasets.CIFAR{self.classes}({self.root!r}, download=True)"
+            download = f"datasets.CIFAR{self.classes}({json.dumps(self.root)}, download=True)"
+            fetch = shlex.quote(f'from dsgd.user_code import imported; imported("torchvision").{download}')
             raise ValueError(
                 f"data.root must be a folder with {name}, found no {missing[0]} in {folder.absolute()}; "
-                f'get the files by: python -c "{fetch}"'
+                f"get the files by: python -c {fetch}"
             )
         files = (test_file,) if test else train_files
         parts = [read_batch(folder / file, label_key, self.classes) for file in files]

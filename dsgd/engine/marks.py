@@ -126,6 +126,7 @@ def summary_of(
     return {
         "status": status,
         "collapsed": collapsed,
+        "ended_by": ended_by(experiment, progress, status, counters),
         "clock": counters.clock,
         "time_s": counters.time_s,
         "samples": counters.samples,
@@ -143,6 +144,22 @@ def summary_of(
         "spectral_gap": experiment.topology.spectral_gap,
         "collective": collective,
     }
+
+
+def ended_by(experiment: Experiment, progress: Progress, status: str, counters: Counters) -> str | None:
+    """Return what has ended a run: `divergence`, `target`, or the key of a limit, like `budget.epochs`; None for a run
+    that has not come to its end."""
+    if status == "diverged":
+        return "divergence"
+    if status != "completed":
+        return None
+    if experiment.target.stop and progress.time_to_target_s is not None:
+        return "target"
+    limits, limit_s = experiment.sample_limits, experiment.budget.time_s
+    used_up = not limits or (limit_s is not None and counters.time_s >= limit_s)
+    if used_up and counters.samples < min(limits.values(), default=math.inf):
+        return "budget.time_s"
+    return min(limits, key=lambda key: limits[key])
 
 
 def _byte_fields(name: str, of_node: Sequence[float], server_nodes: Sequence[int]) -> Mark:

@@ -31,7 +31,7 @@ class Torchvision:
             raise ValueError(f"model.zero_init_last_norm must be false without residual blocks, got model={self.name}")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.torchvision_operators import declare_missing_operators
+        from dsgd.torchvision_operators import declare_missing_operators
 
         self.check(input_shape, classes)
         declare_missing_operators()

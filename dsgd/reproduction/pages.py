@@ -88,6 +88,14 @@ def page_of(paper: Paper, results: Path) -> Path:
     return results / f"{paper.key}.md"
 
 
+def verdict_lines(found: Results, claim: Claim, results: Path) -> str:
+    """Return what a claim came to, and the page that says more."""
+    finding = found.findings[claim.id]
+    measured = measured_line(finding) or finding.reason
+    lines = [f"{claim.id}: {claim.text}", f"{finding.verdict} (threshold: {claim.threshold}): {measured}"]
+    return "\n".join([*lines, f"page: {page_of(found.paper, results)}"])
+
+
 def write_overview(found: Sequence[Results], results: Path) -> str:
     """Write the table of all claims into an existing folder. Returns the score, in one line."""
     findings = [finding for one in found for finding in one.findings.values()]

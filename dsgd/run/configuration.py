@@ -9,9 +9,10 @@ from typing import Any
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
 from dsgd.record.mirror import MirrorOptions
-from dsgd.run.values import ConfigError, build, checked, one_of, prefixed, shown
+from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
 from dsgd.schedule import Schedule
 
+ENGINES = ("auto", "sim", "dist")
 GRADIENTS = ("auto", "compiled", "stacked", "vmap", "loop", "graphs", "none")
 DEVICES = ("auto", "cpu", "cuda")
 TRANSPORTS = ("auto", "tcp")
@@ -19,8 +20,7 @@ PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
 MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
 MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
 KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
-KEYS += ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
-KEYS += ("budget", "eval", "target", "wandb")
+KEYS += (*CHOSEN, "budget", "eval", "target", "wandb")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class EngineOptions:
     restarts: int = 0
 
     def __post_init__(self) -> None:
+        one_of(self.name, ENGINES, "name")
         one_of(self.gradients, GRADIENTS, "gradients")
         one_of(self.device, DEVICES, "device")
         one_of(self.transport, TRANSPORTS, "transport")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow, trace_text
+from dsgd.experiment import Experiment
 from dsgd.host.signals import StopRequests
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
@@ -162,10 +163,24 @@ def _finish(plan: Plan, folder: Path, training: Training, record: Record, status
     except OSError as failure:
         print(f"the summary in {folder} cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
         return "failed"
+    if plan.logged and (line := completed_line(plan.config.experiment, summary)):
+        print(line, file=sys.stderr, flush=True)
     if status in ENDED and not (plan.config.engine.keep_checkpoint and status == "completed"):
         with contextlib.suppress(OSError):  # one that is left over has no effect beside this summary
             (folder / NAME).unlink(missing_ok=True)
     return status
+
+
+def completed_line(experiment: Experiment, summary: Mapping[str, Any]) -> str:
+    """Say which of several limits has ended a run; empty where it had one, or has not come to its end.
+
+    summary: with `ended_by`, `algo` and `steps`."""
+    ended_by = str(summary["ended_by"] or "")
+    several = len(experiment.sample_limits) + (experiment.budget.time_s is not None) > 1
+    if not (several and ended_by.startswith("budget.")):
+        return ""
+    limit = f"{getattr(experiment.budget, ended_by.removeprefix('budget.')):g}"
+    return f"{summary['algo']}: completed after {summary['steps']} steps, ended by {ended_by}={limit}"
 
 
 def _extended(plan: Plan) -> dict[str, Any]:

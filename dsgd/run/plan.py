@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dsgd.experiment import Experiment
 from dsgd.host.gpus import are_own, visible_gpus
 from dsgd.host.launcher import advice, launch
 from dsgd.run.configuration import EngineOptions, RunConfig, configure
@@ -53,7 +54,26 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     experiment = config.experiment
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
+    if line := tightest(experiment):
+        why += f"\n{line}"
     return Plan(config, engine, why, checkpoint, extended=extended)
+
+
+def tightest(experiment: Experiment) -> str:
+    """Say which limit of the budget ends the run before the others that are given; empty where there is no other, and
+    nothing of the limit of time, which only the run itself can tell."""
+    limits = experiment.sample_limits
+    first = min(limits.values(), default=0)
+    key = next((key for key, samples in limits.items() if samples == first), "")
+    later = [f"{other}={_limit(experiment, other)}" for other, samples in limits.items() if samples > first]
+    if not later:
+        return ""
+    lasts = f"ends the run after {experiment.steps_in(first)} steps, before {' and '.join(later)}"
+    return f"{key}={_limit(experiment, key)} {lasts}; {key}=null lifts it"
+
+
+def _limit(experiment: Experiment, key: str) -> str:
+    return f"{getattr(experiment.budget, key.removeprefix('budget.')):g}"
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:

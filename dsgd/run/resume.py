@@ -14,10 +14,17 @@ from dsgd.host.launcher import launch
 from dsgd.record.checkpoint import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
 from dsgd.record.reader import count_marks, number, read_config, read_status
 from dsgd.record.writer import METRICS
-from dsgd.run.values import ConfigError, with_numbers
+from dsgd.run.values import CHOSEN, ConfigError, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
+WITHOUT_EFFECT = (
+    "resume=",
+    "hydra",
+    "wandb.",
+    "sweep.",
+    "budget.",
+)  # beginnings of overrides that need not be the same
 AUTO = "auto"
 FOLLOWS_NO_BUDGET = ("constant", "step")  # schedules whose rates do not depend on when training ends
 ENDED = ("completed", "diverged")  # statuses of a run that came to its end
@@ -116,8 +123,10 @@ def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
     status = read_status(folder) if os.path.isdir(folder) else None
     if status is None:
         return None
-    hint = "; with engine.keep_checkpoint=true a run keeps what a larger budget goes on from"
     text = f"resume must be an interrupted run, got {path}, which is {status}"
+    if status == "completed" and (folder / NAME).is_file():
+        return f"{text}; {command(folder)} with a larger budget goes on from its checkpoint"
+    hint = "; with engine.keep_checkpoint=true a run keeps what a larger budget goes on from"
     return text + hint if extended and status == "completed" else text
 
 
@@ -145,12 +154,17 @@ def in_use(folder: Path) -> ConfigError:
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration to go on with: that in the checkpoint's header, with a larger budget if one is given.
 
-    Other overrides besides resume=PATH must give the same one; raises ConfigError at the first difference."""
+    Each other override besides resume=PATH must give what the checkpoint has; raises ConfigError at the first that does
+    not. Beside resume=auto the whole configuration must be the same, since it is what finds the run."""
     stored: dict[str, Any] = with_numbers(header["config"])
     if larger := budget_given(overrides):
         stored = {**stored, "budget": _extended(stored, values["budget"], larger)}
         values = {**values, "budget": stored["budget"]}
-    if any(not text.lstrip("+").startswith(("resume=", "hydra", "wandb.", "sweep.", "budget.")) for text in overrides):
+    typed_keys = [text for text in map(_without_sign, overrides) if not text.startswith(WITHOUT_EFFECT)]
+    if _names_a_run(overrides):
+        for text in typed_keys:
+            _compare_typed(text, stored, values)
+    elif typed_keys:
         _compare_all(stored, values, CHECKPOINT)
     return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
 
@@ -158,10 +172,18 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
 def budget_given(overrides: Sequence[str]) -> list[str]:
     """Return the keys of the budget that are given beside resume=PATH; none beside resume=auto, which goes on with the
     very run that a configuration describes."""
-    texts = [text.lstrip("+") for text in overrides]
-    if not any(text.startswith("resume=") and text != f"resume={AUTO}" for text in texts):
+    if not _names_a_run(overrides):
         return []
-    return [text.partition("=")[0].removeprefix("budget.") for text in texts if text.startswith("budget.")]
+    texts = [text for text in map(_without_sign, overrides) if text.startswith("budget.")]
+    return [text.partition("=")[0].removeprefix("budget.") for text in texts]
+
+
+def _names_a_run(overrides: Sequence[str]) -> bool:
+    return any(text.startswith("resume=") and text != f"resume={AUTO}" for text in map(_without_sign, overrides))
+
+
+def _without_sign(override: str) -> str:
+    return override.lstrip("+~")
 
 
 def _extended(stored: Mapping[str, Any], given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -189,6 +211,36 @@ def budgets_before(values: Mapping[str, Any], header: Mapping[str, Any]) -> list
     earlier, last = header.get("extended"), header["config"].get("budget")
     earlier = earlier if isinstance(earlier, list) else []
     return earlier if last == values["budget"] else [*earlier, last]
+
+
+def _compare_typed(text: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise ConfigError if an override, without its sign, gives something else than is stored. Of a group the choice
+    alone is compared; an experiment is all that it sets."""
+    key = text.partition("=")[0]
+    if key == "experiment":
+        try:
+            _compare_all(stored, given, CHECKPOINT)
+        except ConfigError as error:
+            raise ConfigError(f"{error} of {text}") from error
+        return
+    path = [key, "name"] if key in CHOSEN else key.split(".")
+    compare(_at(with_numbers(stored), path), _at(with_numbers(given), path), ".".join(path), CHECKPOINT)
+
+
+def _at(values: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of keys, None if there is none."""
+    for key in path:
+        values = values.get(int(key) if key.isdecimal() else key) if isinstance(values, Mapping) else None
+    return values
+
+
+def has_configuration(folder: Path, values: Mapping[str, Any]) -> bool:
+    """Tell whether the record in a folder is of this configuration."""
+    try:
+        _compare_all(read_config(folder), values, "")
+    except ValueError:
+        return False
+    return True
 
 
 def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:

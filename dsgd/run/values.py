@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import os
 import re
 import types
@@ -13,13 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dsgd.user_code import hint
+from dsgd.user_code import hint, imported
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
 NAME_BYTES, PATH_BYTES = 255, 4000  # as file systems have it, with room for the names of the files in a folder
 SHOWN = 100  # characters of a value in an error
 SHORT_NUMBER = re.compile("[0-9]{1,18}")
+# groups of which a file is chosen: each has the `name` of its choice
+CHOSEN = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
 RENAMED = {"cluster.vector_s": "cluster.receive_overhead_s", "cluster.pieces": "cluster.chunks_per_message"}
 
 
@@ -34,12 +35,15 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     that has no such field does not get it. Raises ConfigError."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {shown(values)}")
-    cls = cls or locate(values.get("_target_"), group)
+    if cls is None:
+        cls = locate(values.get("_target_"), group)
+    elif "_target_" in values and values["_target_"] != (path := f"{cls.__module__}.{cls.__qualname__}"):
+        raise ConfigError(f"{group}._target_ must be {path} or not given, got {shown(values['_target_'])}")
     hints = _hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
     arguments = {name: value for name, value in given.items() if name in fields}
     for key, value in values.items():
-        if key == "_target_" or (key == "name" and key not in fields):
+        if key == "_target_" or (key == "name" and group in CHOSEN and key not in fields):
             continue
         if new := RENAMED.get(f"{group}.{key}"):
             raise ConfigError(f"{group}.{key} is {new} now")
@@ -63,7 +67,7 @@ def locate(path: Any, group: str) -> Any:
     rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
     module, _, name = str(path).rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{rule} ({error}{hint(error)})") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):

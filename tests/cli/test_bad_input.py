@@ -48,11 +48,37 @@ CASES = [
     ("cluster.pieces=4", "cluster.pieces is cluster.chunks_per_message now"),
     ("-m cluster=ideal +cluster.pieces=1,4", "cluster.pieces is cluster.chunks_per_message now"),
     ("algo@foo=gossip", "algo@foo is not a key"),
-    ("~seed", "seed must be given, got nothing"),
-    ("~nodes", "'nodes' not found"),
-    ("~algo", "algo' not found"),
+    ("~seed", "seed must be given, got ~seed; seed=VALUE changes it"),
+    ("~nodes", "nodes must be given, got ~nodes; nodes=VALUE changes it"),
+    ("~algo", "algo must be given, got ~algo; algo=NAME changes it"),
+    ("~budget", "budget must be given, got ~budget; budget=VALUE changes it"),
     ("~cluster.bandwidth", "cluster.bandwidth must be given, got nothing"),
     ("topology=file", "topology.path must be given, got nothing"),
+    # keys that nothing would come of
+    ("schedule._target_=my.Schedule", "schedule._target_ must be dsgd.schedule.Schedule or not given, got 'my.Sch"),
+    ("++budget._target_=my.Budget", "budget._target_ must be dsgd.experiment.Budget or not given, got 'my.Budget'"),
+    ("++engine._target_=x", "engine._target_ must be dsgd.run.configuration.EngineOptions or not given, got 'x'"),
+    ("++eval._target_=x", "eval._target_ must be dsgd.experiment.Evaluation or not given, got 'x'"),
+    ("++target._target_=x", "target._target_ must be dsgd.experiment.Target or not given, got 'x'"),
+    ("++wandb._target_=x", "wandb._target_ must be dsgd.record.mirror.MirrorOptions or not given, got 'x'"),
+    ("-m seed=0,1 ++sweep._target_=x", "sweep._target_ must be dsgd.run.configuration.SweepOptions or not given"),
+    ("++schedule._partial_=true", "schedule._partial_ is not a key of Schedule"),
+    ("++algo._args_=[1]", "algo._args_ is not a key of Sync"),
+    ("++data._recursive_=false", "data._recursive_ is not a key of Digits"),
+    ("++cluster._convert_=all", "cluster._convert_ is not a key of Cluster"),
+    ("++budget.name=x", "budget.name is not a key of Budget"),
+    ("++eval.name=x", "eval.name is not a key of Evaluation"),
+    ("-m seed=0,1 ++sweep.name=x", "sweep.name is not a key of SweepOptions"),
+    ("++algo.name=gossip", "algo.name is not a key of Sync, which algo=sync names, got 'gossip'"),
+    ("++schedule.name=x", "schedule.name is not a key of Schedule, which schedule=constant names, got 'x'"),
+    ("++topology.name=x", "topology.name is not a key of Ring, which topology=ring names, got 'x'"),
+    ("++engine.name=both", "engine.name must be one of auto, sim, dist, got 'both'"),
+    ("++schedule.final=0.5", "schedule.final must be left to kind=cosine, got 0.5 with kind=constant"),
+    ("++schedule.milestones=[3]", "schedule.milestones must be left to kind=step, got [3.0] with kind=constant"),
+    ("schedule=cosine ++schedule.gamma=0.5", "schedule.gamma must be left to kind=step, got 0.5 with kind=cosine"),
+    ("sweep.jobs=2", "sweep.jobs must be given with a sweep (-m) on this machine only, got sweep.jobs=2"),
+    ("compare.seeds=3", "compare.seeds is not a key of a run: it belongs to dsgd-compare"),
+    ("slurm.partition=gpu", "slurm.partition is not a key of a run: it belongs to dsgd-sweep submit"),
     # types
     ("nodes=two", "nodes must be an integer, got 'two'"),
     ("nodes=2.5", "nodes must be an integer, got 2.5"),
@@ -344,7 +370,11 @@ CASES = [
     ("nodes=${oc.env:NOPE}", "nodes", "'NOPE' not found"),
     ("nodes=2,4", "nodes must be one value without -m (multirun), got 2,4"),
     ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip; add -m"),
-    ("algo=sync -m nodes=2,4", "every key=value must stand together, before or behind the flags, got nodes=2,4 apart"),
+    ("gossip", "an override must be key=value, got gossip; did you mean algo=gossip?"),
+    ("algo gossip", "an override must be key=value, got algo; as in algo=VALUE"),
+    ("--algo gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
+    ("nodes=4 --algo=gossip seed=1", "unrecognized arguments: --algo=gossip; keys have no dashes: algo=gossip"),
+    ("--seed", "unrecognized arguments: --seed; keys have no dashes: seed=VALUE"),
     ("+nodes=3", "nodes must be given without +, as it is there already, got +nodes=3"),
     ("+optimizer.lr=3", "optimizer.lr must be given without +, as it is there already, got +optimizer.lr=3"),
     ("+algo=gossip", "algo must be given without +, as it is there already, got +algo=gossip"),
@@ -419,6 +449,27 @@ def test_a_module_in_the_current_folder_is_told_how_it_is_found(
     assert rule in result.err
     assert (f"; {found} is in this folder: PYTHONPATH=. before the command" in result.err) == (found is not None)
     assert ("PYTHONPATH" in result.err) == (found is not None)
+
+
+def test_a_value_that_the_shell_has_split_is_told_its_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, whole in [
+        ("cluster.slow_nodes={3:; 2.0}; nodes=4", "cluster.slow_nodes={3: 2.0}"),
+        ("cluster.stalls=[{node:; 1,; start_s:; 2}]", "cluster.stalls=[{node: 1, start_s: 2}]"),
+    ]:
+        result = call(*words.split("; "))
+        first = words.partition(";")[0]
+        assert (result.status, result.err) == (2, f"a value with spaces must be in quotes, '{whole}', got {first}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["experiment=quadratic", "budget.steps=2", "engine=sim"]
+    swept = call(*small, "-m", "nodes=2,3", "hydra.sweep.dir=swept")
+    assert (swept.status, len(list((tmp_path / "swept").iterdir()))) == (0, 3), swept.err
+    shown = call("nodes=2", "--cfg", "job", "seed=7", "--package", "budget")  # which Hydra itself parses
+    assert (shown.status, "epochs: 20" in shown.out) == (0, True), shown.err
 
 
 def split(line: str) -> list[str]:

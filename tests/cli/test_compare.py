@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compare import main
+from dsgd.cli.compare import main, parser
 from dsgd.record.reader import Run, find_runs
 from tests.support.command import shell, start, wait_until
 
@@ -195,6 +195,22 @@ def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> 
         ("hydra.sweep.dir=x", "hydra.sweep.dir must not be given"),
         ("algo=sync,gosip", "algo must be one of"),
         ("nodes=0", "nodes must be >= 1, got 0"),
+        (
+            "algo=sync,gossip; algo.tau=4",
+            "algo.tau must be a key of every contender, which it is not of algo=sync; in place of both: "
+            "compare.contenders='[{algo: sync}, {algo: gossip, algo.tau: 4}]'",
+        ),
+        ("--algo; gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
+        ("~algo", "algo must be given, got ~algo; algo=NAME changes it"),
+        ("gossip", "an override must be key=value, got gossip; did you mean algo=gossip?"),
+        (
+            "cluster.slow_nodes={3:; 2.0}",
+            "a value with spaces must be in quotes, 'cluster.slow_nodes={3: 2.0}', got cluster.slow_nodes={3:",
+        ),
+        (
+            "compare.whatif={nodes:; [2,; 4]}",
+            "a value with spaces must be in quotes, 'compare.whatif={nodes: [2, 4]}', got compare.whatif={nodes:",
+        ),
     ],
 )
 def test_bad_input_ends_in_one_line_before_anything_is_written(
@@ -207,3 +223,20 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("line", ["", "--folder elsewhere"])
+def test_without_contenders_it_asks_for_them(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    *examples, last = capsys.readouterr().err.splitlines()
+    assert last == "dsgd-compare: contenders must be given, got none; --help says more"
+    assert examples[0].startswith("    dsgd-compare algo=sync,gossip")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_may_stand_between_overrides() -> None:
+    typed = parser().parse_args(["algo=sync,gossip", "--folder", "c", "nodes=4", "--width", "single", "seed=1"])
+    assert (typed.overrides, typed.folder, typed.width) == (["algo=sync,gossip", "nodes=4", "seed=1"], "c", "single")

@@ -70,7 +70,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_it_runs_what_is_missing_judges_and_writes_the_pages(
     of_nobody: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([]) == 0
+    assert main(["all"]) == 0
     said = capsys.readouterr()
     assert said.out == "2 claims: 2 PASS\n"
     assert set(files(of_nobody)) == {"README.md", "nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
@@ -81,7 +81,7 @@ def test_it_runs_what_is_missing_judges_and_writes_the_pages(
     assert "Two \\| are twice as fast" in (of_nobody / "README.md").read_text()
     before = files(of_nobody)
     shutil.rmtree("outputs")
-    assert main([]) == 0  # nothing is missing, and nothing runs
+    assert main(["all"]) == 0  # nothing is missing, and nothing runs
     assert "[1/" not in capsys.readouterr().err
     assert files(of_nobody) == before
     assert not Path("outputs").exists()
@@ -91,8 +91,22 @@ def test_it_runs_what_is_missing_judges_and_writes_the_pages(
 
 def test_one_claim_needs_its_own_runs_only(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nobody2026", "--claim", "N1", "--jobs", "1"]) == 0
-    assert capsys.readouterr().out == "2 claims: 1 PASS; 1 not run\n"
+    assert capsys.readouterr().out == (
+        "N1: Two | are twice as fast\n"
+        "PASS (threshold: >= 2.0): samples, two nodes over one: 2\n"
+        "page: results/papers/nobody2026.md\n"
+    )
     assert list(archive.read(of_nobody / "nobody2026.jsonl.gz")) == ["steps"]
+    assert set(files(of_nobody)) == {"nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
+
+
+@pytest.mark.parametrize("line", ["", "--anew", "--jobs 2"])
+def test_without_a_paper_it_asks_for_one(of_nobody: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    assert main(line.split()) == 2
+    *examples, last = capsys.readouterr().err.splitlines()
+    assert last == "dsgd-reproduce: PAPER must be given, one of all, nobody2026, got none; --help says more"
+    assert examples[0].startswith("    dsgd-reproduce all ")
+    assert not any(of_nobody.parents[1].iterdir())
 
 
 def test_a_study_that_has_changed_is_run_again(
@@ -120,13 +134,13 @@ def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: py
     assert not of_nobody.exists()
     rows = archive.read(Path("results/papers_full/nobody2026.jsonl.gz"))["steps"]
     assert {row["config"]["model"]["name"] for row in rows} == {"resnet8"}
-    assert capsys.readouterr().out == "2 claims: 1 PASS; 1 not run\n"
+    assert capsys.readouterr().out.endswith("\npage: results/papers_full/nobody2026.md\n")
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nobody2025", "PAPER must be one of nobody2026, got nobody2025"),
+        ("nobody2025", "PAPER must be one of all, nobody2026, got nobody2025"),
         ("--claim X9", "--claim must be one of N1, N2, got X9"),
         ("--jobs 0", "--jobs must be >= 1, got 0"),
         ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
@@ -146,7 +160,7 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
 def test_a_broken_archive_ends_it_before_anything_runs(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_nobody.mkdir(parents=True)
     (of_nobody / "nobody2026.jsonl.gz").write_bytes(b"not an archive")
-    assert main([]) == 2
+    assert main(["all"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "nobody2026.jsonl.gz must be a whole archive of runs" in line
     assert not Path("outputs").exists()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dsgd.gradients.compiled import kernels_are_there
-from tests.support.command import call, lines, marks, signalled, summary
+from dsgd.run.resume import quoted
+from tests.support.command import call, lines, marks, shell, signalled, summary
 
 # messages in flight, random gradient times, a mapping with numbers as keys, two stacks of two workers side by side
 RUN = [
@@ -143,6 +144,37 @@ def test_another_configuration_is_refused(override: str, rule: str, interrupted:
     assert sorted(interrupted[0].iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ("optimizer.lr=0.5", "optimizer.lr must be 0.1, as in the checkpoint to resume from, got 0.5"),
+        ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
+        ("algo=sync", "algo must be 'gossip', as in the checkpoint to resume from, got 'sync'"),
+        ("cluster.slow_nodes.1=3", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint to resume from, got 3"),
+        ("cluster.slow_nodes.2=3", "cluster.slow_nodes.2 must be None, as in the checkpoint to resume from, got 3"),
+        ("nodes=4 seed=3", "seed must be 0, as in the checkpoint to resume from, got 3"),
+        (
+            "experiment=many_workers",
+            "nodes must be 4, as in the checkpoint to resume from, got 32 of experiment=many_workers",
+        ),
+    ],
+)
+def test_only_what_was_typed_is_compared(override: str, rule: str, interrupted: tuple[Path, str]) -> None:
+    """As reported: optimizer.lr=0.5 was refused for the number of nodes, which the user had not given."""
+    result = call(f"resume='{interrupted[0]}'", *override.split())
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert rule in result.err
+
+
+@pytest.mark.parametrize("given", ["algo=gossip", "algo.mode=push algo=gossip", "nodes=4 optimizer.momentum=0.5"])
+def test_what_is_the_same_may_be_typed_in_part(
+    given: str, interrupted: tuple[Path, str], whole: Path, tmp_path: Path
+) -> None:
+    result = call(f"resume='{interrupted[0]}'", *given.split(), f"hydra.run.dir={tmp_path}/run")
+    assert result.status == 0, result.err
+    assert marks(tmp_path / "run") == marks(whole)
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no header", "other format"])
 def test_a_damaged_checkpoint_is_refused(
     damage: str, interrupted: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,5 +214,27 @@ def test_going_on_does_not_overwrite_another_record(interrupted: tuple[Path, str
     before = (whole / "metrics.jsonl").read_bytes()
     result = call(f"resume='{interrupted[0]}'", f"hydra.run.dir={whole}")
     assert result.status == 2
-    assert "hydra.run.dir must not hold another run's record" in result.err
+    assert result.err.endswith(
+        f"hydra.run.dir must not hold another run's record, got {whole}; that run is completed\n"
+    )
     assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_is_offered_for_a_used_folder_works(interrupted: tuple[Path, str], tmp_path: Path) -> None:
+    """Also where a shell would take its name apart."""
+    folder = tmp_path / "it's $HOME & co"
+    shutil.copytree(interrupted[0], folder)
+    again = call(*RUN, f"hydra.run.dir={quoted(folder)}")
+    assert again.status == 2
+    assert " goes on with that run\n" in again.err
+    offered = again.err.partition("; ")[2].partition(" goes on")[0]
+    ended = shell(offered, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+    small = ["experiment=quadratic", "nodes=2", "engine=sim", "engine.keep_checkpoint=true"]
+    assert call(*small, "budget.steps=4", f"hydra.run.dir={tmp_path}/kept").status == 0
+    for line in ([*small, "budget.steps=4", f"hydra.run.dir={tmp_path}/kept"], [f"resume={tmp_path}/kept"]):
+        refused = call(*line)
+        assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+        assert f"dsgd-run resume={tmp_path}/kept with a larger budget goes on from its checkpoint\n" in refused.err
+    assert call(f"resume={tmp_path}/kept", "budget.steps=8").status == 0

@@ -28,6 +28,7 @@ WITH = {
     "topology=file": ["topology.path=graph.txt"],
     "model=torchvision": ["model.name=vgg11", *COLOURED],
     "model=import": ["model.target=torch.nn.Flatten"],
+    "data=folder": ["data.root=nope"],
     "data=import": ["data.target=tests.data.test_own_data.still", "data.classes=4", "batch_size=5"],
     **{f"model={name}": COLOURED for name in ("resnet18", "resnet34", "resnet50", "googlenet")},
 }
@@ -38,6 +39,7 @@ ABSENT = {
     "mnist": r"^data\.root must be a folder with MNIST/raw",
     "kmnist": r"^data\.root must be a folder with KMNIST/raw",
     "emnist": r"^data\.root must be a folder with EMNIST/raw",
+    "folder": r"^data\.root must be a folder with train/CLASS/",
     "imagenet": r"^data\.path must be ",
 }
 

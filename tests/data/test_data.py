@@ -3,7 +3,10 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shlex
 import struct
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -107,7 +110,12 @@ def test_batches_are_a_pure_function_of_rank_and_step(config: DataConfig):
 def test_every_data_yaml_states_the_defaults_of_its_class():
     """One choice, one class of dsgd.data; what the file says is what the class does when used from Python."""
     choices = {entry.name: entry.read_text() for entry in resources.files("dsgd.conf").joinpath("data").iterdir()}
-    for name in ("imagenet.yaml", "imagenet-like.yaml", "import.yaml"):  # of modules and with tests of their own
+    for name in (
+        "folder.yaml",
+        "imagenet.yaml",
+        "imagenet-like.yaml",
+        "import.yaml",
+    ):  # of modules and with tests of their own
         del choices[name]
     images = ("cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "kmnist", "mnist", "shapes")
     assert choices.keys() == {f"{name}.yaml" for name in (*images, "quadratic", "text")}
@@ -447,8 +455,21 @@ def test_missing_files_say_which_where_and_how_to_get_them(tmp_path: Path, missi
     name = "data_batch_1" if missing == "everything" else missing
     assert str(error.value) == (
         f"data.root must be a folder with cifar-10-batches-py, found no {name} in {tmp_path / 'cifar-10-batches-py'}; "
-        'get the files by: python -c "import torchvision; '
-        f"torchvision.datasets.CIFAR10('{tmp_path}', download=True)\""
+        "get the files by: python -c 'from dsgd.user_code import imported; "
+        f'imported("torchvision").datasets.CIFAR10("{tmp_path}", download=True)\''
+    )
+
+
+def test_the_command_that_fetches_cifar_can_import_torchvision(tmp_path: Path):
+    """Also beside a torch that it was not built for, and from a folder that a shell would take apart."""
+    root = tmp_path / "it's $HOME"
+    with pytest.raises(ValueError, match="get the files by: ") as error:
+        Cifar(10, str(root)).check(1, 1)
+    line = str(error.value).partition("get the files by: ")[2]
+    there = line.replace("download=True", "download=False").replace("python", shlex.quote(sys.executable), 1)
+    ended = subprocess.run(there, shell=True, capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == (
+        "RuntimeError: Dataset not found or corrupted. You can use download=True to download it"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -95,51 +95,56 @@ def find_images(path: str, strict: bool = False) -> Layout:
     missing = [split for split in (TRAIN, TEST) if not shards[split] and split not in folders]
     if missing:
         raise ValueError(f"data.path must be {wanted}, found no {' and no '.join(missing)} in {root}")
-    return _of_shards(root, shards) if any(shards.values()) else _of_folders(folders, strict)
+    return _of_shards(root, shards) if any(shards.values()) else find_folders(folders, "data.path", strict)
 
 
 def _of_shards(root: Path, shards: dict[str, list[str]]) -> Layout:
     train, test = (read_shards(shards[split]) for split in (TRAIN, TEST))
     seen = [set(np.unique(source.labels).tolist()) for source in (train, test)]
-    _same_classes(*({str(label) for label in labels} for labels in seen))
+    _same_classes(*({str(label) for label in labels} for labels in seen), key="data.path", splits=(TRAIN, TEST))
     empty = next((label for label in range(len(seen[0])) if label not in seen[0]), None)
     if empty is not None:
         raise ValueError(f"data.path must hold images of every class, found none of label {empty} in {root}")
     return Layout(train, test, tuple(map(str, sorted(seen[0]))))
 
 
-def _of_folders(folders: dict[str, Path], strict: bool) -> Layout:
-    classes = {split: _classes(folder) for split, folder in folders.items()}
-    _same_classes(*(set(names) for names in classes.values()))
-    train, test = (_files(folders[split], classes[split], strict) for split in (TRAIN, TEST))
-    return Layout(train, test, tuple(classes[TRAIN]))
+def find_folders(folders: Mapping[str, Path], key: str, strict: bool) -> Layout:
+    """Find the images in two folders, for training and for test, with a folder for each class. folders: by the names of
+    the splits. key: of the configuration, for errors. As `find_images`."""
+    classes = {split: find_classes(folder, key) for split, folder in folders.items()}
+    _same_classes(*(set(names) for names in classes.values()), key=key, splits=tuple(folders))
+    train, test = (find_files(folder, classes[split], key, strict) for split, folder in folders.items())
+    return Layout(train, test, tuple(next(iter(classes.values()))))
 
 
-def _classes(folder: Path) -> list[str]:
-    entries = _entries(folder)
+def find_classes(folder: Path, key: str) -> list[str]:
+    """Return the names of the folders in a folder, in order. Raises ValueError if there are none."""
+    entries = _entries(folder, key)
     names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         loose = any(entry.name.lower().endswith(EXTENSIONS) for entry in entries)
-        hint = "; scripts/prepare_imagenet.py sorts the official files into such folders" if loose else ""
-        raise ValueError(f"data.path must hold a folder for each class, found none in {folder}{hint}")
+        sorts = loose and key == "data.path"  # of ImageNet
+        hint = "; scripts/prepare_imagenet.py sorts the official files into such folders" if sorts else ""
+        raise ValueError(f"{key} must hold a folder for each class, found none in {folder}{hint}")
     return names
 
 
-def _same_classes(train: set[str], test: set[str]) -> None:
-    for here, there, split in ((train, test, TRAIN), (test, train, TEST)):
+def _same_classes(train: set[str], test: set[str], key: str, splits: tuple[str, ...]) -> None:
+    for here, there, split in ((train, test, splits[0]), (test, train, splits[1])):
         if only := sorted(here - there):
             more = f" and {len(only) - 1} more" if len(only) > 1 else ""
-            raise ValueError(
-                f"data.path must hold the same classes in {TRAIN} and {TEST}, got {only[0]}{more} only in {split}"
-            )
+            both = f"{splits[0]} and {splits[1]}"
+            raise ValueError(f"{key} must hold the same classes in {both}, got {only[0]}{more} only in {split}")
 
 
-def _files(folder: Path, classes: Sequence[str], strict: bool) -> Folder:
+def find_files(folder: Path, classes: Sequence[str], key: str, strict: bool) -> Folder:
+    """Find the images of these classes in a folder. strict: also check every file's size and permissions. Raises
+    ValueError for a class without images."""
     names: list[np.ndarray] = []  # by class
     for label in classes:
-        entries = [entry for entry in _entries(folder / label) if entry.name.lower().endswith(EXTENSIONS)]
+        entries = [entry for entry in _entries(folder / label, key) if entry.name.lower().endswith(EXTENSIONS)]
         if not entries:
-            raise ValueError(f"data.path must hold images of every class, found none in {folder / label}")
+            raise ValueError(f"{key} must hold images of every class, found none in {folder / label}")
         if strict:
             _check_files(entries)
         names.append(np.array([os.fsencode(f"{label}/{name}") for name in sorted(entry.name for entry in entries)]))
@@ -147,12 +152,12 @@ def _files(folder: Path, classes: Sequence[str], strict: bool) -> Folder:
     return Folder(str(folder), np.concatenate(names), labels)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path, key: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
             return list(found)
     except OSError as error:
-        raise ValueError(f"data.path must be readable, got {folder}: {error.strerror}") from error
+        raise ValueError(f"{key} must be readable, got {folder}: {error.strerror}") from error
 
 
 def _check_files(entries: list[os.DirEntry[str]]) -> None:

@@ -12,6 +12,7 @@ from dsgd.cluster import Cluster
 from dsgd.processes.calibration.measure import Jitter, MeasuredLink
 
 OUTLIER = 0.1  # a node that differs by more than this from the median gets an entry of its own
+NOISY = 0.2  # standard deviation of the gradient times over their mean, from which a calibration is warned of
 MOST_APART = 1.25  # a factor, between two calibrations of one cluster
 
 
@@ -94,6 +95,16 @@ def _assumed_network(assumed: Cluster) -> dict[str, tuple[str, str]]:
     reason = "not measured, as there is one worker: as configured"
     keys = ("bandwidth", "latency_s", "receive_overhead_s")
     return {key: (_number(getattr(assumed, key)), reason) for key in keys} | {"node_bandwidth": ("null", reason)}
+
+
+def noise(jitters: Sequence[Jitter]) -> str | None:
+    """Return what speaks against trusting gradient times that vary much, and what to do, in one line; None where they
+    vary little. jitters: of each worker."""
+    cv = statistics.median(jitter.cv for jitter in jitters)
+    if cv < NOISY:
+        return None
+    reason = "which other programs on this machine, or a gradient that is too short to be timed, may cause"
+    return f"the gradient times vary by {cv:.0%}, {reason}: calibrate again when it is idle, with more --steps"
 
 
 def disagreement(before: str, now: str, keys: Sequence[str]) -> str | None:

@@ -25,7 +25,7 @@ from dsgd.data.images.augment import (
     train_pixels,
 )
 from dsgd.data.images.decode import open_image
-from dsgd.models.torchvision_operators import declare_missing_operators
+from dsgd.torchvision_operators import declare_missing_operators
 from tests.support.image_files import DECODERS, jpeg, photograph
 
 declare_missing_operators()

@@ -14,7 +14,7 @@ import pytest
 
 from dsgd.data.images.layout import ImageSource, find_images
 from dsgd.data.images.shards import read_shards, write_shards
-from dsgd.models.torchvision_operators import declare_missing_operators
+from dsgd.torchvision_operators import declare_missing_operators
 from tests.support.image_files import IMAGES
 
 declare_missing_operators()

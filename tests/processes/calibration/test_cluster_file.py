@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.cli.compose import ConfigTree
 from dsgd.cluster import Cluster
-from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement
+from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement, noise
 from dsgd.processes.calibration.measure import Jitter, MeasuredLink
 from dsgd.run.configuration import configure
 from tests.support.command import shell, summary
@@ -105,3 +105,13 @@ def cluster_file(gradient_s: float, latency_s: float) -> str:
 )
 def test_two_calibrations_disagree_by_more_than_a_quarter(before: str, expected: str | None) -> None:
     assert disagreement(before, cluster_file(0.01, 1e-4), ("gradient_s", "latency_s")) == expected
+
+
+def test_times_that_vary_much_are_warned_of() -> None:
+    """As the median of the workers has it: one of them may have been disturbed."""
+    steady, noisy = (Jitter(mean_s=1e-3, cv=cv, distribution="gamma", samples=100, pauses=0) for cv in (0.05, 0.49))
+    assert noise([steady, steady, noisy]) is None
+    line = noise([steady, noisy, noisy])
+    assert line is not None
+    assert line.startswith("the gradient times vary by 49%, ")
+    assert line.endswith(": calibrate again when it is idle, with more --steps")

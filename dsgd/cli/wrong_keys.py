@@ -1,0 +1,58 @@
+"""Say what is meant by a key that does not exist: near names, other names, another command."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dsgd.cli import other_names
+from dsgd.run.values import RENAMED
+
+# groups of keys that other commands take
+ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
+
+
+def unknown_key(key: str, config: DictConfig) -> str:
+    """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
+    if key in RENAMED:
+        return f"{key} is {RENAMED[key]} now"
+    if commands := ELSEWHERE.get(key.partition(".")[0]):
+        return f"{key} is not a key of a run: it belongs to {commands}"
+    parent, _, leaf = key.rpartition(".")
+    beside = OmegaConf.select(config, parent) if parent else None
+    siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
+    named = other_names.option(leaf, siblings) if parent == "algo" else None
+    near = [f"{parent}.{name}" for name in ([named] if named else difflib.get_close_matches(leaf, siblings))]
+    if near or not siblings:
+        keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]
+        same_leaf = [name for name in keys if name.rpartition(".")[2] == leaf]
+        near = near or same_leaf or difflib.get_close_matches(key, keys)
+        return f"{key} is not a key of the configuration{did_you_mean(near)}"
+    choice = config.hydra.runtime.choices.get(parent)
+    group = f"{parent}={choice}" if choice else parent
+    return f"{key} is not a key of the configuration; {group} has {', '.join(siblings)}"
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    return did_you_mean(difflib.get_close_matches(word, known))
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _flat_keys(values: Any, prefix: str = "") -> list[str]:
+    if not isinstance(values, Mapping):
+        return []
+    keys = [[prefix + key, *_flat_keys(value, f"{prefix}{key}.")] for key, value in values.items() if key != "_target_"]
+    return list(itertools.chain(*keys))
+
+
+def key_first(text: str) -> str:
+    """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
+    message, _, rest = text.partition(" full_key: ")
+    return f"{rest.split()[0]}: {message}" if rest else message
