@@ -19,6 +19,7 @@ from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
+from dsgd.cli.tally import Tally
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.resources import cores
@@ -96,9 +97,11 @@ def compare(
     config_dir: str | None = None,
     at_once: int | None = None,
     own: bool = False,
+    part: str = "",
 ) -> ComparisonResult:
     """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison. at_once:
-    how many runs at a time on this machine; None: one a core. own: in a process of the command's.
+    how many runs at a time on this machine; None: one a core. own: in a process of the command's. part: of a command
+    that makes several comparisons, for its progress.
 
     Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
     KeyboardInterrupt."""
@@ -123,20 +126,28 @@ def compare(
         composer, entries = beside(prepare, lambda: import_engines(["sim"]), "dsgd-compare")
     else:
         composer, entries = prepare()
+    tally = Tally(part)
     runner: Runner = (
         SlurmRunner(folder, config_dir, of_slurm)
         if on_slurm
-        else LocalRunner(folder, config_dir, interruption, at_once)
+        else LocalRunner(folder, config_dir, interruption, tally, at_once)
     )
     interruption.check()
     _claim(folder, rest, options)
 
     print(_beginning(entries, options, folder), file=sys.stderr)
-    searches = tune(entries, composer, runner, options.tune_values)
-    for search in searches:
-        print(_tuned(search), file=sys.stderr)
-    runs = measure(searches, composer, runner)
-    others = [measure_cell(cell, searches, runs, composer, runner) for cell in cells(options.whatif)]
+    conditions, each = cells(options.whatif), len(entries) * options.seeds
+    try:
+        searches = tune(entries, composer, runner, options.tune_values, later=each * (1 + len(conditions)))
+        for search in searches:
+            print(_tuned(search), file=sys.stderr)
+        runs = measure(searches, composer, runner, later=each * len(conditions))
+        others = [
+            measure_cell(cell, searches, runs, composer, runner, later=each * (len(conditions) - i))
+            for i, cell in enumerate(conditions, start=1)
+        ]
+    finally:
+        tally.close()
     return ComparisonResult(folder, options, searches, _contenders(searches, runs), others)
 
 
