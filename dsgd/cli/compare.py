@@ -6,7 +6,7 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from dsgd.cli.compose import ConfigTree, did_you_mean, plain
 from dsgd.cli.ending import ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_writable
+from dsgd.cli.plot import LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
@@ -54,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
+        log = log_axes(typed.log)
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
-        _report(found, typed.width, typed.html)
+        _report(found, typed.width, typed.html, log)
         if found.cells:
             _report_map(found, typed.width)
 
@@ -74,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--folder", default="comparison", metavar="DIR", help="of the comparison (default: %(default)s)")
     found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
     found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
+    found.add_argument("--log", metavar="AXES", help=LOG_HELP)
     found.add_argument("--html", metavar="FILE", help="write a page for a browser, too")
     found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return found
@@ -245,21 +248,24 @@ def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -
     return found
 
 
-def _report(found: ComparisonResult, width: str, html: str | None) -> None:
-    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page."""
+def _report(found: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
+    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
+    the logarithmic axes; None: by the values."""
     from dsgd.report.contest import contest
-    from dsgd.report.contest_files import write_contest
+    from dsgd.report.contest_figure import contender_series, contender_styles
+    from dsgd.report.contest_files import page_figures, write_contest
     from dsgd.report.contest_table import contest_table
 
     price = found.options.node_hour
-    verdict = write_contest(found.contenders, found.folder, price, width)
-    contest_table(contest(found.contenders), price).print(_console())
+    verdict, standings = write_contest(found.contenders, found.folder, price, width, log=log), contest(found.contenders)
+    contest_table(standings, price).print(_console())
     print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
     if html is not None:
-        from dsgd.report.page import write_page
+        from dsgd.report.page import PageCurves, write_page
 
-        figure = (found.folder / "contest.svg").read_text(encoding="utf-8")
-        write_page([run for one in found.contenders for run in one.runs], Path(html), verdict, figure)
+        figures = page_figures(found.contenders, log)
+        curves = PageCurves(contender_series(standings), contender_styles(standings))
+        write_page(standings.runs, Path(html), verdict, figures, curves=curves)
         print(f"page: {html}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,14 +46,15 @@ def draw(
     x_axes: Sequence[str] = ("time", "epochs", "bytes"),
     only: Sequence[str] = (),
     width: str = "wide",
+    log: Collection[str] | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure for which the runs have data into an existing folder; if `only` is given, of these names.
-    width: of style.WIDTHS.
+    width, log: of `style.drawing`.
 
     Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written."""
     written: list[Path] = []
     missing: dict[str, str] = {}
-    with drawing(width):
+    with drawing(width, log):
         for name, make in figures(x_axes).items():
             if only and name not in only:
                 continue
