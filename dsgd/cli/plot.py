@@ -90,7 +90,10 @@ def log_axes(text: str | None) -> list[str] | None:
     """Return the axes that `--log` makes logarithmic; None: as their values have it. Raises ValueError."""
     if text is None:
         return None
-    return [] if text == "none" else _choices("--log", text, LOG_AXES)
+    axes = [] if text == "none" else text.split(",")
+    if not set(axes) <= set(LOG_AXES):
+        raise ValueError(f"--log must be x, y, x,y or none, got {text!r}")
+    return axes
 
 
 def _names(x_axes: Sequence[str]) -> list[str]:

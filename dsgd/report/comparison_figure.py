@@ -19,7 +19,8 @@ from dsgd.report.curves import MANY, draw_field, has_data, x_axis
 from dsgd.report.fields import field_value
 from dsgd.report.scales import is_log, label_decades, wants_log
 from dsgd.report.selection import in_order
-from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band, wrapped
+from dsgd.report.sheet import panels, wrapped
+from dsgd.report.style import NoData, curve_styles, finish, plot_band
 from dsgd.report.units import quantity
 
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic

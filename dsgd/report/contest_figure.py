@@ -19,9 +19,10 @@ from dsgd.report.curves import MANY, draw_field, has_data, time_label, x_axis
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
 from dsgd.report.scales import DECADE, is_log, label_decades
+from dsgd.report.sheet import beside_or_below, empty_figure, name_bars, panels, wrapped
 from dsgd.report.small_multiples import NOTE as GREY
 from dsgd.report.small_multiples import draw_multiples, multiples_height
-from dsgd.report.style import annotate, beside_or_below, empty_figure, finish, name_bars, named_styles, panels, wrapped
+from dsgd.report.style import annotate, finish, named_styles
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it

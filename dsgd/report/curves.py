@@ -17,7 +17,8 @@ from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
 from dsgd.report.scales import is_log, label_decades
-from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band, wrapped
+from dsgd.report.sheet import panels, wrapped
+from dsgd.report.style import NoData, curve_styles, finish, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers

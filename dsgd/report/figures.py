@@ -17,7 +17,8 @@ from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes
 from dsgd.report.labels import Series, series
 from dsgd.report.prediction import Pair, pairs, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
-from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, name_bars, panels, save
+from dsgd.report.sheet import name_bars, panels
+from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, save
 
 MOST_BARS = 12  # beside curves; the figure `idle` has them all
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it

@@ -21,7 +21,8 @@ from dsgd.report.curves import MANY, time_label
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, goal_text, series
 from dsgd.report.scales import is_log, label_decades
-from dsgd.report.style import NoData, curve_styles, finish, panels, plot_band
+from dsgd.report.sheet import panels
+from dsgd.report.style import NoData, curve_styles, finish, plot_band
 
 
 @dataclass(frozen=True)

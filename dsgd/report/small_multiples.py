@@ -10,7 +10,7 @@ from matplotlib.figure import SubFigure
 
 from dsgd.report.curves import XAxis, draw_median_curves, median_curves
 from dsgd.report.labels import Series, status_note
-from dsgd.report.style import letter_inches, wrapped
+from dsgd.report.sheet import letter_inches, wrapped
 
 COLUMNS = 3
 LINES = 14  # the height of a panel in letters' widths

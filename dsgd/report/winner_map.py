@@ -22,7 +22,8 @@ from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
 from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.selection import in_order
-from dsgd.report.style import WIDTHS, add_legend, annotate, drawing, named_styles, panels, save, wrapped
+from dsgd.report.sheet import WIDTHS, panels, wrapped
+from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
 from dsgd.report.units import quantity
 
 NOBODY = "nobody"

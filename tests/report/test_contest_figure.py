@@ -17,7 +17,8 @@ from matplotlib.lines import Line2D
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contender_styles, contest_figure
 from dsgd.report.contest_files import write_contest
-from dsgd.report.style import WIDTHS, curve_style, drawing
+from dsgd.report.sheet import WIDTHS
+from dsgd.report.style import curve_style, drawing
 from tests.support.contenders import contender
 
 INF = math.inf

@@ -21,7 +21,8 @@ from dsgd.report.figures import draw, figures, idle_figure, overview
 from dsgd.report.labels import series
 from dsgd.report.scales import wants_log
 from dsgd.report.scaling import speed_up_figure
-from dsgd.report.style import WIDTHS, NoData, curve_style, curve_styles, drawing
+from dsgd.report.sheet import WIDTHS
+from dsgd.report.style import NoData, curve_style, curve_styles, drawing
 from tests.support.long import long_but
 from tests.support.records import rewrite, write_all, write_record
 

@@ -15,7 +15,8 @@ from matplotlib.patches import Rectangle
 
 from dsgd.report.contest import contest
 from dsgd.report.interval import Estimate
-from dsgd.report.style import WIDTHS, curve_style, drawing
+from dsgd.report.sheet import WIDTHS
+from dsgd.report.style import curve_style, drawing
 from dsgd.report.winner_map import MapCell, map_cell, map_figure, map_table, write_map
 from tests.support.contenders import contender
 
