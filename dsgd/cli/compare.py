@@ -6,7 +6,7 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,10 @@ from dsgd.cli.compose import ConfigTree, plain
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable
+from dsgd.cli.plot import LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
+from dsgd.cli.tally import Tally
 from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
@@ -58,8 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Usage(f"{EXAMPLES}\ndsgd-compare: contenders must be given, got none; --help says more")
         if typed.html is not None:
             check_file(Path(typed.html), "--html")
+        log = log_axes(typed.log)
         found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
-        _report(found, typed.width, typed.html)
+        _report(found, typed.width, typed.html, log)
         if found.cells:
             _report_map(found, typed.width)
 
@@ -78,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--folder", default="comparison", metavar="DIR", help="of the comparison (default: %(default)s)")
     found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
     found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
+    found.add_argument("--log", metavar="AXES", help=LOG_HELP)
     found.add_argument("--html", metavar="FILE", help="write a page for a browser, too")
     found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return found
@@ -101,9 +105,11 @@ def compare(
     config_dir: str | None = None,
     at_once: int | None = None,
     own: bool = False,
+    part: str = "",
 ) -> ComparisonResult:
     """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison. at_once:
-    how many runs at a time on this machine; None: one a core. own: in a process of the command's.
+    how many runs at a time on this machine; None: one a core. own: in a process of the command's. part: of a command
+    that makes several comparisons, for its progress.
 
     Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
     KeyboardInterrupt."""
@@ -129,20 +135,28 @@ def compare(
         composer, entries = beside(prepare, lambda: import_engines(["sim"]), "dsgd-compare")
     else:
         composer, entries = prepare()
+    tally = Tally(part)
     runner: Runner = (
         SlurmRunner(folder, config_dir, of_slurm)
         if on_slurm
-        else LocalRunner(folder, config_dir, interruption, at_once)
+        else LocalRunner(folder, config_dir, interruption, tally, at_once)
     )
     interruption.check()
     _claim(folder, rest, options)
 
     print(_beginning(entries, options, folder), file=sys.stderr)
-    searches = tune(entries, composer, runner, options.tune_values)
-    for search in searches:
-        print(_tuned(search), file=sys.stderr)
-    runs = measure(searches, composer, runner)
-    others = [measure_cell(cell, searches, runs, composer, runner) for cell in cells(options.whatif)]
+    conditions, each = cells(options.whatif), len(entries) * options.seeds
+    try:
+        searches = tune(entries, composer, runner, options.tune_values, later=each * (1 + len(conditions)))
+        for search in searches:
+            print(_tuned(search), file=sys.stderr)
+        runs = measure(searches, composer, runner, later=each * len(conditions))
+        others = [
+            measure_cell(cell, searches, runs, composer, runner, later=each * (len(conditions) - i))
+            for i, cell in enumerate(conditions, start=1)
+        ]
+    finally:
+        tally.close()
     return ComparisonResult(folder, options, searches, _contenders(searches, runs), others)
 
 
@@ -241,21 +255,24 @@ def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -
     return found
 
 
-def _report(found: ComparisonResult, width: str, html: str | None) -> None:
-    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page."""
+def _report(found: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
+    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
+    the logarithmic axes; None: by the values."""
     from dsgd.report.contest import contest
-    from dsgd.report.contest_files import write_contest
+    from dsgd.report.contest_figure import contender_series, contender_styles
+    from dsgd.report.contest_files import page_figures, write_contest
     from dsgd.report.contest_table import contest_table
 
     price = found.options.node_hour
-    verdict = write_contest(found.contenders, found.folder, price, width)
-    contest_table(contest(found.contenders), price).print(_console())
+    verdict, standings = write_contest(found.contenders, found.folder, price, width, log=log), contest(found.contenders)
+    contest_table(standings, price).print(_console())
     print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
     if html is not None:
-        from dsgd.report.page import write_page
+        from dsgd.report.page import PageCurves, write_page
 
-        figure = (found.folder / "contest.svg").read_text(encoding="utf-8")
-        write_page([run for one in found.contenders for run in one.runs], Path(html), verdict, figure)
+        figures = page_figures(found.contenders, log)
+        curves = PageCurves(contender_series(standings), contender_styles(standings))
+        write_page(standings.runs, Path(html), verdict, figures, curves=curves)
         print(f"page: {html}")
 
 

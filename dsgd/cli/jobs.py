@@ -134,8 +134,9 @@ def _start_job(
     group: of all its runs, for wandb."""
     plan = checked.plans[number]
     if plan is None:
-        sweep.skip(number, folder, read_status(folder) or "failed")
+        sweep.skip(folder, read_status(folder) or "failed")
     else:
+        plan = replace(plan, logged=False)  # the sweep shows how far it has come
         try:
             sweep.start(number, folder, _job(plan, checked, folder, group, interruption))
         except KeyboardInterrupt:  # Hydra may have made a folder for it
@@ -175,7 +176,6 @@ def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: I
     """Return what the process of a sweep's job does. Its result is the status of the run."""
     import_engines([plan.engine])  # each job would take more than a second to do it for itself
     plan = with_threads(with_wandb_group(plan, group))
-    plan = replace(plan, logged=checked.at_once == 1)  # else shown when the job has ended
 
     def run() -> str:
         try:

@@ -1,7 +1,8 @@
 """The jobs of a sweep on this machine: each in a process of its own, several at a time.
 
 A process inherits no threads and no CUDA from the job before it. What the jobs print does not mix: each one's lines
-come together, and a line that several have in common once, unless they fail.
+come together, above the bar that shows how far all have come, and a line that several have in common once, unless
+they fail.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,9 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
+from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
+from dsgd.record.reader import read_last_mark
 from dsgd.run.children import Children, Told
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
@@ -33,19 +35,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Running:
-    """A job whose process goes on. output: what it prints; None: on the terminal."""
+    """A job whose process goes on. output: what it prints. shown: how many lines of it have been."""
 
     folder: Path
     begun: float
-    output: IO[bytes] | None
+    output: IO[bytes]
+    shown: int = 0
 
 
 class LocalSweep:
     """Starts the jobs of a sweep, in a `with` block, and takes in how they end.
 
     labels: of all jobs, by their number. at_once: that may run at a time. outcome: where the status of each run goes,
-    by its folder. kinds: of all jobs; those of one kind take about as long (`kind_of_job`). printed: lines that need
-    not come again, of other sweeps of the same command."""
+    by its folder. kinds: of all jobs; those of one kind take about as long (`kind_of_job`). tally: of a command with
+    other sweeps; None: of these jobs alone. printed: lines that need not come again, of other sweeps of the same
+    command."""
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class LocalSweep:
         at_once: int,
         outcome: dict[Path, str],
         kinds: Sequence[Hashable],
+        tally: Tally | None = None,
         printed: set[str] | None = None,
     ) -> None:
         self._labels = labels
@@ -65,8 +70,13 @@ class LocalSweep:
         self._failed: list[str] = []
         self._printed = set() if printed is None else printed
         self._stack = ExitStack()
+        self._tally = Tally() if tally is None else tally
+        if tally is None:
+            self._tally.expect(len(labels))
+            self._stack.callback(self._tally.close)
 
     def __enter__(self) -> LocalSweep:
+        self._stack.enter_context(self._tally)
         self._stack.enter_context(self._children)
         return self
 
@@ -95,16 +105,16 @@ class LocalSweep:
         self._wait_for_room()
         if self._children.signals:
             raise KeyboardInterrupt
-        output = self._stack.enter_context(_temporary()) if self._at_once > 1 else None
+        output = self._stack.enter_context(_temporary())
         self._running[number] = _Running(folder, time.monotonic(), output)
         self._durations.setdefault(self._kinds[number], math.inf)
-        print(self._line(number), file=sys.stderr, flush=True)
-        self._children.start(run if output is None else lambda: _into(output, run), number)
+        self._tally.begin(self._labels[number], lambda: _progress(folder))
+        self._children.start(lambda: _into(output, run), number)
 
-    def skip(self, number: int, folder: Path, status: str) -> None:
+    def skip(self, folder: Path, status: str) -> None:
         """Take in a job whose run has come to its end before."""
         self._outcome[folder] = status
-        print(f"{self._line(number)}: {status} before", file=sys.stderr)
+        self._tally.count_before()
 
     def finish(self) -> None:
         """Wait for the jobs that go on."""
@@ -124,21 +134,42 @@ class LocalSweep:
             self._wait()
 
     def _wait(self) -> None:
-        number, told = self._children.wait()
-        job = self._running.pop(number)
+        number, told = self._children.wait(self._look, LOOK_S)
+        job, label = self._running.pop(number), self._labels[number]
         self._outcome[job.folder] = status = _status(told)
-        for line in _lines(job.output):
-            if line not in self._printed or status == "failed":
-                self._printed.add(line)
-                print(line, file=sys.stderr)
-        said, taken_s = f"{self._line(number)}: {_said(told)}", time.monotonic() - job.begun
-        self._durations[self._kinds[number]] = taken_s
-        print(f"{said}, {taken_s:.0f} s", file=sys.stderr, flush=True)
+        self._show_lines(job, _lines(job.output, ended=True), repeated=status == "failed")
+        job.output.close()
+        self._durations[self._kinds[number]] = taken_s = time.monotonic() - job.begun
+        self._tally.end(label)
+        if status not in ENDED:
+            self._tally.print(f"{label}: {_said(told)}, {taken_s:.0f} s")
         if status == "failed":
-            self._failed.append(f"{said}, in {job.folder}")
+            self._failed.append(f"{label}: {_said(told)}, in {job.folder}")
 
-    def _line(self, number: int) -> str:
-        return f"[{number + 1}/{len(self._labels)}] {self._labels[number]}"
+    def _look(self) -> None:
+        """Show how far the jobs have come; what the only one at a time prints, as soon as it has."""
+        if self._at_once == 1:
+            for job in self._running.values():
+                self._show_lines(job, _lines(job.output))
+        self._tally.show()
+
+    def _show_lines(self, job: _Running, lines: Sequence[str], repeated: bool = False) -> None:
+        """Show those of a job's lines that are new. repeated: also those that other jobs have printed."""
+        for line in lines[job.shown :]:
+            if repeated or line not in self._printed:
+                self._printed.add(line)
+                self._tally.print(line)
+        job.shown = len(lines)
+
+
+def _progress(folder: Path) -> str:
+    """Return how far a run has come by its record, like `epoch 3.0, accuracy 0.712`; empty before the first mark."""
+    mark = read_last_mark(folder)
+    if mark is None:
+        return ""
+    numbers = {name: mark.get(f"test_{name}") for name in ("accuracy", "loss")}
+    measured = [f"{name} {value:.3f}" for name, value in numbers.items() if isinstance(value, float)]
+    return ", ".join([f"epoch {mark.get('epoch', 0):.1f}", *measured[:1]])
 
 
 def labels(jobs: Sequence[HydraJob]) -> list[str]:
@@ -194,12 +225,10 @@ def _into(output: IO[bytes], run: Callable[[], str]) -> str:
     return run()
 
 
-def _lines(output: IO[bytes] | None) -> list[str]:
-    if output is None:
-        return []
-    with output:
-        output.seek(0)
-        return output.read().decode(errors="replace").splitlines()
+def _lines(output: IO[bytes], ended: bool = False) -> list[str]:
+    """Return the lines that a job has printed so far. ended: the last one is whole, too."""
+    text = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)  # seeking would move where the job writes
+    return (text if ended else text[: text.rfind(b"\n") + 1]).decode(errors="replace").splitlines()
 
 
 def _status(told: Told) -> str:

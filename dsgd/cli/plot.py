@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ FORMATS = ("png", "svg", "pdf")
 WIDTHS = ("single", "double", "wide")
 PIPE_WIDTH = 1000  # characters of a line: a file or a pipe has no width to keep to
 X_AXES = ("time", "epochs", "bytes", "samples")
+LOG_AXES = ("x", "y")
+LOG_HELP = "logarithmic axes: x, y, x,y or none (default: those whose values span a decade, and those of errors)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,21 +38,22 @@ def run(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     formats = _choices("--format", options.format, FORMATS)
     (width,) = _choices("--width", options.width, WIDTHS, several=False)
+    log = log_axes(options.log)
     if options.html:
-        for name in ("y", "x", "only"):
+        for name in ("y", "x", "only", "log"):
             if getattr(options, name):
                 raise ValueError(f"--html must not be given with --{name}: the page has its own curves")
         check_file(Path(options.html), "--html")
         return _write_page(options.runs, Path(options.html))
     check_writable(Path(options.out), "--out")
     if options.y is not None:
-        return _compare(options, formats, width)
+        return _compare(options, formats, width, log)
     for name in ("lines", "panels", "best_over", "base"):
         if getattr(options, name):
             raise ValueError(f"--{name.replace('_', '-')} needs --y, the field to draw")
     x_axes = _choices("--x", options.x or "time,epochs,bytes", X_AXES)
     only = _choices("--only", options.only, _names(x_axes)) if options.only else []
-    return _plot(options.runs, Path(options.out), formats, x_axes, only, width)
+    return _plot(options.runs, Path(options.out), formats, x_axes, only, width, log)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"curves against: of {', '.join(X_AXES)}; several with commas (default: the first three); "
         "with --y: one of them, or a key",
     )
+    parser.add_argument("--log", metavar="AXES", help=LOG_HELP)
     parser.add_argument(
         "--only", metavar="NAMES", help="draw these figures only: overview, idle, ...; several with commas"
     )
@@ -83,6 +87,16 @@ def _parser() -> argparse.ArgumentParser:
     compared.add_argument("--best-over", metavar="KEY", help="of each configuration only the best value, by FIELD")
     compared.add_argument("--base", metavar="KEY=VALUE,...", help="draw speed-ups over this one configuration")
     return parser
+
+
+def log_axes(text: str | None) -> list[str] | None:
+    """Return the axes that `--log` makes logarithmic; None: as their values have it. Raises ValueError."""
+    if text is None:
+        return None
+    axes = [] if text == "none" else text.split(",")
+    if not set(axes) <= set(LOG_AXES):
+        raise ValueError(f"--log must be x, y, x,y or none, got {text!r}")
+    return axes
 
 
 def _names(x_axes: Sequence[str]) -> list[str]:
@@ -100,7 +114,7 @@ def _choices(option: str, text: str, known: Sequence[str], several: bool = True)
     return chosen
 
 
-def _compare(options: argparse.Namespace, formats: Sequence[str], width: str) -> int:
+def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, log: Collection[str] | None) -> int:
     """Draw the figure that `--y` asks for, and write its table."""
     from rich.console import Console
 
@@ -123,7 +137,7 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str) ->
 
     name = f"{'speed_up_' * bool(options.base)}{options.y}_by_{options.x.removesuffix('.name').replace('.', '_')}"
     table = comparison_table(found)
-    with drawing(width):
+    with drawing(width, log):
         figure = comparison_figure(found)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -166,7 +180,13 @@ def _write_page(paths: Sequence[str], file: Path) -> int:
 
 
 def _plot(
-    paths: Sequence[str], out: Path, formats: Sequence[str], x_axes: Sequence[str], only: Sequence[str], width: str
+    paths: Sequence[str],
+    out: Path,
+    formats: Sequence[str],
+    x_axes: Sequence[str],
+    only: Sequence[str],
+    width: str,
+    log: Collection[str] | None,
 ) -> int:
     from rich.console import Console
 
@@ -184,7 +204,7 @@ def _plot(
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = [path for name, table in tables.items() for path in table.write(out / name)]
-        figures, missing = draw(runs, out, formats, x_axes, only, width)
+        figures, missing = draw(runs, out, formats, x_axes, only, width, log)
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 

@@ -119,20 +119,22 @@ def _run(
     """Make the runs that are missing, and add them to the archives, a study at a time. Raises Unfinished when all that
     can be run has been, if runs failed or are with SLURM."""
     unfinished = []
+    missing = _missing(chosen, claims, results, scale, anew)
     for paper in chosen:
         path = archive.path_of(paper.key, results)
         rows = archive.read(path)
         for study in paper.studies_of(claims):
             words = study.at(scale)
-            if words is None or (not anew and _is_there(rows.get(study.name, []), words)):
+            if words is None or (paper.key, study.name) not in missing:
                 continue
             print(f"{paper.key}: {study.command(scale)}", file=sys.stderr, flush=True)
             if study.by is not None:
                 print(f"{paper.key}: {study.name} is left to you, see docs/papers.md", file=sys.stderr)
                 continue
             here = Place(place.folder / paper.key, place.at_once, place.on, place.slurm)
+            part = f"study {1 + missing.index((paper.key, study.name))} of {len(missing)}" if len(missing) > 1 else ""
             try:
-                rows[study.name] = run_study(study, words, here, interruption)
+                rows[study.name] = run_study(study, words, here, interruption, part)
             except Unfinished as line:
                 unfinished.append(f"{paper.key} {study.name}: {line}")
                 continue
@@ -141,6 +143,20 @@ def _run(
             archive.write(path, rows)
     if unfinished:
         raise Unfinished("; ".join(unfinished))
+
+
+def _missing(
+    chosen: Sequence[Paper], claims: tuple[str, ...], results: Path, scale: str, anew: bool
+) -> list[tuple[str, str]]:
+    """Return the studies whose runs are not in the archives, as keys of papers and names."""
+    missing = []
+    for paper in chosen:
+        rows = archive.read(archive.path_of(paper.key, results))
+        for study in paper.studies_of(claims):
+            words = study.at(scale)
+            if words is not None and (anew or not _is_there(rows.get(study.name, []), words)):
+                missing.append((paper.key, study.name))
+    return missing
 
 
 def _is_there(rows: Sequence[archive.Row], words: Sequence[str]) -> bool:

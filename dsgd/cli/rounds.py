@@ -13,6 +13,7 @@ from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
+from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run, find_runs
 from dsgd.record.writer import write_atomically
@@ -36,7 +37,7 @@ class Unfinished(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison. label: as its lines of progress call it. composed: its configuration."""
+    """One run of a comparison. label: as progress and failures call it. composed: its configuration."""
 
     label: str
     composed: HydraJob
@@ -45,25 +46,35 @@ class Job:
 class Runner(Protocol):
     """Runs jobs, those whose records are not there yet."""
 
-    def run(self, jobs: Sequence[Job]) -> list[Run]:
-        """Return the record of every job. Raises Unfinished, ConfigError and KeyboardInterrupt."""
+    def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
+        """Return the record of every job. later: how many others will follow. about: that is an estimate.
+
+        Raises Unfinished, ConfigError and KeyboardInterrupt."""
         ...
 
 
 class LocalRunner:
-    """Runs jobs on this machine. folder: of the comparison. at_once: how many at a time; None: one a core."""
+    """Runs jobs on this machine. folder: of the comparison. at_once: how many at a time; None: one a core. tally:
+    counts the runs of all calls."""
 
     def __init__(
-        self, folder: Path, config_dir: str | None, interruption: Interruption, at_once: int | None = None
+        self,
+        folder: Path,
+        config_dir: str | None,
+        interruption: Interruption,
+        tally: Tally,
+        at_once: int | None = None,
     ) -> None:
         self._folder = folder
         self._config_dir = config_dir
         self._interruption = interruption
+        self._tally = tally
         self._at_once = at_once
         self._printed: set[str] = set()  # lines that all runs have in common come once
 
-    def run(self, jobs: Sequence[Job]) -> list[Run]:
+    def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         points = [point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs]
+        self._tally.expect(self._tally.ended + len(jobs) + later, about)
         self._run_missing(jobs, points)
         return find_runs([self._folder / point.folder for point in points]) if points else []
 
@@ -74,6 +85,7 @@ class LocalRunner:
             plan = plan_job(job.composed, folder, automatic=True)
             if plan is not None:
                 missing[folder] = (job.label, replace(plan, found=contents(folder)))
+        self._tally.count_before(len(jobs) - len(missing))
         if not missing:
             return
         missing = {folder: (label, self._timed(plan)) for folder, (label, plan) in missing.items()}
@@ -84,13 +96,13 @@ class LocalRunner:
         at_once = jobs_at_once(self._at_once, [plan for _, plan in missing.values()])
         plans = [(folder, plan) for folder, (_, plan) in missing.items()]
         waiting = list(range(len(plans)))
-        with LocalSweep(labels, at_once, outcome, kinds, self._printed) as sweep:
+        with LocalSweep(labels, at_once, outcome, kinds, self._tally, self._printed) as sweep:
             while waiting:
                 number = sweep.next(waiting)
                 waiting.remove(number)
                 folder, plan = plans[number]
-                # what a run prints is shown when it has ended: how far it has come is of no use then
-                sweep.start(number, folder, self._job(replace(plan, logged=at_once == 1), folder))
+                # the tally shows how far it has come
+                sweep.start(number, folder, self._job(replace(plan, logged=False), folder))
             sweep.finish()
         if "interrupted" in outcome.values():
             raise KeyboardInterrupt
@@ -130,7 +142,7 @@ class SlurmRunner:
         self._words = list(words)
         self._site = site_of(words, config_dir)
 
-    def run(self, jobs: Sequence[Job]) -> list[Run]:
+    def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         for job in jobs:
             values = job.composed.values
             if engine_of(values) == "sim" and values["cluster"].get("gradient_s", 0) is None:

@@ -12,7 +12,7 @@ from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.rounds import Job, Runner
 from dsgd.contest.derived import can_derive, derived
 from dsgd.contest.outcome import outcome
-from dsgd.contest.tuning import Outcome, Values, best, combined, limit_s, next_values
+from dsgd.contest.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values
 from dsgd.record.reader import Run
 
 
@@ -45,29 +45,37 @@ class Cell:
     measured: frozenset[str]
 
 
-def tune(entries: Sequence[Entry], composer: Composer, runner: Runner, most: int) -> list[Search]:
-    """Find the values of every contender's keys, in rounds of runs for all of them. most: values of each."""
+def tune(entries: Sequence[Entry], composer: Composer, runner: Runner, most: int, later: int = 0) -> list[Search]:
+    """Find the values of every contender's keys, in rounds of runs for all of them. most: values of each. later: how
+    many runs will follow."""
     searches = [Search(entry) for entry in entries]
     while True:
         jobs: list[Job] = []
         owners: list[tuple[Search, Values, int]] = []
+        expected = 0
         for search in searches:
             values = next_values(search.entry.axes, search.found, most) if search.entry.axes else []
             limit = limit_s(search.found)
             for point, runs in composer.tuning(search.entry, values, None if math.isinf(limit) else limit).items():
                 jobs += [Job(f"tuning {search.label(point)}", run) for run in runs]
                 owners.append((search, point, len(runs)))
+            if values:
+                left = expected_values(search.entry.axes, search.found, most) - len(values)
+                expected += left * owners[-1][2]
         if not jobs:
             return searches
-        records = iter(runner.run(jobs))
+        records = iter(runner.run(jobs, expected + later, about=True))
         for search, point, count in owners:
             tried = [next(records) for _ in range(count)]
             search.found[point] = combined([outcome(run) for run in tried])
             search.runs += tried
 
 
-def measure(searches: Sequence[Search], composer: Composer, runner: Runner, *conditions: str) -> dict[str, list[Run]]:
-    """Return the measured runs of every contender, by its name, in the order of the seeds."""
+def measure(
+    searches: Sequence[Search], composer: Composer, runner: Runner, *conditions: str, later: int = 0
+) -> dict[str, list[Run]]:
+    """Return the measured runs of every contender, by its name, in the order of the seeds. later: how many runs will
+    follow."""
     jobs = {
         search.entry.name: [
             Job(" ".join(["measuring", search.label(search.chosen), *conditions]), run)
@@ -75,7 +83,7 @@ def measure(searches: Sequence[Search], composer: Composer, runner: Runner, *con
         ]
         for search in searches
     }
-    records = iter(runner.run([job for of_entry in jobs.values() for job in of_entry]))
+    records = iter(runner.run([job for of_entry in jobs.values() for job in of_entry], later))
     return {name: [next(records) for _ in of_entry] for name, of_entry in jobs.items()}
 
 
@@ -92,10 +100,11 @@ def measure_cell(
     before: Mapping[str, list[Run]],
     composer: Composer,
     runner: Runner,
+    later: int = 0,
 ) -> Cell:
     """Measure under other conditions, with the values that were chosen; derive what they change in time only.
 
-    before: the measured runs of every contender, by its name."""
+    before: the measured runs of every contender, by its name. later: how many runs will follow."""
     overrides = composer.conditions(conditions)
     keys = list(conditions)
     anew = [
@@ -103,8 +112,9 @@ def measure_cell(
         for search in searches
         if not all(can_derive(run, search.entry.barrier, keys) for run in before[search.entry.name])
     ]
-    runs = measure(anew, composer, runner, *overrides)
     rest = [search for search in searches if search not in anew]
-    for name, timings in measure(rest, composer, runner, *overrides, "engine.gradients=none").items():
+    timed = sum(len(before[search.entry.name]) for search in rest)
+    runs = measure(anew, composer, runner, *overrides, later=timed + later)
+    for name, timings in measure(rest, composer, runner, *overrides, "engine.gradients=none", later=later).items():
         runs[name] = [derived(run, timing) for run, timing in zip(before[name], timings, strict=True)]
     return Cell(conditions, runs, frozenset(search.entry.name for search in anew))

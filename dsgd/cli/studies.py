@@ -13,6 +13,7 @@ from dsgd.cli.compose import ConfigTree
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.local_sweep import labels
 from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
+from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
 from dsgd.reproduction.archive import Row, rows_of
 from dsgd.reproduction.logged import Logged
@@ -32,25 +33,28 @@ class Place:
     slurm: tuple[str, ...]
 
 
-def run_study(study: Study, words: Sequence[str], place: Place, interruption: Interruption) -> list[Row]:
+def run_study(
+    study: Study, words: Sequence[str], place: Place, interruption: Interruption, part: str = ""
+) -> list[Row]:
     """Return the lines of a study for its paper's archive, after making the runs that are missing.
 
-    words: its overrides. Raises ValueError, Unfinished and KeyboardInterrupt."""
+    words: its overrides. part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and
+    KeyboardInterrupt."""
     # of other overrides it is another study
     folder = place.folder / f"{study.name}-{hashlib.sha256(json.dumps([*words]).encode()).hexdigest()[:8]}"
-    logged = (_compared if study.tuned else _swept)(words, folder, place, interruption)
+    logged = (_compared if study.tuned else _swept)(words, folder, place, interruption, part)
     return rows_of(study.name, words, logged)
 
 
-def _compared(words: Sequence[str], folder: Path, place: Place, interruption: Interruption) -> Logged:
+def _compared(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:
     on = ["compare.on=slurm", *place.slurm] if place.on == "slurm" else []
-    found = compare([*words, *on], folder, interruption, at_once=place.at_once)
+    found = compare([*words, *on], folder, interruption, at_once=place.at_once, part=part)
     tuning = [run for search in found.searches for run in search.runs]
     measured = [run for one in found.contenders for run in one.runs]
     return Logged(tuple(measured), tuple(tuning), tuple(found.contenders))
 
 
-def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption) -> Logged:
+def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:
     """Return the runs of a grid, as those of `dsgd-run -m`."""
     composed = ConfigTree(None).jobs([*words, *FOLDERS], multirun=True).runs
     models: KnownModels = []
@@ -60,4 +64,8 @@ def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Inter
     jobs = [Job(label, job) for label, job in zip(labels(composed), composed, strict=True)]
     if place.on == "slurm":
         return Logged(tuple(SlurmRunner(folder, None, place.slurm).run(jobs)))
-    return Logged(tuple(LocalRunner(folder, None, interruption, place.at_once).run(jobs)))
+    tally = Tally(part)
+    try:
+        return Logged(tuple(LocalRunner(folder, None, interruption, tally, place.at_once).run(jobs)))
+    finally:
+        tally.close()

@@ -91,6 +91,16 @@ def next_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int
     return missing[: most - len(found)]
 
 
+def expected_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int) -> int:
+    """Return how many values a search will try yet, as far as one can tell: the rest of the grid, and one value of each
+    key beyond it, as the best value often lies at an edge."""
+    if not axes:
+        return 0
+    grid = math.prod(len(axis.grid) for axis in axes)
+    left = len(next_values(axes, found, most)) if len(found) >= grid else grid + len(axes) - len(found)
+    return min(left, max(most - len(found), 0))
+
+
 def beside(axes: Sequence[Axis], values: Values) -> list[Values]:
     """Return the values that differ from these in one key, by one factor."""
     return [

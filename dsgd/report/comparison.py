@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from dsgd.record.reader import Run
 from dsgd.report.fields import LABELS, field_value
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import Flat, Series, clock_text, flatten, gather, label, series, time_notes
 from dsgd.report.layout import Cell, ReportTable, exact
-from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, speed_up, speed_up_base
+from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, is_time, speed_up, speed_up_base
+from dsgd.report.units import assigned
 
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
@@ -27,9 +29,11 @@ class PlotPoint:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. title: like `nodes=8`; empty without a panel key. lines: of all panels, each with its runs here."""
+    """One panel. title: like `nodes=8`; empty without a panel key, as is its value, whose text is that of the records.
+    lines: of all panels, each with its runs here."""
 
     title: str
+    value: str
     lines: list[Series]
     points: list[list[PlotPoint]]
 
@@ -38,7 +42,8 @@ class Panel:
 class Comparison:
     """Say what one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
 
-    series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number."""
+    series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number. base:
+    of speed-ups, by seed; empty without."""
 
     y: str
     x: str
@@ -47,6 +52,7 @@ class Comparison:
     series: list[Series]
     panels: list[Panel]
     notes: list[str]
+    base: Mapping[object, float]
 
 
 def compare(
@@ -66,10 +72,12 @@ def compare(
         runs = selection.runs
         notes.append(selection.note)
     value: Callable[[Run], float] = lambda run: field_value(run, y)  # noqa: E731
+    base_values: Mapping[object, float] = {}
     if base:
         if not x_key:
             raise ValueError(f"--base needs a key as --x, got {x}")
         reference = speed_up_base(runs, base, y)
+        base_values = reference.values
         value, label_text = speed_up(reference, y), _speed_up_label(reference, y)
     lined = _lines(runs, line_keys, [key for key in (x_key, panel_key) if key])
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
@@ -81,14 +89,21 @@ def compare(
         ]
         shown = [one for one in shown if one.runs]
         points = [_points(one, x_key, flats, value) for one in shown]
-        found.append(Panel(f"{_short(panel_key)}={title}" if panel_key else "", shown, points))
+        found.append(Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, shown, points))
     every = [point for panel in found for points in panel.points for point in points]
     note = interval_note([point.value.count for point in every])
     without = sum(math.isnan(value(run)) for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
-    return Comparison(y, x_key or x, label_text, runs, lined, found, notes)
+    return Comparison(y, x_key or x, label_text, runs, lined, found, notes, base_values)
+
+
+def is_missed(field: str, point: PlotPoint) -> bool:
+    """Check that most runs of a point never came to what a field is the time of, whatever their speed-up is."""
+    times = [field_value(run, field) for run in point.runs] if is_time(field) else []
+    known = [seconds for seconds in times if not math.isnan(seconds)]
+    return bool(known) and math.isinf(median(known))
 
 
 def comparison_table(found: Comparison) -> ReportTable:
@@ -101,7 +116,7 @@ def comparison_table(found: Comparison) -> ReportTable:
         ["line", found.x, *([panel_key] if panel_key else []), "median", "low", "high", "seeds"]
     ]
     for panel in found.panels:
-        where = [panel.title.partition("=")[2]] if panel_key else []
+        where = [panel.value] if panel_key else []
         for one, points in zip(panel.lines, panel.points, strict=True):
             for point in points:
                 value = point.value

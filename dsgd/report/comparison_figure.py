@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint
-from dsgd.report.curves import draw_field, has_data, wants_log, x_axis
+from dsgd.report.censored import NOTE, draw_limits, limit_s
+from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint, is_missed
+from dsgd.report.curves import MANY, draw_field, has_data, x_axis
+from dsgd.report.fields import field_value
+from dsgd.report.scales import is_log, label_decades, wants_log
 from dsgd.report.selection import in_order
-from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band, wrapped
+from dsgd.report.sheet import panels, wrapped
+from dsgd.report.style import NoData, curve_styles, finish, plot_band
+from dsgd.report.units import quantity
 
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic
 
@@ -25,17 +31,19 @@ def comparison_figure(found: Comparison) -> Figure:
     styles = dict(zip([one.label for one in found.series], curve_styles(found.series), strict=True))
     if found.x in OF_MARKS:
         return _curves(found, styles)
-    drawable = [p.value for panel in found.panels for points in panel.points for p in points if _drawable(p)]
+    drawable = [p.value for panel in found.panels for points in panel.points for p in points if _drawable(found, p)]
     if not drawable:
         raise NoData(f"no configuration has {found.y} in the median over its seeds")
     figure, axes = panels(len(found.panels))
     xs = in_order(point.x for panel in found.panels for points in panel.points for point in points)
     places = _places(axes, xs, found.x)
-    logarithmic = _scale_y(axes, found, np.array([one.median for one in drawable]))
+    limits = [_limit(found, p) for panel in found.panels for points in panel.points for p in points]
+    limits = [limit for limit in limits if math.isfinite(limit)]
+    logarithmic = _scale_y(axes, found, np.array([*(one.median for one in drawable), *limits]))
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, found.panels, strict=True):
-        handles |= _draw(panel_axes, panel, places, styles, logarithmic)
-        panel_axes.set_ylabel(wrapped(found.label, 34) if "\n" not in found.label else found.label)
+        handles |= _draw(panel_axes, found, panel, places, styles, logarithmic)
+        panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in found.label.split("\n")))
         panel_axes.set_title(panel.title, fontsize="medium")
         if not logarithmic and found.y.endswith(("_s", "_total", "_step", "_node")):
             panel_axes.set_ylim(bottom=0)
@@ -46,7 +54,7 @@ def comparison_figure(found: Comparison) -> Figure:
     order = [one.label for one in found.series]
     missed = {label: _never(found, label) for label in order}
     named = {label + missed[label]: handles[label] for label in order if label in handles}
-    return finish(figure, found.runs, named, found.notes)
+    return finish(figure, found.runs, named, [*found.notes, *[NOTE] * bool(limits)])
 
 
 def _curves(found: Comparison, styles: dict[str, dict[str, Any]]) -> Figure:
@@ -63,7 +71,7 @@ def _curves(found: Comparison, styles: dict[str, dict[str, Any]]) -> Figure:
 
 def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, float]:
     """Scale and label the horizontal axes for the values of a key; returns where each value is."""
-    name = key.removesuffix(".name")
+    unit = quantity(key, xs)
     try:
         places = {text: float(text) for text in xs}
     except ValueError:
@@ -72,12 +80,12 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
     else:
         numeric = True
     values = sorted(places.values())
-    logarithmic = numeric and values[0] > 0 and values[-1] >= LOG_FROM * values[0]
+    logarithmic = numeric and values[0] > 0 and is_log("x", values, wants_log(values, LOG_FROM))
     for one in axes:
-        one.set_xlabel(name)
+        one.set_xlabel(unit.label)
         if logarithmic:
             one.set_xscale("log")
-        one.set_xticks(list(places.values()), [text if numeric else wrapped(text, 12) for text in places])
+        one.set_xticks(list(places.values()), [unit.text(text) if numeric else wrapped(text, 12) for text in places])
         one.xaxis.set_minor_locator(NullLocator())
         if not numeric:
             one.set_xlim(-0.5, len(xs) - 0.5)
@@ -86,8 +94,9 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
 
 
 def _scale_y(axes: Sequence[Axes], found: Comparison, medians: np.ndarray) -> bool:
-    """Make the axes of errors, and of what spans decades, logarithmic; returns whether they are."""
-    logarithmic = bool((medians > 0).all()) and (found.y.endswith("error") or wants_log(medians))
+    """Make the axes of errors, and of what spans a decade, logarithmic; returns whether they are."""
+    by_default = True if found.y.endswith("error") else None
+    logarithmic = bool((medians > 0).all()) and is_log("y", medians, by_default)
     for one in axes:
         if logarithmic:
             one.set_yscale("log")
@@ -96,16 +105,27 @@ def _scale_y(axes: Sequence[Axes], found: Comparison, medians: np.ndarray) -> bo
 
 
 def _draw(
-    axes: Axes, panel: Panel, places: dict[str, float], styles: dict[str, dict[str, Any]], logarithmic: bool
+    axes: Axes,
+    found: Comparison,
+    panel: Panel,
+    places: dict[str, float],
+    styles: dict[str, dict[str, Any]],
+    logarithmic: bool,
 ) -> dict[str, Line2D]:
     """Draw the lines of a panel; returns their entries of the legend."""
     ends = [end for points in panel.points for point in points for end in (point.value.median, point.value.high)]
     top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
     numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
     handles: dict[str, Line2D] = {}
+    marks: list[tuple[float, float, str]] = []
     for i, (one, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
-        shown = [point for point in points if _drawable(point) and not (logarithmic and point.value.median <= 0)]
+        aside = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
+        limits = [(places[point.x] + aside, _limit(found, point), styles[one.label]["color"]) for point in points]
+        marks += [mark for mark in limits if math.isfinite(mark[1])]
+        shown = [point for point in points if _drawable(found, point) and not (logarithmic and point.value.median <= 0)]
         if not shown:
+            if any(mark in marks for mark in limits):
+                handles[one.label] = Line2D([], [], markerfacecolor="white", **styles[one.label])
             continue
         middle = np.array([point.value.median for point in shown])
         floor = middle.min() / 3 if logarithmic else -math.inf
@@ -113,28 +133,40 @@ def _draw(
         high = np.array([min(point.value.high, top) for point in shown])
         x = np.array([places[point.x] for point in shown])
         style = styles[one.label]
+        if len(panel.lines) >= MANY and numeric:
+            low, high = middle, middle
         if numeric:
             handles[one.label] = plot_band(axes, x, middle, low, high, **style)
         else:
-            x = x + 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
+            x = x + aside
             drawn = axes.errorbar(
                 x, middle, [middle - low, high - middle], color=style["color"], marker=style["marker"], ls="", capsize=2
             )
             (handles[one.label], *_) = drawn.lines
+    draw_limits(axes, marks, "" if found.base else " s", upper=bool(found.base))
     return handles
 
 
-def _drawable(point: PlotPoint) -> bool:
-    return math.isfinite(point.value.median)
+def _drawable(found: Comparison, point: PlotPoint) -> bool:
+    return math.isfinite(point.value.median) and not is_missed(found.y, point)
+
+
+def _limit(found: Comparison, point: PlotPoint) -> float:
+    """Return the limit of a time that most seeds missed, or of its speed-up; NaN where there is none."""
+    if not is_missed(found.y, point):
+        return math.nan
+    limit = limit_s(run for run in point.runs if math.isinf(field_value(run, found.y)))
+    return median(found.base.values()) / limit if found.base and limit > 0 else limit
 
 
 def _never(found: Comparison, label: str) -> str:
-    """Return ` (never at 16, 32)` for a line whose median is not finite there; empty if it is everywhere."""
+    """Return ` (never at 16, 32)` for a line that most seeds missed there; empty if they did nowhere."""
+    unit = quantity(found.x, in_order(point.x for panel in found.panels for points in panel.points for point in points))
     missed = [
-        " ".join(part for part in (point.x, panel.title) if part)
+        " ".join(part for part in (unit.text(point.x), unit.unit, panel.title) if part)
         for panel in found.panels
         for one, points in zip(panel.lines, panel.points, strict=True)
         for point in points
-        if one.label == label and math.isinf(point.value.median)
+        if one.label == label and (is_missed(found.y, point) or math.isinf(point.value.median))
     ]
     return f" (never at {', '.join(missed)})" if missed else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dsgd.report.contest import Contender, contest
-from dsgd.report.contest_figure import contest_figure
+from dsgd.report.contest_figure import contest_figure, contest_parts
 from dsgd.report.contest_table import contest_table
 from dsgd.report.contest_verdict import contest_verdict
-from dsgd.report.style import drawing, save
+from dsgd.report.style import drawing, save, svg_text
 
 
 def write_contest(
@@ -18,9 +18,10 @@ def write_contest(
     price: float | None = None,
     width: str = "wide",
     formats: Sequence[str] = ("png", "svg", "pdf"),
+    log: Collection[str] | None = None,
 ) -> str:
     """Write `contest.csv`, `.md` and `.tex`, the figure `contest` in each format, and `verdict.txt` into an existing
-    folder. price: of a node for an hour. width: of style.WIDTHS.
+    folder. price: of a node for an hour. width, log: of `style.drawing`.
 
     Returns the verdict; `contest_table(contest(contenders), price)` is the table to print. Raises ValueError for
     contenders that cannot be compared, OSError for files that cannot be written."""
@@ -28,8 +29,14 @@ def write_contest(
     text = contest_verdict(found)
     (out / "verdict.txt").write_text(text + "\n", encoding="utf-8")
     contest_table(found, price).write(out / "contest")
-    with drawing(width):
+    with drawing(width, log):
         figure = contest_figure(found)
         for kind in formats:
             save(figure, out / f"contest.{kind}")
     return text
+
+
+def page_figures(contenders: Sequence[Contender], log: Collection[str] | None = None) -> list[str]:
+    """Return the parts of the figure as SVG documents for a page, of a size whose letters can be read on any screen."""
+    with drawing("screen", log):
+        return [svg_text(figure) for figure in contest_parts(contest(contenders))]

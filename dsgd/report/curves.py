@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,14 @@ from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band, wrapped
+from dsgd.report.scales import is_log, label_decades
+from dsgd.report.sheet import panels, wrapped
+from dsgd.report.style import NoData, curve_styles, finish, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
+MANY = 6  # curves from which their bands are not drawn in one panel
+_BACKGROUND = {"color": "#c4c4c4", "linewidth": 0.6, "zorder": 1.5}
 _BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -104,8 +108,10 @@ def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
 
 
 def seeds_notes(gathered: Sequence[Series]) -> list[str]:
-    """Return the note that explains bands, where some series has several runs."""
+    """Return the note that explains lines and bands, where some series has several runs."""
     note = interval_note([len(one.runs) for one in gathered])
+    if note and len(gathered) >= MANY:
+        return [f"lines: medians over seeds, as far as all seeds go; no bands with {MANY} lines or more"]
     return [f"lines and bands: {note}; as far as all seeds go"] if note else []
 
 
@@ -123,18 +129,48 @@ def draw_field(
     axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str, styles: Sequence[dict[str, Any]]
 ) -> dict[str, Line2D]:
     """Draw a field of all series that have it; returns the entries of a legend. styles: one for each series."""
-    curves = {i: curve for i, one in enumerate(gathered) if (curve := median_curve(one.runs, axis.field, field))}
+    return draw_median_curves(axes, gathered, median_curves(gathered, axis, field), axis, field, styles)
+
+
+def median_curves(gathered: Sequence[Series], axis: XAxis, field: str) -> dict[int, Curve]:
+    """Return the curves of the series that have a field, by their number."""
+    return {i: curve for i, one in enumerate(gathered) if (curve := median_curve(one.runs, axis.field, field))}
+
+
+def draw_median_curves(
+    axes: Axes,
+    gathered: Sequence[Series],
+    curves: Mapping[int, Curve],
+    axis: XAxis,
+    field: str,
+    styles: Sequence[dict[str, Any]],
+    focus: int | None = None,
+) -> dict[str, Line2D]:
+    """Draw curves; returns the entries of a legend. Bands of MANY curves would hide each other, and are left out.
+
+    curves: of a field, by the number of the series. styles: one for each series. focus: the series that this panel is
+    about, to which the others are a grey background."""
     diverged = {i for i in curves if any(run.outcome in ("diverged", "collapsed") for run in gathered[i].runs)}
-    floor, ceiling = (-np.inf, np.inf) if field == "test_accuracy" else _scale_y(axes, curves, diverged, field)
+    floor, ceiling = _scale_y(axes, curves, set() if "accuracy" in field else diverged, field)
     handles: dict[str, Line2D] = {}
     for i, curve in curves.items():
         visible = curve.median > floor
         x, median = curve.x[visible] / axis.unit, np.minimum(curve.median[visible], ceiling)
-        every = (0.02 * (i % 6), 0.14) if visible.any() else None  # sparse, and not all at the same places
+        if focus not in (None, i):
+            axes.plot(x, median, **_BACKGROUND)
+            continue
+        start, apart = (0.02 * (i % 6), 0.14) if focus is None else (0.1, 0.4)
+        every = (start, apart) if visible.any() else None  # sparse, and not all at the same places
         low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
+        if focus is None and len(curves) >= MANY:
+            low, high = median, median
         handles[_legend(gathered[i])] = plot_band(axes, x, median, low, high, markevery=every, **styles[i])
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.median > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
+    times = np.concatenate([curve.x for curve in curves.values()]) if curves else np.array([])
+    if is_log("x", times, by_default=False):
+        axes.set_xscale("log")
+        label_decades(axes.xaxis, float(times.max() / times[times > 0].min()))
     axes.set_xlabel(wrapped(axis.label, 28))
     axes.set_ylabel(LABELS.get(field, field), parse_math=True)
     targets = {(run.target_field, run.target) for one in gathered for run in one.runs}
@@ -145,18 +181,18 @@ def draw_field(
     return handles
 
 
-def wants_log(values: np.ndarray) -> bool:
-    """Check that values are not negative and span more than two decades."""
-    positive = values[values > 0]
-    return bool(len(positive) and not (values < 0).any() and positive.max() > 100 * positive.min())
-
-
 def _legend(one: Series) -> str:
     return one.label + status_note(one.runs)
 
 
-def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int], field: str) -> tuple[float, float]:
-    """Make the axis logarithmic for errors, and where values span decades.
+def _by_default(field: str) -> bool | None:
+    """Return whether a field has a logarithmic axis; None: if its values span a decade."""
+    return True if field.endswith("error") else False if "accuracy" in field else None
+
+
+def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field: str) -> tuple[float, float]:
+    """Make the axis logarithmic for errors, and where values span a decade; not for accuracies, whose differences are
+    near 1, unless the user asks for it.
 
     Diverged runs leave the panel instead of flattening the others.
 
@@ -166,7 +202,7 @@ def _scale_y(axes: Axes, curves: dict[int, Curve], diverged: set[int], field: st
         return -np.inf, np.inf
     ranges = {i: np.concatenate([curve.low, curve.high]) for i, curve in curves.items()}
     shown = np.concatenate([values for i, values in ranges.items() if i not in diverged] or list(ranges.values()))
-    if logarithmic := wants_log(shown) or (field.endswith("error") and (shown > 0).any()):
+    if logarithmic := is_log("y", shown, _by_default(field)):
         axes.set_yscale("log")
         label_decades(axes.yaxis, float(shown.max() / shown[shown > 0].min()))
     low, high = shown[shown > 0].min() if logarithmic else shown.min(), shown.max()

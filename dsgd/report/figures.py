@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes
 from dsgd.report.labels import Series, series
 from dsgd.report.prediction import Pair, pairs, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
-from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, name_bars, panels, save
+from dsgd.report.sheet import name_bars, panels
+from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, save
 
 MOST_BARS = 12  # beside curves; the figure `idle` has them all
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
@@ -46,14 +47,15 @@ def draw(
     x_axes: Sequence[str] = ("time", "epochs", "bytes"),
     only: Sequence[str] = (),
     width: str = "wide",
+    log: Collection[str] | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure for which the runs have data into an existing folder; if `only` is given, of these names.
-    width: of style.WIDTHS.
+    width, log: of `style.drawing`.
 
     Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written."""
     written: list[Path] = []
     missing: dict[str, str] = {}
-    with drawing(width):
+    with drawing(width, log):
         for name, make in figures(x_axes).items():
             if only and name not in only:
                 continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.record.reader import Run, name_of
+from dsgd.report.units import assigned
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
@@ -122,7 +123,10 @@ def label(flats: Sequence[Flat]) -> list[str]:
                 differing[key] = flat[key]
     short = _short_names(list(dict.fromkeys(key for differing in named for key in differing)))
     return [
-        ", ".join(short[key] + _shortened(differing[key]) for key in sorted(differing, key=_rank))
+        ", ".join(
+            assigned(short[key], key, _shortened(differing[key])) if short[key] else _shortened(differing[key])
+            for key in sorted(differing, key=_rank)
+        )
         for differing in named
     ]
 
@@ -188,8 +192,8 @@ def _group_names(flat: Flat, key: str) -> tuple[str | None, ...]:
 
 
 def _short_names(keys: list[str]) -> dict[str, str]:
-    """Return what to write before a value: the shortest end of its key that tells it from the others, like `lr=`, but
-    `model.width=` beside `data.width=`; nothing before the algorithm's name."""
+    """Return what to call a key: the shortest end of it that tells it from the others, like `lr`, but `model.width`
+    beside `data.width`; nothing for the algorithm, whose name is enough."""
     ends = Counter(".".join(key.split(".")[i:]) for key in keys for i in range(key.count(".") + 1))
     short = {}
     for key in keys:
@@ -197,7 +201,7 @@ def _short_names(keys: list[str]) -> dict[str, str]:
         parts = shown.split(".")
         candidates = [".".join(parts[i:]) for i in range(len(parts) - 1, -1, -1)]
         unique = (name for name in candidates if name != "name" and ends[name] <= 1)
-        short[key] = "" if key == "algo.name" else f"{_SHORT.get(key) or next(unique, shown)}="
+        short[key] = "" if key == "algo.name" else _SHORT.get(key) or next(unique, shown)
     return short
 
 

@@ -4,67 +4,102 @@ The template is page.html. Whatever comes from users is escaped here, or is JSON
 
 from __future__ import annotations
 
-import colorsys
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import SUMMARY_BYTES, Run
 from dsgd.record.writer import ENV
-from dsgd.report.curves import X_FIELDS, has_data, median_curve, wants_log, x_axis
+from dsgd.report.curves import MANY, X_FIELDS, has_data, median_curve, x_axis
 from dsgd.report.fields import LABELS
+from dsgd.report.inline_svg import dark_colours, inline, marker_path, on_dark
 from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series, differing_settings, run_labels, series, status_note
 from dsgd.report.layout import BAD, Cell, ReportTable
+from dsgd.report.scales import wants_log
 from dsgd.report.style import common, curve_styles
-from dsgd.report.table import summary_table
+from dsgd.report.table import by_time, summary_table
 
 FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
 MOST_POINTS = 2000  # of a curve: more than a screen has pixels
 _MOST_DRAWN = 1e30  # a loss that explodes further leaves the panel all the same
 _DIGITS = 6
 _LONG = 24  # characters: a longer text may go over several lines
+_BANDS = f"Lines are medians over seeds, bands their intervals; {MANY} lines or more have none."
 
 
-def write_page(runs: Sequence[Run], path: Path, lead: str = "", figure: str = "", title: str = "") -> None:
+@dataclass(frozen=True)
+class PageCurves:
+    """The curves of a page, in the order of its legend. styles: one for each series, as in figures."""
+
+    series: Sequence[Series]
+    styles: Sequence[Mapping[str, Any]]
+
+
+def curves_of(runs: Sequence[Run]) -> PageCurves:
+    """Return a curve for each configuration, in the order of the table."""
+    ordered = by_time(runs)
+    known = series(runs)  # whose styles are those of the figures
+    styles = dict(zip([one.label for one in known], curve_styles(known), strict=True))
+    return PageCurves(ordered, [styles[one.label] for one in ordered])
+
+
+def write_page(
+    runs: Sequence[Run],
+    path: Path,
+    lead: str = "",
+    figures: Sequence[str] = (),
+    title: str = "",
+    curves: PageCurves | None = None,
+) -> None:
     """Write the page of the runs, as a whole file.
 
-    lead: text above everything else, such as a verdict; its lines are paragraphs. figure: an SVG document that the
-    project has drawn, put in as it is. title: default: what the runs have in common. Raises OSError where the path
-    cannot be written, ValueError for an env.json that is none."""
-    path.write_text(page_text(runs, lead, figure, title), encoding="utf-8")
+    lead: text above everything else, such as a verdict; its lines are paragraphs. figures: SVG documents that the
+    project has drawn; side by side where there is room. title: default: what the runs have in common. curves: default:
+    `curves_of`. Raises OSError where the path cannot be written, ValueError for an env.json that is none."""
+    path.write_text(page_text(runs, lead, figures, title, curves), encoding="utf-8")
 
 
-def page_text(runs: Sequence[Run], lead: str = "", figure: str = "", title: str = "") -> str:
+def page_text(
+    runs: Sequence[Run],
+    lead: str = "",
+    figures: Sequence[str] = (),
+    title: str = "",
+    curves: PageCurves | None = None,
+) -> str:
     """Return the page of the runs. The arguments are those of `write_page`."""
     table = summary_table(runs)
-    gathered = series(runs)
+    curves = curves_of(runs) if curves is None else curves
+    gathered = curves.series
+    inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
     several = any(len(one.runs) > 1 for one in gathered)
     parts = {
         "title": escape(title or common(runs) or "Runs"),
         "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
         "lead": "".join(f"<p>{escape(line)}</p>" for line in lead.splitlines() if line.strip()),
-        "figure": f'<div class="figure">{_inline(figure)}</div>' if figure else "",
+        "figure": f'<div class="figure">{inlined}</div>' if inlined else "",
+        "dark": dark_colours(inlined),
         "table": _table(table),
         "caption": escape(table.caption),
-        "bands": "Lines are medians over seeds, bands their intervals." if several else "",
+        "bands": _BANDS if several else "",
         "differences": _differences(runs),
         "environments": _environments(runs),
         # a script ends at the first </script, whatever is around it
-        "data": json.dumps(curve_data(runs, gathered), allow_nan=False).replace("<", "\\u003c"),
+        "data": json.dumps(curve_data(runs, curves), allow_nan=False).replace("<", "\\u003c"),
     }
     template = files("dsgd.report").joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # in one pass: what is put in stays
 
 
-def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any]:
+def curve_data(runs: Sequence[Run], curves: PageCurves) -> dict[str, Any]:
     """Return what the page draws: axes, fields and, for each series, its curves by axis and field: x, median and both
     ends of the interval, [marks] each."""
     axes = {name: x_axis(name, runs) for name in X_FIELDS if has_data(runs, X_FIELDS[name], "samples")}
@@ -72,7 +107,7 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
     aims = {(run.target_field, run.target) for run in runs}
     targets = _targets(*aims.pop()) if len(aims) == 1 else {}
     lines = []
-    for one, style in zip(gathered, curve_styles(gathered), strict=True):
+    for one, style in zip(curves.series, curves.styles, strict=True):
         light = to_hex(style["color"])
         lines.append({
             "label": one.label,
@@ -82,6 +117,7 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
             "light": light,
             "dark": on_dark(light),
             "dash": _dashes(style["linestyle"]),
+            "marker": marker_path(style["marker"]),
             "curves": [
                 {field: curve for field in fields if (curve := _curve(one.runs, axis.field, axis.unit, field))}
                 for axis in axes.values()
@@ -96,13 +132,8 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
         }
         for field in fields
     ]
-    return {"axes": [{"label": axis.label} for axis in axes.values()], "fields": drawn, "series": lines}
-
-
-def on_dark(colour: str) -> str:
-    """Return the colour for a dark ground: the same hue, as light as the ground is dark. colour: `#rrggbb`."""
-    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
-    return to_hex(colorsys.hls_to_rgb(hue, max(lightness, min(0.9, max(0.62, 1 - lightness))), saturation))
+    named = [{"label": axis.label} for axis in axes.values()]
+    return {"axes": named, "fields": drawn, "series": lines, "many": MANY}
 
 
 def _curve(runs: Sequence[Run], x: str, unit: float, y: str) -> list[list[float]] | None:
@@ -137,11 +168,6 @@ def _spans_decades(lines: Sequence[Mapping[str, Any]], field: str) -> bool:
 def _dashes(line: Any) -> str:
     """Return a line style of matplotlib as SVG has it."""
     return "none" if line == "solid" else " ".join(f"{1.8 * length:g}" for length in line[1])
-
-
-def _inline(svg: str) -> str:
-    """Return an SVG document as an element: without its prolog and its metadata, which name addresses."""
-    return re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
 
 
 def _table(table: ReportTable) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import string
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,36 @@ import matplotlib.style
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dsgd.record.reader import Run
 from dsgd.report.labels import Series, time_notes
+from dsgd.report.scales import logarithmic
+from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, wrapped
 
-# Lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey. Others than ours come after them.
-_ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+# The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
+# An algorithm has the same colour in every figure; those of users come after ours.
+_ALGORITHMS = (
+    "sync",
+    "easgd",
+    "downpour",
+    "gossip",
+    "dpsgd",
+    "delayfree",
+    "adpsgd",
+    "diloco",
+    "localsgd",
+    "sgp",
+    "choco",
+    "relay",
+    "compressed",
+    "corrected",
+    "noloco",
+    "streaming",
+)
 _COLOURS = (
     "#000000",
     "#c77cae",
@@ -36,30 +53,18 @@ _COLOURS = (
     "#1f8f5f",
     "#56b4e9",
     "#7a5230",
-    "#888888",
+    "#3c6fd8",
     "#5b2d8e",
+    "#d55e00",
+    "#009e9e",
+    "#8a8f00",
+    "#4a4a4a",
+    "#e07a86",
+    "#9c8ad8",
 )
 _LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
 
-
-@dataclass(frozen=True)
-class Page:
-    """The size of figures. inches: width. panel_inches: height of a panel. points: of letters.
-
-    fixed: the figure has this width; else no more, and less where it has few panels."""
-
-    inches: float
-    panel_inches: float
-    points: float
-    fixed: bool
-
-
-WIDTHS = {
-    "single": Page(3.4, 2.3, 8, True),  # one column of a paper
-    "double": Page(7.0, 2.3, 8, True),  # the whole width of its page
-    "wide": Page(13.4, 3.5, 10, False),  # screens and slides
-}
 
 _SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # names of users' choices may hold a dollar
@@ -122,7 +127,7 @@ def curve_style(algorithm: int, variant: int) -> dict[str, Any]:
     return {
         "color": _COLOURS[algorithm % len(_COLOURS)],
         "linestyle": _LINES[variant % len(_LINES)],
-        "marker": _MARKERS[(algorithm + len(_ALGORITHMS) * (variant // len(_LINES))) % len(_MARKERS)],
+        "marker": _MARKERS[(algorithm + 6 * (variant // len(_LINES))) % len(_MARKERS)],
     }
 
 
@@ -132,37 +137,14 @@ def _rest(one: Series) -> str:
 
 
 @contextmanager
-def drawing(width: str = "wide") -> Iterator[None]:
-    """Draw with the settings of all figures, whatever the user's matplotlibrc says. width: of WIDTHS."""
-    page = WIDTHS[width]
+def drawing(width: str = "wide", log: Collection[str] | None = None) -> Iterator[None]:
+    """Draw with the settings of all figures, whatever the user's matplotlibrc says. width: of WIDTHS, or `screen`. log:
+    the axes that are logarithmic, of scales.AXES; None: those whose values span a decade."""
+    page = SCREEN if width == "screen" else WIDTHS[width]
     sizes = {"figure.figsize": (page.inches, page.panel_inches), "font.size": page.points}
     sizes |= {"lines.linewidth": 0.15 * page.points, "lines.markersize": 0.5 * page.points}
-    with matplotlib.style.context(["default", _SETTINGS | sizes]):
+    with matplotlib.style.context(["default", _SETTINGS | sizes]), logarithmic(log):
         yield
-
-
-def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """Make panels in rows, as many in a row as the page has room for, on a figure of the page's width."""
-    (width, height), letter = matplotlib.rcParams["figure.figsize"], _letter_inches()
-    rows = -(-count // max(1, min(4, int(width / (30 * letter)))))
-    columns = -(-count // rows)
-    if not any(page.fixed and page.inches == width for page in WIDTHS.values()):
-        width = min(width, 1.0 + 4.6 * columns)
-    figure = Figure(figsize=(width, rows * height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06))
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for unused in axes[count:]:
-        unused.remove()
-    return figure, axes[:count]
-
-
-def wrapped(text: str, columns: int = 42) -> str:
-    """Break a label into lines."""
-    return textwrap.fill(text, columns)
-
-
-def _letter_inches() -> float:
-    """Return the mean width of a letter."""
-    return 0.54 * float(matplotlib.rcParams["font.size"]) / 72
 
 
 def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any) -> Line2D:
@@ -173,31 +155,12 @@ def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any
     return line
 
 
-def label_decades(axis: Axis, span: float) -> None:
-    """Label a logarithmic axis with plain numbers, within the decades, too, where there are few.
-
-    span: ratio of the largest to the smallest value."""
-    axis.set_major_locator(LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
-
-
-def name_bars(axes: Axes, names: Sequence[str]) -> None:
-    """Name horizontal bars, from the top; the figure gets as high as they need."""
-    figure, place = axes.get_figure(root=True), axes.get_subplotspec()
-    assert figure is not None
-    assert place is not None
-    grid, letter = place.get_gridspec(), _letter_inches()
-    columns = max(10, int(0.36 * figure.get_figwidth() / grid.ncols / letter))
-    texts = [wrapped(name, columns) for name in names]
-    lines = max(text.count("\n") + 1 for text in texts)
-    figure.set_figheight(max(figure.get_figheight(), grid.nrows * (2.6 * letter * lines * len(names) + 8 * letter)))
-    axes.set_yticks(range(len(names)), texts)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.grid(axis="y", visible=False)
-
-
-def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], notes: Sequence[str] = ()) -> Figure:
+def finish(
+    figure: Figure,
+    runs: Sequence[Run],
+    handles: Mapping[str, Artist],
+    notes: Sequence[str] = (),
+) -> Figure:
     """Add the legend below the panels, where there is something to tell apart, and the texts of `annotate`."""
     legend = None
     if len(handles) > 1 or any(run.outcome != "completed" for run in runs):
@@ -207,7 +170,7 @@ def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], n
 
 def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> Legend:
     """Add a legend with these entries below the panels, in as many columns as there is room for."""
-    letter = _letter_inches()
+    letter = letter_inches()
     room = int(figure.get_figwidth() / letter)
     texts = [wrapped(text, min(42, room - 12)) for text in handles]
     longest = max(len(line) for text in texts for line in text.split("\n"))
@@ -218,15 +181,24 @@ def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> Legend:
     return figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=columns)
 
 
-def annotate(figure: Figure, runs: Sequence[Run], notes: Sequence[str] = (), legend: Legend | None = None) -> Figure:
+def annotate(
+    figure: Figure,
+    runs: Sequence[Run],
+    notes: Sequence[str] = (),
+    legend: Legend | None = None,
+    lettered: Sequence[Axes] | None = None,
+) -> Figure:
     """Letter the panels, where there are several, write what the runs have in common above them and the notes below.
 
-    legend: below the panels, if there is one; it gets the notes as its heading, those on time models first."""
-    letter = _letter_inches()
+    legend: below the panels, if there is one; it gets the notes as its heading, those on time models first. lettered:
+    the panels that get a letter; None: all."""
+    letter = letter_inches()
     room = int(figure.get_figwidth() / letter)
-    if len(figure.axes) > 1:
-        for name, axes in zip(string.ascii_lowercase, figure.axes, strict=False):
-            axes.set_title(f"({name}) {axes.get_title()}".strip(), loc="left", fontsize="medium")
+    lettered = figure.axes if lettered is None else lettered
+    if len(lettered) > 1:
+        for name, axes in zip(string.ascii_lowercase, lettered, strict=False):
+            title = axes.get_title() or axes.get_title("left")
+            axes.set_title(f"({name}) {title}".strip(), loc="left", fontsize="medium")
             axes.set_title("")
     if title := textwrap.fill(common(runs), room - 4):
         figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
@@ -251,6 +223,13 @@ def common(runs: Sequence[Run]) -> str:
     parts += [f"{nodes} node" + "s" * (nodes != 1)] if nodes else []
     parts += [f"batch size {batch} per node"] if batch else []
     return ", ".join(part for part in parts if part)
+
+
+def svg_text(figure: Figure) -> str:
+    """Return the figure as an SVG document."""
+    file = StringIO()
+    figure.savefig(file, format="svg", metadata=_METADATA["svg"])
+    return file.getvalue()
 
 
 def save(figure: Figure, path: Path) -> None:

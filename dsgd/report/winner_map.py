@@ -17,14 +17,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from dsgd.report.censored import limit_s, limit_text
 from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
 from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.selection import in_order
-from dsgd.report.style import WIDTHS, add_legend, annotate, drawing, named_styles, panels, save, wrapped
+from dsgd.report.sheet import WIDTHS, panels, wrapped
+from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
+from dsgd.report.units import quantity
 
 NOBODY = "nobody"
-_EMPTY = "#eeeeee"  # of a cell where nobody wins
+_EMPTY = "#cccccc"  # of a cell where nobody wins
 _LETTER = 0.54 / 72  # inches of a letter per point
 _SMALLEST = 4.5  # points of the letters in a cell
 
@@ -34,13 +37,15 @@ class MapCell:
     """Say who wins at one place of a map. values: of its one or two keys. winner, algo: name and algorithm of the
     winner, empty for nobody. ratio: of the second's score to the winner's, infinite where nobody else got there.
 
-    measured: False where one of the two was derived from other runs."""
+    measured: False where one of the two was derived from other runs. limit_s: within which nobody got there; NaN where
+    somebody did, or where that says nothing."""
 
     values: Mapping[str, Any]
     winner: str
     algo: str
     ratio: Estimate
     measured: bool
+    limit_s: float = math.nan
 
     @property
     def tie(self) -> bool:
@@ -49,9 +54,10 @@ class MapCell:
 
     @property
     def lead(self) -> str:
-        """Return `1.7×`, and `1.7× ○` if it is derived; `alone` where nobody else got there."""
+        """Return `1.7×`, and `1.7× ○` if it is derived; `alone` where nobody else got there; `> 40 s` of nobody."""
         ratio = self.ratio.median
-        text = "" if not self.winner or math.isnan(ratio) else "alone" if math.isinf(ratio) else f"{ratio:.3g}×"
+        text = "" if math.isnan(ratio) else "alone" if math.isinf(ratio) else f"{ratio:.3g}×"
+        text = text if self.winner else limit_text(self.limit_s)
         return text if self.measured else f"{text} ○".strip()
 
 
@@ -61,7 +67,8 @@ def map_cell(values: Mapping[str, Any], found: Contest, derived: Collection[str]
     derived: names of those whose runs were derived from others."""
     first, *others = found.standings
     if math.isinf(first.score.median):
-        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived)
+        limit = math.nan if found.goal.level is None else limit_s(found.runs)
+        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, limit)
     rivals = ([one for one in others if not one.behind] or others)[:1]
     ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, found.seeds)
     measured = not any(one.name in derived for one in [first, *rivals])
@@ -70,8 +77,9 @@ def map_cell(values: Mapping[str, Any], found: Contest, derived: Collection[str]
 
 def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
     """Draw the map: the colour is the winner's algorithm, the text the winner and its lead over the second; hatched
-    where they cannot be told apart, with a ring where the cell is derived. Raises ValueError unless all cells have the
-    same one or two keys, and a place of their own."""
+    where they cannot be told apart, cross-hatched where nobody got there, with a ring where the cell is derived.
+
+    Raises ValueError unless all cells have the same one or two keys, and a place of their own."""
     x_key, y_key, places = _places(cells)
     columns = in_order(x for x, _ in places)
     rows = in_order(y for _, y in places)[::-1]  # the largest value on top, as on any axis
@@ -85,10 +93,11 @@ def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False)
-    axes.set_xticks(range(len(columns)), [wrapped(text, 12) for text in columns])
-    axes.set_yticks(*([range(len(rows)), [wrapped(text, 12) for text in rows]] if y_key else [[]]))
-    axes.set_xlabel(x_key)
-    axes.set_ylabel(y_key)
+    across, up = quantity(x_key, columns), quantity(y_key, rows)
+    axes.set_xticks(range(len(columns)), [wrapped(across.text(text), 12) for text in columns])
+    axes.set_yticks(*([range(len(rows)), [wrapped(up.text(text), 12) for text in rows]] if y_key else [[]]))
+    axes.set_xlabel(across.label)
+    axes.set_ylabel(wrapped(up.label, 24))
     return annotate(figure, [], [*_notes(cells), *notes], add_legend(figure, _legend(cells, colours)))
 
 
@@ -167,14 +176,14 @@ def _size(figure: Figure, columns: int, rows: int) -> tuple[float, float]:
 
 def _draw_cell(axes: Axes, x: int, y: int, cell: MapCell, colour: str, inches: float, points: float) -> None:
     """Draw a cell; its letters become smaller where the longest word has no room. inches: its width."""
-    hatch = "////" if cell.tie else None
+    hatch = "////" if cell.tie else None if cell.winner else "xxxx"
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5, hatch=hatch))
     name = cell.winner.replace(" node", "\N{NO-BREAK SPACE}node") or NOBODY
     longest = max(len(word) for word in [*name.split(" "), cell.lead])
     size = max(_SMALLEST, min(0.9 * points, 0.9 * inches / (longest * _LETTER)))
     text = "\n".join([wrapped(name, max(longest, int(0.9 * inches / (_LETTER * size)))), cell.lead]).strip()
     ink = "#000000" if _is_light(colour) else "#ffffff"
-    behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if cell.tie else None
+    behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
     axes.text(x, y, text, color=ink, ha="center", va="center", fontsize=size, bbox=behind, clip_on=True)
 
 
@@ -185,7 +194,7 @@ def _is_light(colour: str) -> bool:
 def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, Artist]:
     handles: dict[str, Artist] = {algo: Rectangle((0, 0), 1, 1, facecolor=colour) for algo, colour in colours.items()}
     if not all(cell.winner for cell in cells):
-        handles[NOBODY] = Rectangle((0, 0), 1, 1, facecolor=_EMPTY)
+        handles[NOBODY] = Rectangle((0, 0), 1, 1, facecolor=_EMPTY, edgecolor="white", hatch="xxxx")
     if any(cell.tie for cell in cells):
         handles["tie"] = Rectangle((0, 0), 1, 1, facecolor="#888888", edgecolor="white", hatch="////")
     if not all(cell.measured for cell in cells):
@@ -197,5 +206,8 @@ def _notes(cells: Sequence[MapCell]) -> list[str]:
     """Return one line on what the texts of cells mean."""
     parts = ["number: the second's time, or loss, over the winner's"] * any(cell.winner for cell in cells)
     parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
+    parts += ["nobody: the target was not reached within the time that is said"] * any(
+        math.isfinite(cell.limit_s) for cell in cells
+    )
     parts += ["derived: the times of one of the two"] * (not all(cell.measured for cell in cells))
     return ["; ".join(parts)] if parts else []

@@ -15,8 +15,9 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from dsgd.record.reader import Run
 from dsgd.report.curves import median_curve
 from dsgd.report.interval import Estimate
-from dsgd.report.style import add_legend, annotate, label_decades, named_styles, plot_band
-from dsgd.report.style import panels as make_panels
+from dsgd.report.scales import label_decades
+from dsgd.report.sheet import panels as make_panels
+from dsgd.report.style import add_legend, annotate, named_styles, plot_band
 
 FORMULA = "formula"  # as algorithm of a line: what is expected rather than measured
 REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}

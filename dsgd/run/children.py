@@ -115,10 +115,14 @@ class Children:
             os.close(writing)
         child.send()
 
-    def wait(self) -> tuple[int, Told]:
-        """Wait for the first child that ends. Returns its name and what it has left."""
+    def wait(self, idle: Callable[[], None] | None = None, every_s: float | None = None) -> tuple[int, Told]:
+        """Wait for the first child that ends. Returns its name and what it has left.
+
+        idle: called meanwhile, whenever so many seconds have passed without news."""
         while True:
-            readable, _, _ = select.select(list(self._children), [], [])
+            readable, _, _ = select.select(list(self._children), [], [], every_s)
+            if idle is not None and not readable:
+                idle()
             for pipe in readable:
                 child = self._children[pipe]
                 if text := os.read(pipe, 1 << 16):

@@ -80,7 +80,8 @@ def test_typed_again_it_runs_nothing_and_says_the_same(compared: Path) -> None:
     result = shell(LINE, compared)
     assert result.returncode == 0, result.stderr
     assert result.stdout == (compared / "out").read_text()
-    assert "[1/" not in result.stderr
+    assert " runs in " in (compared / "err").read_text()
+    assert " runs in " not in result.stderr
     assert before == {name: (compared / "comparison" / name).read_bytes() for name in RESULTS}
 
 

@@ -39,19 +39,42 @@ def test_the_records_are_those_of_one_job_after_the_other(tmp_path: Path, monkey
         assert summary(one)["threads"] == 1
 
 
-def test_every_job_is_shown_when_it_ends_and_what_all_print_once(tmp_path: Path) -> None:
+def test_a_sweep_of_any_size_is_a_few_lines_and_what_all_print_comes_once(tmp_path: Path) -> None:
     result = shell(f"dsgd-run -m {SMALL} algo=sync,gossip optimizer.lr=0.1,0.2 sweep.jobs=2", tmp_path)
     assert result.returncode == 0, result.stderr
-    shown = [text for text in result.stderr.splitlines() if text.startswith("[")]
-    wanted = ["[1/4] sync lr=0.1", "[2/4] sync lr=0.2", "[3/4] gossip lr=0.1", "[4/4] gossip lr=0.2"]
-    assert [text for text in shown if ":" not in text] == wanted
-    ended = sorted(text for text in shown if ":" in text)
-    assert [re.sub(r": completed, \d+ s$", "", text) for text in ended] == wanted
-    assert all(shown.index(name) < shown.index(text) for name, text in zip(wanted, ended, strict=True))
+    shown = result.stderr.splitlines()
+    assert [re.sub(r"in \d+ s$", "in _ s", text) for text in shown if " run" in text] == ["4 runs in _ s"]
+    assert not [text for text in shown if "lr=" in text]
     assert result.stderr.count("engine: sim") == 1
+    assert len(shown) < 8, shown
     assert [text.rpartition("/")[2] for text in result.stdout.splitlines() if text.startswith("record: ")] == [
         "0_sync_2", "1_sync_2", "2_gossip_2", "3_gossip_2",
     ]  # fmt: skip
+
+
+def test_what_the_only_job_at_a_time_prints_is_shown_while_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning in the midst of a long run is not kept until its end."""
+    go_on, said = tmp_path / "go_on", list[str]()
+
+    def warn() -> str:
+        os.write(1, b"a warning\n")
+        until(go_on.exists)
+        return "completed"
+
+    with LocalSweep(["long"], 1, {}, ["long"]) as sweep:
+        sweep.start(0, tmp_path / "0", warn)
+
+        def look() -> None:
+            sweep._look()
+            said.append(capsys.readouterr().err)
+            if "a warning" in said[-1]:
+                go_on.touch()
+
+        sweep._children.wait(look, every_s=0.05)
+        sweep._running.clear()
+    assert "".join(said).count("a warning\n") == 1
 
 
 def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) -> None:
@@ -103,8 +126,8 @@ def test_a_killed_job_ends_no_other_and_is_named(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
-    assert "[1/2] sync seed=0: killed by SIGKILL" in err
-    assert "[2/2] sync seed=1: interrupted" in err
+    assert "\nsync seed=0: killed by SIGKILL, " in err
+    assert "\nsync seed=1: interrupted, " in err
     assert summary(second)["status"] == "interrupted"
     assert "Traceback" not in out + err
 
@@ -128,7 +151,7 @@ def test_ctrl_c_ends_all_jobs_and_the_same_line_goes_on_with_what_is_missing(tmp
     assert again.returncode == 0, again.stderr
     assert [summary(folder)["status"] for folder in folders] == ["completed"] * 4
     assert (folders[0] / "summary.json").read_bytes() == ended
-    assert "[1/4] sync steps=5: completed before" in again.stderr
+    assert again.stderr.splitlines()[-1].endswith(", 1 was there before")
     for folder, count in zip(folders, (5, 3000, 3001, 6), strict=True):
         found = [json.loads(text)["samples"] for text in (folder / "metrics.jsonl").read_text().splitlines()]
         assert found == [2 * step for step in range(count + 1)]
@@ -164,17 +187,16 @@ def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path
     assert failed.stderr.count("\nRuntimeError: it broke\n") == 2
     *named, last = failed.stdout.splitlines()[-4:]
     assert sorted(named) == [
-        f"[1/4] sync nodes=3: failed, in {tmp_path}/swept/0_sync_3",
-        f"[3/4] sync nodes=4: failed, in {tmp_path}/swept/2_sync_4",
-        f"[4/4] sync nodes=5: killed by SIGKILL, in {tmp_path}/swept/3_sync_5",
+        f"sync nodes=3: failed, in {tmp_path}/swept/0_sync_3",
+        f"sync nodes=4: failed, in {tmp_path}/swept/2_sync_4",
+        f"sync nodes=5: killed by SIGKILL, in {tmp_path}/swept/3_sync_5",
     ]
     assert last == f"3 of 4 jobs unfinished; go on with: {line} resume=auto"
 
     (tmp_path / "repaired").touch()
     again = shell(last.partition(": ")[2], tmp_path, PYTHONPATH=str(tmp_path))
     assert again.returncode == 0, again.stderr
-    assert again.stderr.count(": completed, ") == 3
-    assert "[2/4] sync nodes=2: completed before" in again.stderr
+    assert re.fullmatch(r"3 runs in \d+ s, 1 was there before", again.stderr.splitlines()[-1])
     assert "unfinished" not in again.stdout
 
 

@@ -63,6 +63,8 @@ def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytes
         (["run", "--format", "gif"], "--format must be of png, svg, pdf, separated by commas, got 'gif'"),
         (["run", "--x", "time,speed"], "--x must be of time, epochs, bytes, samples, separated by commas, got 'speed'"),
         (["run", "--width", "huge"], "--width must be of single, double, wide, got 'huge'"),
+        (["run", "--log", "time"], "--log must be x, y, x,y or none, got 'time'"),
+        (["run", "--log", "x", "--html", "a.html"], "--html must not be given with --log: the page has its own curves"),
         (["run", "--lines", "algo"], "--lines needs --y, the field to draw"),
         (["run", "--y", "test_loss"], "--y needs --x: time, epochs, bytes, samples or a key"),
         (

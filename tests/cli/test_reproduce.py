@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -81,8 +82,9 @@ def test_it_runs_what_is_missing_judges_and_writes_the_pages(
     assert "Two \\| are twice as fast" in (of_nobody / "README.md").read_text()
     before = files(of_nobody)
     shutil.rmtree("outputs")
+    assert re.search(r"^study 2 of 2: \d+ runs in ", said.err, flags=re.MULTILINE)
     assert main(["all"]) == 0  # nothing is missing, and nothing runs
-    assert "[1/" not in capsys.readouterr().err
+    assert " runs in " not in capsys.readouterr().err
     assert files(of_nobody) == before
     assert not Path("outputs").exists()
     assert main(["--redraw"]) == 0

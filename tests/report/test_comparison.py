@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
@@ -129,7 +130,8 @@ def test_curves_have_panels_too(grid: list[Run]):
     assert all(len(axes.lines) == 2 for axes in figure.axes)
 
 
-def test_a_point_that_most_seeds_never_reach_is_named_and_not_drawn(tmp_path: Path):
+def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: Path):
+    """A hollow arrow where the runs ended; of its speed-up where it would be at most, never at 0."""
     for nodes in (2, 4, 8):
         folder = write_record(tmp_path / str(nodes), "sync", nodes=nodes)
         if nodes == 8:
@@ -137,10 +139,39 @@ def test_a_point_that_most_seeds_never_reach_is_named_and_not_drawn(tmp_path: Pa
             marks = [json.loads(line) | {"test_accuracy": 0.5} for line in lines]
             (folder / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
     write_record(tmp_path / "other", "gossip", nodes=2)
-    figure = comparison_figure(compare(find_runs([tmp_path]), "time_to_target_s", "nodes"))
+    runs = find_runs([tmp_path])
+    figure = comparison_figure(compare(runs, "time_to_target_s", "nodes"))
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["sync (never at 8)", "gossip"]
-    assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [2, 1]  # pyright: ignore
+    *drawn, arrow = figure.axes[0].lines
+    assert [len(line.get_xdata()) for line in drawn] == [2, 1]  # pyright: ignore
+    end = next(run for run in runs if run.nodes == 8).final("time_s")
+    assert [list(np.asarray(part)) for part in arrow.get_data()] == [[8], [end]]
+    assert (arrow.get_marker(), arrow.get_markerfacecolor()) == ("^", "white")
+    assert [text.get_text() for text in figure.axes[0].texts] == [f"> {end:.3g} s"]
+    faster = comparison_figure(compare(runs, "time_to_target_s", "nodes", base="algo=sync,nodes=2"))
+    base = field_value(next(run for run in runs if run.nodes == 2 and run.algorithm == "sync"), "time_to_target_s")
+    *drawn, arrow = faster.axes[0].lines
+    assert 0 not in [y for line in drawn for y in np.asarray(line.get_ydata())]
+    assert (arrow.get_marker(), np.asarray(arrow.get_ydata()).tolist()) == ("v", [pytest.approx(base / end)])
+    assert [text.get_text() for text in faster.axes[0].texts] == [f"< {base / end:.3g}"]
+
+
+def test_axes_panels_and_legends_have_units(tmp_path: Path):
+    for bandwidth in (1e8, 1e9, 1e10):
+        for latency in (1e-4, 1e-3):
+            write_record(
+                tmp_path / f"{bandwidth}-{latency}", **{"cluster.bandwidth": bandwidth, "cluster.latency_s": latency}
+            )
+    runs = find_runs([tmp_path])
+    figure = comparison_figure(found := compare(runs, "step_s", "bandwidth", panels="latency_s"))
+    assert [axes.get_xlabel() for axes in figure.axes] == ["bandwidth (Gbit/s)"] * 2
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0.1", "1", "10"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["(a) latency=100 µs", "(b) latency=1 ms"]
+    assert [row[2] for row in comparison_table(found).csv_rows[1:5]] == ["0.0001"] * 3 + ["0.001"]
+    lines = comparison_figure(compare(runs, "step_s", "latency_s"))
+    texts = {text.get_text() for text in lines.legends[0].get_texts()}
+    assert texts == {"bandwidth=100 Mbit/s", "bandwidth=1 Gbit/s", "bandwidth=10 Gbit/s"}
 
 
 @pytest.mark.parametrize(

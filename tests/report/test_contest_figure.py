@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contender_styles, contest_figure
 from dsgd.report.contest_files import write_contest
-from dsgd.report.style import WIDTHS, curve_style, drawing
+from dsgd.report.sheet import WIDTHS
+from dsgd.report.style import curve_style, drawing
 from tests.support.contenders import contender
 
 INF = math.inf
@@ -64,17 +66,55 @@ def test_a_row_has_its_seeds_interval_and_median_the_first_on_top():
     assert right.get_ylabel() == "test accuracy"
 
 
-def test_who_misses_the_target_stands_at_the_right_edge():
+def test_who_misses_the_target_has_a_hollow_arrow_where_its_runs_ended():
+    """A target that was missed is never a number of its own: neither 0 nor the budget. Of a run that diverged no budget
+    is the limit."""
     late = contender("easgd", [30, INF, 30, INF, 30])
-    left, _ = panels([contender("sync", [40.0] * 5), late, contender("gossip", [INF] * 5, status="diverged")])
-    texts = {text.get_text(): text.xy for text in left.texts}  # pyright: ignore[reportAttributeAccessIssue]
-    assert texts == {"3 of 5 seeds": (1, 0), "never (diverged)": (1, 2)}
+    lost = contender("gossip", [INF] * 5)
+    bad = contender("dpsgd", [INF] * 5, status="diverged")
+    left, _ = panels([contender("sync", [40.0] * 5), late, lost, bad])
+    texts = {text.get_text().replace("\n", " "): text.xy for text in left.texts}  # pyright: ignore[reportAttributeAccessIssue]
+    names = [label.get_text() for label in left.get_yticklabels()]
+    assert texts == {
+        "2 of 5 > 100 s": (1, names.index("easgd")),
+        "> 100 s": (1, names.index("gossip")),
+        "never (diverged)": (1, names.index("dpsgd")),
+    }
     edge = left.get_xlim()[1]
-    _, interval, arrow, median = rows(left)[0]
-    assert xs(interval)[1] == xs(arrow)[0] == edge
+    _, interval, arrow, median = rows(left)[names.index("easgd")]
+    assert xs(interval)[1] == xs(arrow)[0] == 100 < edge
+    assert (arrow.get_marker(), arrow.get_markerfacecolor()) == (">", "white")
     assert xs(median) == pytest.approx([30])
-    assert 2 not in rows(left)
-    assert edge > 40
+    for name, place in (("gossip", 100), ("dpsgd", edge)):
+        (arrow,) = rows(left)[names.index(name)]
+        assert xs(arrow) == [place]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_from_six_contenders_on_each_has_a_panel_of_its_own_in_the_order_of_the_ranking(width: str):
+    """No two bands share a panel: the others' medians are grey lines behind."""
+    contenders = [contender(name, [30.0 - i, 32.0 - i]) for i, name in enumerate(NAMES)]
+    left, *small = panels(contenders, width)
+    titles = [(axes.get_title("left") or axes.get_title()).removeprefix("(b) ") for axes in small]
+    assert titles == [label.get_text() for label in left.get_yticklabels()] == list(reversed(NAMES))
+    for axes, name in zip(small, titles, strict=True):
+        bands, lines = axes.collections, [line for line in axes.lines if len(line.get_xdata()) > 2]  # pyright: ignore
+        assert len(bands) == 1
+        assert len(lines) == len(NAMES)
+        coloured = [line.get_color() for line in lines if line.get_color() != "#c4c4c4"]
+        assert coloured == [curve_style(NAMES.index(name), 0)["color"]]
+    assert len({axes.get_ylim() for axes in small}) == len({axes.get_xlim() for axes in small}) == 1
+    figure = left.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    assert not figure.legends
+    assert "dashed: the target, 0.9" in figure.get_supxlabel().replace("\n", " ")
+
+
+@pytest.mark.parametrize(("log", "scale"), [(None, "linear"), (["x"], "log"), ([], "linear")])
+def test_the_user_chooses_the_axis(log: list[str] | None, scale: str):
+    with drawing("wide", log):
+        left, right = contest_figure(contest([contender("sync", [20.0]), contender("gossip", [10.0])])).axes
+    assert (left.get_xscale(), right.get_xscale()) == (scale, scale)
 
 
 @pytest.mark.parametrize(("slow", "scale"), [(90.0, "linear"), (110.0, "log"), (9000.0, "log")])
@@ -126,14 +166,14 @@ def test_the_colour_is_the_algorithms_and_the_line_that_of_its_nodes():
     contenders = [
         contender(f"{name}, {nodes} nodes", [10.0 * nodes], nodes=nodes) for name in NAMES for nodes in (8, 16)
     ]
-    found = contest(contenders)
+    found, few = contest(contenders), contest(contenders[:4])
     styles = dict(zip([one.name for one in found.standings], contender_styles(found), strict=True))
     for i, name in enumerate(NAMES):
         assert styles[f"{name}, 8 nodes"] == curve_style(i, 0)
         assert styles[f"{name}, 16 nodes"]["color"] == curve_style(i, 0)["color"]
         assert styles[f"{name}, 16 nodes"]["linestyle"] == curve_style(i, 1)["linestyle"]
-    legend = contest_figure(found).legends[0]
-    assert {text.get_text() for text in legend.get_texts()} == {*NAMES, "8 nodes", "16 nodes", "target 0.9"}
+    legend = contest_figure(few).legends[0]
+    assert {text.get_text() for text in legend.get_texts()} == {*NAMES[:2], "8 nodes", "16 nodes", "target 0.9"}
 
 
 def test_options_of_one_algorithm_differ_in_line_and_marker():

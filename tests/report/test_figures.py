@@ -16,11 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dsgd.record.reader import find_runs
-from dsgd.report.curves import curves_figure, median_curve, time_label, wants_log, x_axis
+from dsgd.report.curves import curves_figure, median_curve, time_label, x_axis
 from dsgd.report.figures import draw, figures, idle_figure, overview
 from dsgd.report.labels import series
+from dsgd.report.scales import wants_log
 from dsgd.report.scaling import speed_up_figure
-from dsgd.report.style import WIDTHS, NoData, curve_style, curve_styles, drawing
+from dsgd.report.sheet import WIDTHS
+from dsgd.report.style import NoData, curve_style, curve_styles, drawing
 from tests.support.long import long_but
 from tests.support.records import rewrite, write_all, write_record
 
@@ -195,11 +197,24 @@ def test_extreme_and_missing_values_are_drawn_or_left_out(tmp_path: Path):
     assert drawn(curves_figure(runs, "time", ["test_loss"]))
 
 
-def test_losses_over_more_than_two_decades_have_a_logarithmic_axis(tmp_path: Path):
-    assert not wants_log(np.array([0.0, 0.01, 1.0]))
-    assert wants_log(np.array([0.0, 0.0099, 1.0]))
+def test_values_over_a_decade_have_a_logarithmic_axis(tmp_path: Path):
+    assert not wants_log(np.array([0.0, 0.101, 1.0]))
+    assert wants_log(np.array([0.0, 0.1, 1.0]))
     assert not wants_log(np.array([-1.0, 0.001, 1.0]))
     assert not wants_log(np.array([0.0]))
+    runs = find_runs([write_record(tmp_path / "a", "sync")])
+    scales = {}
+    for log in (None, ["x"], ["y"], []):
+        with drawing("wide", log):
+            (loss,) = curves_figure(runs, "time", ["train_loss"]).axes
+            (accuracy,) = curves_figure(runs, "time", ["test_accuracy"]).axes
+        scales[str(log)] = (loss.get_xscale(), loss.get_yscale(), accuracy.get_yscale())
+    assert scales == {
+        "None": ("linear", "log", "linear"),
+        "['x']": ("log", "linear", "linear"),
+        "['y']": ("linear", "log", "log"),
+        "[]": ("linear", "linear", "linear"),
+    }
 
 
 def test_a_curve_of_zeros_is_named_where_the_axis_is_logarithmic(tmp_path: Path):

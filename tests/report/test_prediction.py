@@ -148,7 +148,7 @@ def test_different_numbers_under_one_cluster_name_are_predictions_of_their_own(t
     for i, bandwidth in enumerate((1e8, 1e9)):
         write_run(tmp_path / f"{i}", "sync", 10.0 + 5 * i, False, **{"cluster.bandwidth": bandwidth})
     found = {pair.cluster: pair.ratio for pair in pairs(find_runs([tmp_path]))}
-    assert found == {"lan, bandwidth=1e+08": pytest.approx(1.0), "lan, bandwidth=1e+09": pytest.approx(1.5)}
+    assert found == {"lan, bandwidth=100 Mbit/s": pytest.approx(1.0), "lan, bandwidth=1 Gbit/s": pytest.approx(1.5)}
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged", "interrupted", "running"])

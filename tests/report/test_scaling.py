@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure
+from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData
 from tests.support.records import reach, write_record
 
@@ -27,12 +27,18 @@ def test_a_speed_up_has_one_base_for_all(tmp_path: Path):
     times |= {("gossip", 1, seed): 10.0 + 2 * seed for seed in (0, 1, 2)} | {("gossip", 8, 0): 6.0}
     runs = scaling_runs(tmp_path, times)
     found = {one.label: one for one in scalings(runs)}
-    assert found["sync"].missed == [32]
+    end = next(run for run in runs if run.nodes == 32).final("time_s")
+    assert found["sync"].missed == {32: end}
     assert speed_up_base(list(found.values())) == Base("gossip", 1, 12.0)
     (axes,) = speed_up_figure(runs).axes
     assert axes.get_ylabel().replace("\n", " ") == "speed-up over gossip on 1 node"
     drawn = [line.get_xydata().tolist() for line in axes.lines]  # pyright: ignore[reportAttributeAccessIssue]
-    assert drawn == [[[1, 1], [8, 2]], [[1, 12 / 13], [8, 4]], [[1, 1], [8, 8]]]
+    limit = [[32, 12.0 / end]]
+    assert drawn == [[[1, 1], [8, 2]], [[1, 12 / 13], [8, 4]], limit, [[1, 1], [8, 8]]]
+    assert [text.get_text() for text in axes.texts] == [f"< {12 / end:.3g}"]
+    (times_axes,) = time_to_target_figure(runs).axes
+    assert times_axes.lines[-1].get_xydata().tolist() == [[32, end]]  # pyright: ignore[reportAttributeAccessIssue]
+    assert [text.get_text() for text in times_axes.texts] == [f"> {end:.3g} s"]
 
 
 def test_there_is_no_speed_up_over_a_run_that_missed_its_target(tmp_path: Path):

@@ -15,7 +15,8 @@ from matplotlib.patches import Rectangle
 
 from dsgd.report.contest import contest
 from dsgd.report.interval import Estimate
-from dsgd.report.style import WIDTHS, curve_style, drawing
+from dsgd.report.sheet import WIDTHS
+from dsgd.report.style import curve_style, drawing
 from dsgd.report.winner_map import MapCell, map_cell, map_figure, map_table, write_map
 from tests.support.contenders import contender
 
@@ -53,12 +54,13 @@ def test_a_cell_has_the_colour_and_name_of_its_winner_and_its_lead():
     assert set(found) == {(1, 0), (0, 0), (0, 1)}
     assert to_hex(found[1, 0].get_facecolor()) == curve_style(0, 0)["color"]
     assert to_hex(found[0, 0].get_facecolor()) == curve_style(3, 0)["color"]
-    assert [bool(found[place].get_hatch()) for place in ((1, 0), (0, 0), (0, 1))] == [False, True, False]
+    assert [bool(found[place].get_hatch()) for place in ((1, 0), (0, 0), (0, 1))] == [False, True, True]
+    assert found[0, 1].get_hatch() != found[0, 0].get_hatch()
     texts = {text.get_position(): text.get_text() for text in axes.texts}
     assert texts == {(1, 0): "sync\n1.7×", (0, 0): "gossip, tau=4\n1.1× ○", (0, 1): "nobody"}
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1e+07", "1e+08"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "100"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["16", "8"]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("cluster.bandwidth", "nodes")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("bandwidth (Mbit/s)", "nodes")
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
     assert entries == ["gossip", "sync", "nobody", "tie", "derived"]
 
@@ -118,7 +120,9 @@ def test_the_cell_of_a_contest_has_its_winner_and_the_closest_rival():
     assert (alone.lead, alone.tie) == ("alone", False)
     assert map_cell({"nodes": 8}, contest([contender("sync", [10, 10])])).lead == "alone"
     nobody = map_cell({"nodes": 8}, contest([contender("sync", [INF, INF])]))
-    assert (nobody.winner, nobody.lead, nobody.tie) == ("", "", False)
+    assert (nobody.winner, nobody.lead, nobody.tie) == ("", "> 100 s", False)
+    lost = map_cell({"nodes": 8}, contest([contender("sync", [INF, INF], status="diverged")]))
+    assert (lost.winner, lost.lead) == ("", "")
 
 
 @pytest.mark.parametrize(

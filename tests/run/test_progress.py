@@ -54,11 +54,11 @@ def test_lines_that_nobody_would_see_in_time_are_not_printed(capsys: pytest.Capt
 def test_a_sweep_says_once_which_engine_it_takes(
     jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where the jobs, one after the other, print by themselves; how far each has come is shown then."""
+    """However many jobs run at a time; how far each has come is for the sweep to say."""
     monkeypatch.chdir(tmp_path)
     line = "-m experiment=quadratic algo=gossip nodes=2 budget.steps=3 seed=0,1 hydra.sweep.dir=swept"
     assert main([*line.split(), f"sweep.jobs={jobs}"]) == 0
     printed = capfd.readouterr().err.splitlines()
     for beginning in ("engine:", "threads:", "gradients:"):
         assert sum(text.startswith(beginning) for text in printed) == 1, printed
-    assert sum(text.startswith("gossip: epoch ") for text in printed) == (4 if jobs == 1 else 0)
+    assert not [text for text in printed if text.startswith("gossip: epoch ")]

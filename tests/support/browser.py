@@ -25,15 +25,17 @@ def find_browser() -> str:
     return found or pytest.skip("no browser: needs chromium (Debian: chromium-headless-shell)")
 
 
-def opened(page: Path, script: str, folder: Path) -> tuple[str, list[str]]:
+def opened(page: Path, script: str, folder: Path, width: int = 1000, dark: bool = False) -> tuple[str, list[str]]:
     """Open a page from its file, with a script that the test adds at its end.
 
-    Returns the document afterwards, as HTML, and what was said on the console. folder: for what the browser keeps."""
+    Returns the document afterwards, as HTML, and what was said on the console. folder: for what the browser keeps.
+    width: of the window, in pixels. dark: the user prefers dark pages."""
     tried = folder / "tried.html"
     head, end, tail = page.read_text().rpartition("</body>")
     tried.write_text(f"{head}<script>{script}</script>{end}{tail}")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions"]
-    flags += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--window-size=1000,1200"]
+    flags += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", f"--window-size={width},1200"]
+    flags += ["--blink-settings=preferredColorScheme=0"] * dark
     ended = subprocess.run(
         [find_browser(), *flags, "--virtual-time-budget=2000", "--dump-dom", tried.as_uri()],
         capture_output=True,

@@ -1,0 +1,44 @@
+"""Units of keys: of what a key ends in, in the size that suits the values."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsgd.report.units import assigned, quantity
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "label", "texts"),
+    [
+        ("cluster.bandwidth", ["1e+08", "1e+09", "1e+10"], "bandwidth (Gbit/s)", ["0.1", "1", "10"]),
+        ("cluster.wan_bandwidth", ["5e+07", "none"], "wan bandwidth (Mbit/s)", ["50", "none"]),
+        ("cluster.latency_s", ["0", "0.001", "0.01"], "latency (ms)", ["0", "1", "10"]),
+        ("cluster.gradient_s", ["0.5", "2"], "time of a gradient (s)", ["0.5", "2"]),
+        ("cluster.message_bytes", ["46800000"], "message size (MB)", ["46.8"]),
+        ("budget.time_s", ["4"], "time (s)", ["4"]),
+        ("batch_size", ["16", "32"], "batch size per node (samples)", ["16", "32"]),
+        ("nodes", ["8", "16"], "nodes", ["8", "16"]),
+        ("algo.name", ["sync"], "algorithm", ["sync"]),
+        ("optimizer.lr", ["0.1"], "learning rate", ["0.1"]),
+        ("algo.tau", ["1e-05"], "algo.tau", ["1e-05"]),
+        ("cluster.slow_nodes.15", ["1.5"], "gradient time of node 15, times the others'", ["1.5"]),
+    ],
+)
+def test_an_axis_names_a_key_in_words_with_its_unit(key: str, values: list[str], label: str, texts: list[str]):
+    unit = quantity(key, values)
+    assert unit.label == label
+    assert [unit.text(value) for value in values] == texts
+
+
+@pytest.mark.parametrize(
+    ("short", "key", "value", "text"),
+    [
+        ("bandwidth", "cluster.bandwidth", "1e+07", "bandwidth=10 Mbit/s"),
+        ("latency_s", "cluster.latency_s", "0.00025", "latency=250 µs"),
+        ("latency_s", "cluster.latency_s", "0", "latency=0 s"),
+        ("message_bytes", "cluster.message_bytes", "none", "message_bytes=none"),
+        ("lr", "optimizer.lr", "0.1", "lr=0.1"),
+    ],
+)
+def test_a_legend_gives_a_value_its_own_unit(short: str, key: str, value: str, text: str):
+    assert assigned(short, key, value) == text
