@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsgd.cli.arguments import parsed
-from dsgd.cli.checked import Checked
+from dsgd.cli.checked import RUN_FOLDER, SWEEP_FOLDER, Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
 from dsgd.cli.folders import check_writable, existing_ancestor
 from dsgd.cli.key_list import put_into_help
@@ -23,8 +23,6 @@ from dsgd.run.gradient_time import with_shared_times
 from dsgd.run.plan import Plan, plan_run
 from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
 from dsgd.run.values import ConfigError
-
-RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
@@ -121,14 +119,16 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
         check_writable(folder, SWEEP_FOLDER)
+    whole = None if jobs.folder is None else jobs.folder.absolute()
     if not jobs.here:
-        return Checked(overrides=added, folders=folders)
+        return Checked(overrides=added, folders=folders, sweep_folder=whole)
     plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
     multirun = None
     if jobs.whole is not None and jobs.folder is not None and not needs_hydra(jobs.whole):
         multirun = multirun_of(jobs.whole, jobs.folder, added)
-    return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders, multirun=multirun)
+    plans = _told_once(plans)
+    return Checked(plans, labels(jobs.runs), at_once, added, folders, multirun=multirun, sweep_folder=whole)
 
 
 def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from dsgd.cli.arguments import one_line
+from dsgd.cli.beside import EXIT_CONFIG
 from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
@@ -114,8 +117,12 @@ class LocalRunner:
         plan = with_threads(with_wandb_group(plan, self._folder.name))
 
         def run() -> str:
-            with self._interruption.armed():
-                return execute(plan, folder, None, self._interruption.end)
+            try:
+                with self._interruption.armed():
+                    return execute(plan, folder, None, self._interruption.end)
+            except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
+                print(one_line(error), file=sys.stderr)
+                sys.exit(EXIT_CONFIG)
 
         return run
 
