@@ -190,6 +190,7 @@ def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.sock
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
     with overseen(line) as stops:
         training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print, MessageRules(job)))
+        training.listen()
         status = live(plan, folder, training, stops)
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)
