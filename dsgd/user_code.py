@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+RAISED = (Exception, SystemExit)  # by code of others; a SystemExit would end this process without a word
+
 
 def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
     """Import the function or class at `path`, package.module.name, and return what it gives for the arguments.
@@ -19,13 +21,13 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{key} must be importable, got {path!r}: {error}{hint(error)}") from error
-    except Exception as error:  # a module may raise anything
+    except RAISED as error:  # a module may raise anything
         raise ValueError(f"{key} must be importable, got {path!r}: {first_line(error)}") from error
     if not callable(function):
         raise ValueError(f"{key} must be something to call, got {path!r}: {type(function).__name__}")
     try:
         return function(**arguments)
-    except Exception as error:  # so may a function
+    except RAISED as error:  # so may a function
         raise ValueError(f"{key}={path} fails: {first_line(error)}") from error
 
 
@@ -36,6 +38,6 @@ def hint(error: Exception) -> str:
     return f"; {found} is in this folder: PYTHONPATH=. before the command makes Python look here" if found else ""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the type and the first line of the text of an exception."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -22,7 +22,7 @@ from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.gradient_time import with_shared_times
 from dsgd.run.plan import Plan, plan_run
 from dsgd.run.resume import NothingToDo, contents, is_automatic, quoted, typed, unfinished
-from dsgd.run.values import ConfigError
+from dsgd.run.values import ConfigError, ends_are_errors
 
 
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
@@ -44,7 +44,7 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
         return Checked()
     overrides = options.overrides if options.multirun else [*_run_folder(options.overrides), *options.overrides]
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
-    with interruption.armed():
+    with interruption.armed(), ends_are_errors():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
 
 

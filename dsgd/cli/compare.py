@@ -31,7 +31,7 @@ from dsgd.record.writer import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
-from dsgd.run.values import ConfigError, build, shown
+from dsgd.run.values import ConfigError, build, ends_are_errors, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +122,8 @@ def compare(
     def prepare() -> tuple[Composer, list[Entry]]:
         composer = Composer(ConfigTree(config_dir), options)
         entries = composer.entries(rest)
-        _check(entries, composer, options)
+        with ends_are_errors():
+            _check(entries, composer, options)
         return composer, entries
 
     if own and not on_slurm and cores() > 1:

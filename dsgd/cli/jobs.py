@@ -20,7 +20,7 @@ from dsgd.cli.checked import SWEEP_FOLDER, Checked, Multirun, disable_logs
 from dsgd.cli.folders import owned, remove_empty
 from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
 from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.signals import Interruption
+from dsgd.host.signals import Interrupted, Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
@@ -175,7 +175,7 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
     if told.status == EXIT_CONFIG:
         sys.exit(EXIT_CONFIG)
     if told.status == EXIT_INTERRUPTED or told.signals:
-        raise KeyboardInterrupt  # ends the sweep as well
+        raise Interrupted  # ends the sweep as well
     return told.text or "failed"
 
 

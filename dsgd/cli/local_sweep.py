@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
+from dsgd.host.signals import Interrupted
 from dsgd.run.children import Children, Told
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
@@ -94,7 +95,7 @@ class LocalSweep:
         """Start a job, once there is room for it. Raises KeyboardInterrupt if a signal has asked for the end."""
         self._wait_for_room()
         if self._children.signals:
-            raise KeyboardInterrupt
+            raise Interrupted
         output = self._stack.enter_context(_temporary()) if self._at_once > 1 else None
         self._running[number] = _Running(folder, time.monotonic(), output)
         self._durations.setdefault(self._kinds[number], math.inf)

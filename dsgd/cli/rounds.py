@@ -16,7 +16,7 @@ from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
-from dsgd.host.signals import Interruption
+from dsgd.host.signals import Interrupted, Interruption
 from dsgd.record.reader import Run, find_runs
 from dsgd.record.writer import write_atomically
 from dsgd.run.engines import import_engines
@@ -96,7 +96,7 @@ class LocalRunner:
                 sweep.start(number, folder, self._job(replace(plan, logged=at_once == 1), folder))
             sweep.finish()
         if "interrupted" in outcome.values():
-            raise KeyboardInterrupt
+            raise Interrupted
         if failed := [folder.name for folder in outcome if outcome[folder] not in ENDED]:
             raise Unfinished(f"{len(failed)} runs failed ({', '.join(failed)}), which the same command begins again")
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from dsgd.host.fork import fork
-from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, end_with_parent
+from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, Interrupted, end_with_parent
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.launch.lifeline import Lifeline
 
@@ -119,7 +119,7 @@ class Parent:
                         deadline = min(deadline, time.monotonic() + IMPATIENCE_S * isinstance(over, Child))
                     stopped = True
                 if time.monotonic() >= deadline:
-                    raise KeyboardInterrupt
+                    raise Interrupted
                 for child in self.children:
                     if child is not over and child.status not in (None, 0) and child.restarts > 0:
                         child.restarts -= 1
