@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -41,6 +42,27 @@ def check_writable(folder: Path, key: str) -> None:
                 raise ConfigError(f"{key} must be a folder that can be written, got {reason}") from error
         finally:
             shutil.rmtree(trial, ignore_errors=True)
+
+
+def new_folder(folder: Path, key: str) -> Path:
+    """Make a folder, and return it: under its name or, where that is taken, the first free one with a number behind it.
+
+    Raises ConfigError where the folder that `key` names cannot be made."""
+    check_writable(folder, key)
+    for number in itertools.count(1):
+        path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        for attempt in range(TRIALS):
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:
+                break
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:  # as above
+                    raise ConfigError(
+                        f"{key} must be a folder that can be made, got {path} ({error.strerror})"
+                    ) from error
+    raise AssertionError("no number is the last")
 
 
 def remove_empty(folder: Path, standing: Path) -> None:

@@ -96,3 +96,34 @@ def test_a_command_that_lives_is_not_waited_for(tmp_path: Path) -> None:
     with owned(tmp_path, "--folder"), pytest.raises(ConfigError, match="--folder must not be in use"):  # noqa: SIM117
         with owned(tmp_path, "--folder"):
             pass
+
+
+@pytest.fixture
+def same_time(tmp_path: Path) -> Path:
+    """Configurations whose folders have a time in their name that is the same for all commands of a test."""
+    folder = tmp_path / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    year = "${now:%Y}"
+    text = f"# @package _global_\nhydra: {{run: {{dir: 'a/{year}'}}, sweep: {{dir: 'b/{year}'}}}}\n"
+    (folder / "century.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("flags", "above"), [("", "a"), ("seed=0,1 -m", "b"), ("resume=auto", "a")])
+def test_commands_that_start_at_one_time_find_a_folder_each(flags: str, above: str, same_time: Path) -> None:
+    line = f"dsgd-run --config-dir conf experiment=[quadratic,century] nodes=2 budget.steps=3 {flags}"
+    started = [start(line, same_time) for _ in range(4)]
+    ended = [(process.communicate(timeout=PATIENCE_S)[1], process.returncode) for process in started]
+    assert [status for _, status in ended] == [0] * 4, ended
+    names = sorted(path.name for path in (same_time / above).iterdir())
+    year = names[0]
+    assert names == [year, f"{year}-2", f"{year}-3", f"{year}-4"]
+    runs = 2 if "-m" in flags else 1
+    for name in names:
+        assert len(list((same_time / above / name).rglob("summary.json"))) == runs
+
+
+def test_a_refused_command_leaves_no_folder(same_time: Path) -> None:
+    result = shell("dsgd-run --config-dir conf experiment=[quadratic,century] nodes=2 batch_size=0", same_time)
+    assert result.returncode == 2
+    assert [path.name for path in same_time.iterdir()] == ["conf"]
