@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dsgd.cli.arguments import one_line
-from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.run.children import Children
 
 EXIT_CONFIG = 2

@@ -19,8 +19,8 @@ from dsgd.cli.beside import EXIT_CONFIG
 from dsgd.cli.checked import SWEEP_FOLDER, Checked, Multirun, disable_logs
 from dsgd.cli.folders import owned, remove_empty
 from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
-from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.signals import Interrupted, Interruption
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.run.children import Children, Told
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+from dsgd.host.stop import STOP_SIGNALS
+
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 

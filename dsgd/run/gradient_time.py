@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.data import DataLost
 from dsgd.experiment import Experiment
-from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.reader import read_summary
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import RunConfig, configure

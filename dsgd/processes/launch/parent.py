@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from dsgd.host.fork import fork
-from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, Interrupted, end_with_parent
+from dsgd.host.signals import CaughtSignals, Interrupted, end_with_parent
+from dsgd.host.stop import STOP_SIGNALS
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.launch.lifeline import Lifeline
 

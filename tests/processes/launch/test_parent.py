@@ -28,7 +28,7 @@ PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 # A signal in the midst of a fork, where Python swallows what a handler raises
 HOOKED = """
 import os, signal, sys, threading
-from dsgd.host.signals import STOP_SIGNALS, Interruption
+from dsgd.host.signals import Interruption
 interruption = Interruption()
 for number in STOP_SIGNALS:
     signal.signal(number, interruption)
