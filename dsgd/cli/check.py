@@ -14,7 +14,7 @@ from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, remo
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
-from dsgd.host.launcher import launch
+from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
 from dsgd.record.writer import METRICS
 from dsgd.run.execute import join_launch
@@ -50,7 +50,8 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
 
 def _run_folder(overrides: Sequence[str]) -> list[str]:
     """Return the override of the folder of a job step's record, which is found when SLURM starts the job again."""
-    step = launch(os.environ).step
+    where = legible(os.environ)
+    step = None if where is None else where.step
     if step is None or _is_given(RUN_FOLDER, overrides):
         return []
     return [f"{RUN_FOLDER}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
@@ -78,7 +79,7 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
             plan = _in_its_own_folder(plan)
     check_with_torch(plan, jobs.here, [])
     standing = existing_ancestor(folder)
-    if timed and plan.checkpoint is None and launch(os.environ).rank == 0:
+    if timed and plan.checkpoint is None and (plan.engine == "sim" or launch(os.environ).rank == 0):
         folder = new_folder(folder, RUN_FOLDER)
     try:
         joined = join_launch(plan, folder)
@@ -102,7 +103,6 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     """Check every job of a sweep before the first one starts. Raises ConfigError."""
     given = _is_given(SWEEP_FOLDER, overrides)
     timed = jobs.timed and not given  # the folder may be of a sweep that begins at the same time
-    where = launch(os.environ)
     plans: list[Plan | None] = []
     folders: dict[Path, Path] = {}
     models: KnownModels = []
@@ -115,7 +115,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
-            if plan.engine == "dist" and where.kind != "local":
+            if plan.engine == "dist" and (where := launch(os.environ)).kind != "local":
                 started = f"got --multirun in {where.nodes} processes"
                 raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
             if not automatic and not timed:

@@ -29,8 +29,7 @@ def join_launch(plan: Plan, folder: Path) -> Joined | None:
     """Meet the other processes of torchrun or srun, if real processes are wanted and one of these has started them.
 
     folder: of the record, if this is rank 0. Raises ConfigError."""
-    where = launch(os.environ)
-    if plan.engine != "dist" or where.kind == "local":
+    if plan.engine != "dist" or (where := launch(os.environ)).kind == "local":
         return None
     from dsgd.run.meeting import join  # imports torch
 

@@ -29,7 +29,7 @@ ENDLESS = (
 CLOSED = ("| true", "2>&1 | head -n 1", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>&1")
 
 
-@pytest.mark.parametrize("form", CLOSED)
+@pytest.mark.parametrize("form", long_but([CLOSED[1], CLOSED[4]], CLOSED))
 @pytest.mark.parametrize("engine", ["sim", "dist"])
 def test_a_run_goes_on_without_a_reader(form: str, engine: str, tmp_path: Path) -> None:
     assert in_bash(f"{RUN} engine={engine} {form}", tmp_path) == 0
