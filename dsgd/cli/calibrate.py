@@ -162,7 +162,7 @@ def _take_part(
         if not links:
             assumed = config.values["cluster"]["name"]
             say(f"one worker has no network: bandwidth and latency are those of cluster={assumed}")
-        before = out.read_text(errors="replace") if out.is_file() else ""
+        before = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else ""
         if differing := disagreement(before, text, MEASURED if links else MEASURED[:1]):
             say(f"warning: {out} disagrees with the calibration before it: {differing}")
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,7 @@ def _call(module: str, handles_signals: bool = False) -> int:
     from dsgd.host.terminal import keep_streams
 
     keep_streams()
+    os.environ["MPLBACKEND"] = "Agg"  # figures go into files; a notebook's backend may not be installed here
     ended: list[int] = []
     atexit.register(_end_at_once, ended)  # the first to be registered is the last to be called
     main = importlib.import_module(module).main

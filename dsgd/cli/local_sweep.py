@@ -23,6 +23,7 @@ from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
+from dsgd.host.terminal import print_utf8
 from dsgd.run.children import Children, Told
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
@@ -192,6 +193,7 @@ def _into(output: IO[bytes], run: Callable[[], str]) -> str:
     """Call `run`, in the job's process, with standard output and error in a file."""
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
+    print_utf8()
     return run()
 
 

@@ -106,7 +106,7 @@ class LocalRunner:
         if not is_open(plan):
             return plan
         path, kind = self._folder / TIMES, kind_of(plan.config)
-        times: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        times: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if kind not in times:
             times[kind] = measured_gradient_s(plan.config)
             write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())

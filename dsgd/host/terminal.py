@@ -46,6 +46,13 @@ def keep_streams() -> None:
         setattr(sys, name, stream)
 
 
+def print_utf8() -> None:
+    """Have this process print UTF-8, whatever the locale: it goes to a file, or to another process that shows it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
 def _discard(descriptor: int) -> None:
     """Let a descriptor lead nowhere."""
     null = os.open(os.devnull, os.O_RDWR)

@@ -118,8 +118,8 @@ def begin(folder: Path) -> wandb.Run:
     config = read_config(folder)
     options = config["wandb"]
     kept = folder / RUN_ID
-    identity = kept.read_text().strip() if kept.exists() else secrets.token_hex(4)
-    kept.write_text(identity + "\n")
+    identity = kept.read_text(encoding="utf-8").strip() if kept.exists() else secrets.token_hex(4)
+    kept.write_text(identity + "\n", encoding="utf-8")
     arguments: dict[str, Any] = {
         "id": identity,
         "project": options["project"],

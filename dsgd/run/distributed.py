@@ -200,7 +200,7 @@ def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.sock
 def _print_log(logs: Path, name: str | None) -> None:
     """Print the last lines of the process that failed."""
     log = logs / f"{(name or '').replace(' ', '_')}.log"
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     if lines:
         _print("\n".join([f"last lines of {log}:", *(f"    {line}" for line in lines[-LAST_LINES:])]))
 

@@ -106,7 +106,7 @@ class Generated:
             except BaseException:
                 threads.shutdown(cancel_futures=True)
                 raise
-        (draft / STAMP).write_text(json.dumps(asdict(self)))
+        (draft / STAMP).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def draw(self, test: bool, label: int, number: int) -> np.ndarray:
         """Draw one image [height, width, 3] uint8."""

@@ -179,3 +179,17 @@ def test_a_machine_that_stood_still_has_lost_no_coordinator(prefork: Prefork, tm
     watched.wait_for_more_marks()
     watched.skip_pauses()
     watched.assert_ends("completed", 0)
+
+
+def test_a_list_of_processes_tells_them_apart(prefork: Prefork, tmp_path: Path) -> None:
+    """By name and by command line, which is cut to the length of the parent's."""
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS["easgd"], "nodes=2", LONG)
+    names = {"coordinator", "server 0", "worker 0", "worker 1"}
+    watched.run.until(lambda: names <= watched.observe().keys())
+    for name, pid in watched.observe().items():
+        shown = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+        assert shown
+        assert f"dsgd: {name} of {watched.run.folder}".startswith(shown)
+        assert shown.startswith(f"dsgd: {name}")
+    os.kill(watched.run.pid, signal.SIGTERM)
+    watched.assert_ends("interrupted", 130)
