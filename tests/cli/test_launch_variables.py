@@ -45,6 +45,15 @@ def test_a_comparison_in_a_shell_of_a_step(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize("address", ["::1", "[::1]"])
+def test_processes_do_not_meet_over_ipv6(address: str, tmp_path: Path) -> None:
+    variables = CONTAINER | {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": address}
+    result = shell(f"{RUN} engine=dist", tmp_path, **variables)
+    line = f"MASTER_ADDR must be a host with an IPv4 address, got {address}, which has IPv6 only\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "variables", [{"WORLD_SIZE": "4"}, {"RANK": "0"}, CONTAINER | {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "0"}]
 )
