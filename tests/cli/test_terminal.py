@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ ENDLESS = (
     "hydra.run.dir=run"
 )
 CLOSED = ("| true", "2>&1 | head -n 1", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>&1")
+
+
+@pytest.fixture(autouse=True)
+def _hangups_count() -> Iterator[None]:
+    """Have commands begin as from a terminal, also where these tests were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("form", long_but([CLOSED[1], CLOSED[4]], CLOSED))
