@@ -5,10 +5,10 @@ Importing dsgd alone imports none of it."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing would take longer than all that a command does before it can be interrupted
 if TYPE_CHECKING:
+    from typing import Any
+
     from dsgd.python import compare, load_marks, load_runs, run
 
 __all__ = ["compare", "load_marks", "load_runs", "run"]
@@ -19,6 +19,8 @@ _PLACES = {"run": "dsgd.run"} | dict.fromkeys(("compare", "load_runs", "load_mar
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for. `dsgd.run` is the package of that name, which can be called."""
+    from importlib import import_module
+
     if name not in _PLACES:
         raise AttributeError(f"module 'dsgd' has no attribute {name!r}")
     module = import_module(_PLACES[name])

@@ -55,7 +55,7 @@ def run(
     arguments = [*overrides, *([] if folder is None else [f"hydra.run.dir={quoted(Path(folder))}"])]
     if config_dir is not None:
         arguments += ["--config-dir", str(config_dir)]
-    with tempfile.TemporaryFile("w+") as out:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         status, last = _call("run", arguments, out.fileno())
         out.seek(0)
         records = [line.removeprefix(_RECORD).rstrip("\n") for line in out if line.startswith(_RECORD)]
@@ -93,7 +93,7 @@ def compare(
     arguments = ["--folder", str(folder), *overrides]
     if config_dir is not None:
         arguments += ["--config-dir", str(config_dir)]
-    with tempfile.TemporaryFile("w+") as out:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         status, last = _call("compare", arguments, out.fileno())
     said = last.removeprefix("dsgd-compare: ")
     if status:
@@ -133,9 +133,9 @@ def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         errors="replace",
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
         start_new_session=True,  # Ctrl-C in a terminal would come twice, which means: end without a checkpoint
     ) as process:
         assert process.stderr is not None

@@ -11,6 +11,8 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
+RAISED = (Exception, SystemExit)  # by code of others; a SystemExit would end this process without a word
+
 
 class TorchvisionFinder(MetaPathFinder):
     """Finds nothing: declares the operators that torchvision needs before it is imported for the first time, by whoever
@@ -44,13 +46,13 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
         function = getattr(imported(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{key} must be importable, got {path!r}: {error}{hint(error)}") from error
-    except Exception as error:  # a module may raise anything
+    except RAISED as error:  # a module may raise anything
         raise ValueError(f"{key} must be importable, got {path!r}: {first_line(error)}") from error
     if not callable(function):
         raise ValueError(f"{key} must be something to call, got {path!r}: {type(function).__name__}")
     try:
         return function(**arguments)
-    except Exception as error:  # so may a function
+    except RAISED as error:  # so may a function
         raise ValueError(f"{key}={path} fails: {first_line(error)}") from error
 
 
@@ -61,6 +63,6 @@ def hint(error: Exception) -> str:
     return f"; {found} is in this folder: PYTHONPATH=. before the command makes Python look here" if found else ""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the type and the first line of the text of an exception."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

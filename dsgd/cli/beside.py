@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dsgd.cli.arguments import one_line
-from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.run.children import Children
 
 EXIT_CONFIG = 2
@@ -29,7 +30,7 @@ def beside(prepare: Callable[[], T], meanwhile: Callable[[], None], program: str
         meanwhile()
         _, told = children.wait()
     if told.signals or told.status == EXIT_INTERRUPTED:
-        raise KeyboardInterrupt
+        raise Interrupted
     if told.status < 0:
         sys.exit(f"the check of the command line was killed by {signal.Signals(-told.status).name}")
     if told.status > 0:

@@ -172,7 +172,7 @@ def _take_part(
         if warning := noise(found.jitters):
             say(f"warning: {warning}")
         print(text, end="", flush=True)
-        before = out.read_text(errors="replace") if out.is_file() else ""
+        before = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else ""
         if differing := disagreement(before, text, MEASURED if links else MEASURED[:1]):
             say(f"warning: {out} disagrees with the calibration before it: {differing}")
         try:

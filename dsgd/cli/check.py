@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsgd.cli.arguments import opened, parsed
-from dsgd.cli.checked import Checked
+from dsgd.cli.checked import RUN_FOLDER, SWEEP_FOLDER, Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
-from dsgd.cli.folders import check_writable, existing_ancestor
+from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, remove_empty
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
-from dsgd.host.launcher import launch
+from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
@@ -34,9 +34,7 @@ from dsgd.run.resume import (
     typed,
     unfinished,
 )
-from dsgd.run.values import CHOSEN, ConfigError
-
-RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
+from dsgd.run.values import CHOSEN, ConfigError, ends_are_errors
 
 
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
@@ -60,13 +58,14 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     if not options.multirun:
         overrides = [*_run_folder(overrides), *_choices_to_go_on_with(tree, overrides), *overrides]
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
-    with interruption.armed():
+    with interruption.armed(), ends_are_errors():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
 
 
 def _run_folder(overrides: Sequence[str]) -> list[str]:
     """Return the override of the folder of a job step's record, which is found when SLURM starts the job again."""
-    step = launch(os.environ).step
+    where = legible(os.environ)
+    step = None if where is None else where.step
     if step is None or _is_given(RUN_FOLDER, overrides):
         return []
     return [f"{RUN_FOLDER}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
@@ -95,11 +94,12 @@ def _is_given(key: str, overrides: Sequence[str]) -> bool:
 def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     """Check a single run: begun, or gone on with. Raises ConfigError and NothingToDo."""
     given = _is_given(RUN_FOLDER, overrides)
+    timed = jobs.timed and not given  # of a run that begins at the same time
     (job,) = jobs.runs
     values, folder, own = job.values, job.folder.absolute(), False
     if is_automatic(values.get("resume")):
-        own = True  # what is there without a checkpoint is begun again
-        values["resume"] = unfinished(folder, values)
+        own = not timed  # what is there without a checkpoint is begun again
+        values["resume"] = unfinished(folder, values) if own else None
     plan = plan_run(values, job.overrides)
     if plan.checkpoint is not None:
         before = plan.checkpoint.path.parent.resolve()
@@ -108,7 +108,14 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         if own:
             plan = _in_its_own_folder(plan)
     check_with_torch(plan, jobs.here, [])
-    joined = join_launch(plan, folder)
+    standing = existing_ancestor(folder)
+    if timed and plan.checkpoint is None and (plan.engine == "sim" or launch(os.environ).rank == 0):
+        folder = new_folder(folder, RUN_FOLDER)
+    try:
+        joined = join_launch(plan, folder)
+    except BaseException:
+        remove_empty(folder, standing)
+        raise
     if joined is not None and joined.rank > 0:
         folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
         return Checked([plan], overrides=[f"{RUN_FOLDER}={quoted(folder)}"], joined=joined)
@@ -118,48 +125,56 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     check_writable(folder, RUN_FOLDER)
     added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
     asked = joined is not None or jobs.whole is None or needs_hydra(jobs.whole)
-    folders = {folder: existing_ancestor(folder)}
+    folders = {folder: standing}
     return Checked([plan], overrides=added, folders=folders, joined=joined, needs_hydra=asked)
 
 
 def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     """Check every job of a sweep before the first one starts. Raises ConfigError."""
     given = _is_given(SWEEP_FOLDER, overrides)
-    # Hydra would take the time in its name anew
-    added = [] if given or jobs.folder is None else [f"{SWEEP_FOLDER}={typed(jobs.folder)}"]
-    where = launch(os.environ)
+    timed = jobs.timed and not given  # the folder may be of a sweep that begins at the same time
     plans: list[Plan | None] = []
     folders: dict[Path, Path] = {}
     models: KnownModels = []
     for job in jobs.runs:
         folder, resume = job.folder.absolute(), job.values.get("resume")
-        automatic = is_automatic(resume)
-        if resume is not None and not automatic:
+        automatic = is_automatic(resume) and not timed
+        if resume is not None and not is_automatic(resume):
             raise ConfigError(f"resume must be auto in a sweep, got {resume}")
+        job.values["resume"] = None
         plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
-            if plan.engine == "dist" and where.kind != "local":
+            if plan.engine == "dist" and (where := launch(os.environ)).kind != "local":
                 started = f"got --multirun in {where.nodes} processes"
                 raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
-            if not automatic:
+            if not automatic and not timed:
                 same = has_configuration(folder, job.values)
                 _check_unused(folder, job, "; resume=auto goes on with what is missing" if same else "")
-            plan = replace(plan, found=contents(folder))
+            plan = replace(plan, found="nothing" if timed else contents(folder))
         plans.append(plan)
         if folder in folders:
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
         check_writable(folder, SWEEP_FOLDER)
+    if jobs.here:
+        plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
+    whole = jobs.folder
+    if whole is not None and timed:
+        before, whole = whole.absolute(), new_folder(whole, SWEEP_FOLDER)
+        folders = {whole.absolute() / path.relative_to(before): above for path, above in folders.items()}
+    # Hydra would take the time in its name anew
+    added = [] if given or whole is None else [f"{SWEEP_FOLDER}={typed(whole)}"]
+    locked = None if whole is None else whole.absolute()
     if not jobs.here:
-        return Checked(overrides=added, folders=folders)
-    plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
+        return Checked(overrides=added, folders=folders, sweep_folder=locked)
     at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
     multirun = None
-    if jobs.whole is not None and jobs.folder is not None and not needs_hydra(jobs.whole):
-        multirun = multirun_of(jobs.whole, jobs.folder, added)
-    return Checked(_told_once(plans), labels(jobs.runs), at_once, added, folders, multirun=multirun)
+    if jobs.whole is not None and whole is not None and not needs_hydra(jobs.whole):
+        multirun = multirun_of(jobs.whole, whole, added)
+    plans = _told_once(plans)
+    return Checked(plans, labels(jobs.runs), at_once, added, folders, multirun=multirun, sweep_folder=locked)
 
 
 def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:

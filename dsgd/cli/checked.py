@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
     from dsgd.run.plan import Plan
 
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 MULTIRUN = "multirun.yaml"
 NO_LOGS = {"version": 1, "root": {"level": "ERROR"}, "disable_existing_loggers": True}  # job_logging: disabled
 
@@ -43,7 +44,8 @@ class Checked:
     plans: of its jobs, by their number, as far as they run on this machine; None: there is nothing left to do. labels:
     of the jobs of a sweep. at_once: that run at a time. overrides: what Hydra is given besides. folders: for each run's
     folder the one above it that existed already. joined: with the processes of a launcher. multirun: the sweep, where
-    Hydra is not needed. needs_hydra: a single run, which Hydra does more for than to start it."""
+    Hydra is not needed. needs_hydra: a single run, which Hydra does more for than to start it. sweep_folder: the one
+    folder of all jobs."""
 
     plans: Sequence[Plan | None] = ()
     labels: Sequence[str] = ()
@@ -53,3 +55,4 @@ class Checked:
     joined: Joined | None = None
     multirun: Multirun | None = None
     needs_hydra: bool = True
+    sweep_folder: Path | None = None

@@ -1,81 +1,84 @@
-"""The commands as they are installed: a signal that comes while their modules are imported ends them without a word."""
+"""The commands as they are installed: a signal that comes while their modules are imported ends them without a word.
+
+Imports as little as it can before that holds."""
 
 from __future__ import annotations
 
-import atexit
-import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
 
-from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.signals import STOP_SIGNALS
+from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 
 
 def run() -> int:
-    """Run dsgd-run, which sets up what signals do by itself."""
-    ended: list[int] = []
-    atexit.register(_end_at_once, ended)  # the first to be registered is the last to be called
-    _end_on_signals()
-    from dsgd.cli.run import main
-
-    ended.append(main())
-    return ended[0]
+    """Run dsgd-run."""
+    return _call("dsgd.cli.run", handles_signals=True)
 
 
 def plot() -> int:
     """Run dsgd-plot."""
-    return _imported("dsgd.cli.plot")()
+    return _call("dsgd.cli.plot")
 
 
 def compare() -> int:
     """Run dsgd-compare."""
-    return _imported("dsgd.cli.compare")()
+    return _call("dsgd.cli.compare", handles_signals=True)
 
 
 def sweep() -> int:
     """Run dsgd-sweep."""
-    return _imported("dsgd.cli.sweep")()
+    return _call("dsgd.cli.sweep")
 
 
 def reproduce() -> int:
     """Run dsgd-reproduce."""
-    return _imported("dsgd.cli.reproduce")()
+    return _call("dsgd.cli.reproduce", handles_signals=True)
 
 
 def calibrate() -> int:
     """Run dsgd-calibrate."""
-    return _imported("dsgd.cli.calibrate")()
+    return _call("dsgd.cli.calibrate")
 
 
-def _imported(module: str) -> Callable[[], int]:
-    """Return the function of a command; once it is there signals do again what they did."""
-    before = _end_on_signals()
+def _call(module: str, handles_signals: bool = False) -> int:
+    """Import the module of a command and call its `main`; returns the exit status.
+
+    handles_signals: `main` sets up what signals do; else they do there what they did before."""
+    before = {number: signal.signal(number, _end) for number in STOP_SIGNALS}
+    import atexit
+    import importlib
+
+    from dsgd.host.signals import ignore
+    from dsgd.host.terminal import keep_streams
+
+    keep_streams()
+    os.environ["MPLBACKEND"] = "Agg"  # figures go into files; a notebook's backend may not be installed here
+    ended: list[int] = []
+    atexit.register(_end_at_once, ended)  # the first to be registered is the last to be called
     main = importlib.import_module(module).main
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    return main
+    try:
+        if not handles_signals:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        ended.append(main())
+    except KeyboardInterrupt:
+        ended.append(EXIT_INTERRUPTED)
+    finally:
+        for number in STOP_SIGNALS:  # the process ends now: they must not change its exit status
+            ignore(number)
+    return ended[0]
 
 
-def _end_on_signals() -> dict[signal.Signals, Any]:
-    """Have STOP_SIGNALS end this process. Returns what they did before."""
-    return {number: signal.signal(number, _end) for number in STOP_SIGNALS}
-
-
-def _end_at_once(ended: Sequence[int]) -> None:
+def _end_at_once(ended: list[int]) -> None:
     """End this process with its status, if it has one. Python would delete every object first, which takes a tenth of a
     second once torch is imported."""
     if not ended:  # it ends with an exception
         return
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):  # Python reports it
-        return
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(ended[0])
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _end(number: int, frame: object) -> None:
     os._exit(EXIT_INTERRUPTED)  # an exception could be lost, or printed, wherever modules are imported

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from dsgd.cli.beside import beside
 from dsgd.cli.compose import ConfigTree, plain
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.folders import check_file, check_writable
+from dsgd.cli.folders import check_file, check_writable, owned
 from dsgd.cli.plot import LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
@@ -26,12 +28,13 @@ from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
+from dsgd.record.lock import COMMAND_LOCK
 from dsgd.record.reader import Run
 from dsgd.record.writer import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
-from dsgd.run.values import ConfigError, build, shown
+from dsgd.run.values import ConfigError, build, ends_are_errors, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,10 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if typed.html is not None:
             check_file(Path(typed.html), "--html")
         log = log_axes(typed.log)
-        found = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
-        _report(found, typed.width, typed.html, log)
-        if found.cells:
-            _report_map(found, typed.width)
+        made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
+        with made as found:
+            _report(found, typed.width, typed.html, log)
+            if found.cells:
+                _report_map(found, typed.width)
 
     return ended("dsgd-compare", work)
 
@@ -98,6 +102,7 @@ class ComparisonResult:
     cells: Sequence[Cell]
 
 
+@contextmanager
 def compare(
     overrides: Sequence[str],
     folder: Path,
@@ -106,10 +111,10 @@ def compare(
     at_once: int | None = None,
     own: bool = False,
     part: str = "",
-) -> ComparisonResult:
-    """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison. at_once:
-    how many runs at a time on this machine; None: one a core. own: in a process of the command's. part: of a command
-    that makes several comparisons, for its progress.
+) -> Iterator[ComparisonResult]:
+    """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison, locked
+    until the block ends. at_once: how many runs at a time on this machine; None: one a core. own: in a process of the
+    command's. part: of a command that makes several comparisons, for its progress.
 
     Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
     KeyboardInterrupt."""
@@ -128,7 +133,8 @@ def compare(
     def prepare() -> tuple[Composer, list[Entry]]:
         composer = Composer(ConfigTree(config_dir), options)
         entries = composer.entries(rest)
-        _check(entries, composer, options)
+        with ends_are_errors():
+            _check(entries, composer, options)
         return composer, entries
 
     if own and not on_slurm and cores() > 1:
@@ -142,22 +148,23 @@ def compare(
         else LocalRunner(folder, config_dir, interruption, tally, at_once)
     )
     interruption.check()
-    _claim(folder, rest, options)
-
-    print(_beginning(entries, options, folder), file=sys.stderr)
-    conditions, each = cells(options.whatif), len(entries) * options.seeds
-    try:
-        searches = tune(entries, composer, runner, options.tune_values, later=each * (1 + len(conditions)))
-        for search in searches:
-            print(_tuned(search), file=sys.stderr)
-        runs = measure(searches, composer, runner, later=each * len(conditions))
-        others = [
-            measure_cell(cell, searches, runs, composer, runner, later=each * (len(conditions) - i))
-            for i, cell in enumerate(conditions, start=1)
-        ]
-    finally:
-        tally.close()
-    return ComparisonResult(folder, options, searches, _contenders(searches, runs), others)
+    _check_folder(folder, rest, options)
+    with owned(folder, "--folder"):
+        _claim(folder, rest, options)
+        print(_beginning(entries, options, folder), file=sys.stderr)
+        conditions, each = cells(options.whatif), len(entries) * options.seeds
+        try:
+            searches = tune(entries, composer, runner, options.tune_values, later=each * (1 + len(conditions)))
+            for search in searches:
+                print(_tuned(search), file=sys.stderr)
+            runs = measure(searches, composer, runner, later=each * len(conditions))
+            others = [
+                measure_cell(cell, searches, runs, composer, runner, later=each * (len(conditions) - i))
+                for i, cell in enumerate(conditions, start=1)
+            ]
+        finally:
+            tally.close()
+        yield ComparisonResult(folder, options, searches, _contenders(searches, runs), others)
 
 
 def compare_options(words: Sequence[str], config_dir: str | None = None) -> CompareOptions:
@@ -194,28 +201,41 @@ def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions
             check_with_torch(plan_run(job.values, job.overrides), options.on == "here", models)
 
 
-def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
-    """Note in a folder which comparison it holds. Raises ConfigError if it holds anything else."""
-    kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
-    setting: dict[str, Any] = {"overrides": sorted(overrides), "compare": kept}
-    text = json.dumps(setting, indent=1, sort_keys=True) + "\n"
-    path = folder / SETTING
+def _check_folder(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
+    """Raise ConfigError if a folder holds anything but this comparison, or cannot be written."""
+    path, setting = folder / SETTING, _setting(overrides, options)
     if path.is_file():
-        if path.read_text() != text:
+        if path.read_text(encoding="utf-8") != _as_text(setting):
             raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
         check_writable(folder, "--folder")
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    names = os.listdir(folder) if folder.is_dir() else ["file"] if folder.exists() else []
+    if set(names) - {COMMAND_LOCK}:  # which another command takes, or a killed one has left
         raise ConfigError(f"--folder must be of this comparison or new, got {folder}, which holds something else")
     check_writable(folder, "--folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
+
+
+def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
+    """Note in a folder, which this command has locked, which comparison it holds. Raises ConfigError."""
+    _check_folder(folder, overrides, options)  # another command may have been there since
+    if not (folder / SETTING).is_file():
+        write_atomically(folder / SETTING, _as_text(_setting(overrides, options)).encode())
+
+
+def _setting(overrides: Sequence[str], options: CompareOptions) -> dict[str, Any]:
+    """Return what makes a comparison another one."""
+    kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
+    return {"overrides": sorted(overrides), "compare": kept}
+
+
+def _as_text(setting: Mapping[str, Any]) -> str:
+    return json.dumps(setting, indent=1, sort_keys=True) + "\n"
 
 
 def _other(path: Path, setting: Mapping[str, Any]) -> str:
     """Say what another comparison has that this one has not."""
     try:
-        before = json.loads(path.read_text())
+        before = json.loads(path.read_text(encoding="utf-8"))
         words = [text for text in before["overrides"] if text not in setting["overrides"]]
         options = {key: value for key, value in before["compare"].items() if value != setting["compare"].get(key)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

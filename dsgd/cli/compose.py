@@ -56,7 +56,7 @@ class HydraJobs:
     swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
     them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto. folder: of the
     sweep; None if its jobs have several. whole: the configuration of the run, or of the sweep before its points are
-    chosen."""
+    chosen. timed: the folder of the run or sweep has the time in its name."""
 
     runs: list[HydraJob]
     swept: bool
@@ -64,6 +64,7 @@ class HydraJobs:
     at_once: int | None = None
     folder: Path | None = None
     whole: DictConfig | None = None
+    timed: bool = False
 
 
 class UserFolder(SearchPathPlugin):
@@ -138,7 +139,8 @@ class ConfigTree:
                     key, value = override.get_key_element(), override.get_value_string()
                     rule = f"{key} must be one value without -m (multirun), got {value}"
                     raise ConfigError(f"{rule}; add -m to run every one of them")
-            return HydraJobs([_job(master, hydra.overrides.task, None)], False, here, whole=master)
+            job = _job(master, hydra.overrides.task, None)
+            return HydraJobs([job], False, here, whole=master, timed=_is_timed(master, "run"))
         if not hydra.sweeper._target_.endswith(".BasicSweeper"):
             return HydraJobs([], True, here=False)
         with contextlib.suppress(OmegaConfBaseException):  # every job reports it again
@@ -153,7 +155,8 @@ class ConfigTree:
             OmegaConf.copy_cache(from_config=master, to_config=config)
             jobs.append(_job(config, point, number))
             folders.add(Path(config.hydra.sweep.dir))
-        return HydraJobs(jobs, True, here, at_once, folders.pop() if len(folders) == 1 else None, master)
+        folder = folders.pop() if len(folders) == 1 else None
+        return HydraJobs(jobs, True, here, at_once, folder, master, folder is not None and _is_timed(master, "sweep"))
 
     def grid(self, overrides: Sequence[str], hydra: Sequence[str]) -> list[HydraJob]:
         """Return the runs of a grid, whatever sweep the files ask for. hydra: overrides of Hydra's own keys, the folder
@@ -283,6 +286,12 @@ def _job(config: DictConfig, overrides: Sequence[str], number: int | None) -> Hy
         raise ConfigError(f"{key} must be a folder, got {path!r}")
     checked(path, str, key)
     return HydraJob(values, list(overrides), Path(path), key)
+
+
+def _is_timed(config: DictConfig, kind: str) -> bool:
+    """Return whether the folder of a run or a sweep has the time in its name. kind: run | sweep."""
+    folders: Any = OmegaConf.to_container(config.hydra[kind], resolve=False)
+    return "${now:" in str(folders["dir"])
 
 
 def _at_once(config: DictConfig) -> int | None:

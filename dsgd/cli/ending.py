@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 
 from dsgd.cli.rounds import Unfinished
-from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.signals import STOP_SIGNALS, Interruption
+from dsgd.host.signals import Interruption
+from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 
 EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
 

@@ -1,15 +1,22 @@
-"""Folders of records, and other outputs, before they are made: tried out, and taken away where nothing came of them."""
+"""Folders of records, and other outputs, before they are made: tried out, locked for one command, and taken away where
+nothing came of them."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dsgd.record.lock import COMMAND_LOCK, FolderInUse, locked, owner_has_died
 from dsgd.run.values import ConfigError
 
 TRIALS = 20  # of making a folder
+KILLED_S = 60.0  # that runs of a killed command may take to end
 
 
 def existing_ancestor(folder: Path) -> Path:
@@ -59,6 +66,27 @@ def _try_out(folder: Path) -> None:
             shutil.rmtree(trial, ignore_errors=True)
 
 
+def new_folder(folder: Path, key: str) -> Path:
+    """Make a folder, and return it: under its name or, where that is taken, the first free one with a number behind it.
+
+    Raises ConfigError where the folder that `key` names cannot be made."""
+    check_writable(folder, key)
+    for number in itertools.count(1):
+        path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        for attempt in range(TRIALS):
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:
+                break
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:  # as above
+                    raise ConfigError(
+                        f"{key} must be a folder that can be made, got {path} ({error.strerror})"
+                    ) from error
+    raise AssertionError("no number is the last")
+
+
 def remove_empty(folder: Path, standing: Path) -> None:
     """Take away a folder without content, and those above it up to one that stays."""
     for path in [folder, *folder.parents]:
@@ -68,3 +96,26 @@ def remove_empty(folder: Path, standing: Path) -> None:
             path.rmdir()
         except OSError:  # there is something in it
             return
+
+
+@contextmanager
+def owned(folder: Path, key: str) -> Iterator[None]:
+    """Keep other commands out of the folder that `key` names, which is made if it is not there and goes if it is empty.
+
+    Waits for the runs that a killed command has left behind: they end by themselves. Raises ConfigError if another
+    command works in the folder, or it cannot be written."""
+    standing, deadline = existing_ancestor(folder), time.monotonic() + KILLED_S
+    with ExitStack() as stack:
+        stack.callback(remove_empty, folder, standing)
+        while True:
+            try:
+                stack.enter_context(locked(folder, COMMAND_LOCK))
+                break
+            except FolderInUse as error:
+                if not owner_has_died(folder, COMMAND_LOCK) or time.monotonic() > deadline:
+                    raise ConfigError(f"{key} must not be in use by another command, got {folder}") from error
+                time.sleep(0.05)
+            except OSError as error:
+                reason = f"{folder} ({error.strerror})"
+                raise ConfigError(f"{key} must be a folder that can be written, got {reason}") from error
+        yield

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from dsgd.cli.arguments import one_line
 from dsgd.cli.beside import EXIT_CONFIG
-from dsgd.cli.checked import Checked, Multirun, disable_logs
-from dsgd.cli.folders import remove_empty
+from dsgd.cli.checked import SWEEP_FOLDER, Checked, Multirun, disable_logs
+from dsgd.cli.folders import owned, remove_empty
 from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
-from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.signals import Interruption
+from dsgd.host.signals import Interrupted, Interruption
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
@@ -37,7 +37,15 @@ EXIT_FAILED = 1
 
 
 def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interruption) -> int:
-    """Have every job of a command line started, by Hydra where it does more than that. Returns the exit status."""
+    """Have every job of a command line started, by Hydra where it does more than that. Returns the exit status.
+
+    Raises ConfigError if another command works in the folder of the sweep."""
+    whole = checked.sweep_folder
+    with nullcontext() if whole is None else owned(whole, SWEEP_FOLDER):
+        return _run_jobs(checked, arguments, interruption)
+
+
+def _run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interruption) -> int:
     given = [*arguments, *checked.overrides]
     sys.argv = [sys.argv[0], *given]  # hydra.main reads it, and records have it
     outcome: dict[Path, str] = {}  # the status of each run by its folder
@@ -168,7 +176,7 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
     if told.status == EXIT_CONFIG:
         sys.exit(EXIT_CONFIG)
     if told.status == EXIT_INTERRUPTED or told.signals:
-        raise KeyboardInterrupt  # ends the sweep as well
+        raise Interrupted  # ends the sweep as well
     return told.text or "failed"
 
 

@@ -20,9 +20,11 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from dsgd.cli.tally import LOOK_S, Tally
-from dsgd.host.fork import EXIT_INTERRUPTED
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
+from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
+from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark
 from dsgd.run.children import Children, Told
 from dsgd.run.configuration import RunConfig
@@ -104,7 +106,7 @@ class LocalSweep:
         """Start a job, once there is room for it. Raises KeyboardInterrupt if a signal has asked for the end."""
         self._wait_for_room()
         if self._children.signals:
-            raise KeyboardInterrupt
+            raise Interrupted
         output = self._stack.enter_context(_temporary())
         self._running[number] = _Running(folder, time.monotonic(), output)
         self._durations.setdefault(self._kinds[number], math.inf)
@@ -222,6 +224,7 @@ def _into(output: IO[bytes], run: Callable[[], str]) -> str:
     """Call `run`, in the job's process, with standard output and error in a file."""
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
+    print_utf8()
     return run()
 
 

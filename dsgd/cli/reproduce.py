@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.ending import Usage, ended
-from dsgd.cli.folders import check_writable
+from dsgd.cli.folders import check_writable, owned
 from dsgd.cli.rounds import Unfinished
 from dsgd.cli.studies import Place, run_study
 from dsgd.host.signals import Interruption
@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_writable(results, "--results")
         if not typed.redraw:
             check_writable(Path(typed.folder), "--folder")
-        for paper in papers():  # a broken archive is found before anything runs
-            archive.read(archive.path_of(paper.key, results))
-        if not typed.redraw:
-            place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
-            _run(chosen, claims, place, results, typed.scale, typed.anew, interruption)
-        results.mkdir(parents=True, exist_ok=True)
-        _draw(chosen, claims, results, typed.scale)
+        with owned(results, "--results"):
+            for paper in papers():  # a broken archive is found before anything runs
+                archive.read(archive.path_of(paper.key, results))
+            if not typed.redraw:
+                place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
+                _run(chosen, claims, place, results, typed.scale, typed.anew, interruption)
+            _draw(chosen, claims, results, typed.scale)
 
     return ended("dsgd-reproduce", work)
 

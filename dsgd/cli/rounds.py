@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from dsgd.cli.arguments import one_line
+from dsgd.cli.beside import EXIT_CONFIG
 from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
-from dsgd.host.signals import Interruption
+from dsgd.host.signals import Interrupted, Interruption
 from dsgd.record.reader import Run, find_runs
 from dsgd.record.writer import write_atomically
 from dsgd.run.engines import import_engines
@@ -105,7 +108,7 @@ class LocalRunner:
                 sweep.start(number, folder, self._job(replace(plan, logged=False), folder))
             sweep.finish()
         if "interrupted" in outcome.values():
-            raise KeyboardInterrupt
+            raise Interrupted
         if failed := [folder.name for folder in outcome if outcome[folder] not in ENDED]:
             raise Unfinished(f"{len(failed)} runs failed ({', '.join(failed)}), which the same command begins again")
 
@@ -115,7 +118,7 @@ class LocalRunner:
         if not is_open(plan):
             return plan
         path, kind = self._folder / TIMES, kind_of(plan.config)
-        times: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        times: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if kind not in times:
             times[kind] = measured_gradient_s(plan.config)
             write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())
@@ -126,8 +129,12 @@ class LocalRunner:
         plan = with_threads(with_wandb_group(plan, self._folder.name))
 
         def run() -> str:
-            with self._interruption.armed():
-                return execute(plan, folder, None, self._interruption.end)
+            try:
+                with self._interruption.armed():
+                    return execute(plan, folder, None, self._interruption.end)
+            except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
+                print(one_line(error), file=sys.stderr)
+                sys.exit(EXIT_CONFIG)
 
         return run
 

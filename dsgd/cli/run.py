@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dsgd.cli.arguments import has_jobs_at_a_time, one_line, opened, together, version_line
 from dsgd.cli.beside import EXIT_CONFIG, beside
 from dsgd.cli.checked import Checked
-from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.launcher import launch
-from dsgd.host.signals import STOP_SIGNALS, Interruption, ignore
+from dsgd.host.launcher import legible
+from dsgd.host.signals import Interruption, ignore
+from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 from dsgd.run.engines import import_engines
 
 
@@ -80,7 +80,8 @@ def _check(arguments: Sequence[str], interruption: Interruption) -> Checked | No
         return check(arguments, interruption)
     except NothingToDo as line:
         interruption.end()
-        if launch(os.environ).rank == 0:
+        where = legible(os.environ)
+        if where is None or where.rank == 0:
             print(line, file=sys.stderr)
         return None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from dsgd.cli.compare import compare
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.entries import FOLDERS
+from dsgd.cli.folders import owned
 from dsgd.cli.local_sweep import labels
 from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
@@ -48,10 +49,11 @@ def run_study(
 
 def _compared(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:
     on = ["compare.on=slurm", *place.slurm] if place.on == "slurm" else []
-    found = compare([*words, *on], folder, interruption, at_once=place.at_once, part=part)
-    tuning = [run for search in found.searches for run in search.runs]
-    measured = [run for one in found.contenders for run in one.runs]
-    return Logged(tuple(measured), tuple(tuning), tuple(found.contenders))
+    made = compare([*words, *on], folder, interruption, at_once=place.at_once, part=part)
+    with made as comparison:
+        tuning = [run for search in comparison.searches for run in search.runs]
+        measured = [run for contender in comparison.contenders for run in contender.runs]
+        return Logged(tuple(measured), tuple(tuning), tuple(comparison.contenders))
 
 
 def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:
@@ -62,10 +64,11 @@ def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Inter
         check_with_torch(plan_run(job.values, job.overrides), place.on == "here", models)
     interruption.check()
     jobs = [Job(label, job) for label, job in zip(labels(composed), composed, strict=True)]
-    if place.on == "slurm":
-        return Logged(tuple(SlurmRunner(folder, None, place.slurm).run(jobs)))
-    tally = Tally(part)
-    try:
-        return Logged(tuple(LocalRunner(folder, None, interruption, tally, place.at_once).run(jobs)))
-    finally:
-        tally.close()
+    with owned(folder, "--folder"):
+        if place.on == "slurm":
+            return Logged(tuple(SlurmRunner(folder, None, place.slurm).run(jobs)))
+        tally = Tally(part)
+        try:
+            return Logged(tuple(LocalRunner(folder, None, interruption, tally, place.at_once).run(jobs)))
+        finally:
+            tally.close()

@@ -238,7 +238,7 @@ def _logs(options: argparse.Namespace) -> int:
         if path is None or not path.is_file():
             print(f"{point.name}: nothing printed yet")
             continue
-        lines = path.read_text(errors="replace").splitlines()[-options.lines :]
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-options.lines :]
         print(f"{point.name}: {path}", *(f"    {line}" for line in lines), sep="\n")
     return 0
 

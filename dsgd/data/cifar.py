@@ -20,6 +20,7 @@ import numpy as np
 
 from dsgd.data.partition import check_share
 from dsgd.data.split import Split
+from dsgd.host.files import expanded
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ class Cifar(Split):
 
     def _read(self, test: bool) -> tuple[np.ndarray, np.ndarray]:
         name, train_files, test_file, label_key = LAYOUT[self.classes]
-        folder = Path(self.root).expanduser() / name
+        folder = expanded(self.root, "data.root") / name
         missing = [file for file in (*train_files, test_file) if not (folder / file).is_file()]
         if missing:
             download = f"datasets.CIFAR{self.classes}({json.dumps(self.root)}, download=True)"

@@ -17,6 +17,7 @@ from dsgd.data.images.generate import Generated, default_folder
 from dsgd.data.images.layout import Layout, choose_images, find_images
 from dsgd.data.partition import check_share
 from dsgd.data.split import Split
+from dsgd.host.files import expanded
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +144,7 @@ class ImageNetLike(Split):
     def folder(self) -> Path:
         """Folder of the images, whether they are made already or not."""
         if self.path is not None:
-            return Path(self.path).expanduser().absolute()
+            return expanded(self.path, "data.path").absolute()
         numbers = (self.classes, self.samples_per_class, self.test_per_class, self.side, self.seed)
         return default_folder("-".join(map(str, numbers)))
 

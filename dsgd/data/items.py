@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dsgd.data import DataLost
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.streams import stream
-from dsgd.user_code import first_line
+from dsgd.user_code import RAISED, first_line
 
 EVALUATION_BATCH = 256  # samples: bounds the memory
 
@@ -50,7 +50,7 @@ def read_sample(name: str, samples: Samples, index: int, classes: int) -> tuple[
         found, label = samples[index]
         value = torch.as_tensor(found)
         number = int(label)
-    except Exception as error:  # of somebody else's code: whatever it may raise
+    except RAISED as error:  # of somebody else's code: whatever it may raise
         rule = f"{name}: sample {index} must be a tensor or array, and a label"
         raise DataLost(f"{rule}; {first_line(error)}") from error
     if not 0 <= number < classes:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.data.grammar import generated_text
 from dsgd.data.partition import Partition, check_share
 from dsgd.data.validation import Validation
-from dsgd.host.files import regular_file
+from dsgd.host.files import expanded, regular_file
 from dsgd.streams import stream
 from dsgd.token_shape import TokenShape
 
@@ -100,7 +99,7 @@ class Text(Validation):
 def read_text(path: str) -> bytes:
     """Return the bytes of a regular file. Raises ValueError that names `data.path`."""
     try:
-        with regular_file(Path(path).expanduser()) as (file, size):
+        with regular_file(expanded(path, "data.path")) as (file, size):
             if size > MOST_BYTES:
                 raise ValueError(f"data.path must be a file of at most {MOST_BYTES} bytes, got {size} in {path}")
             return file.read(size)

@@ -1,4 +1,4 @@
-"""Files that somebody else may have put there."""
+"""Files that somebody else may have put there, and paths below a home."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def regular_file(path: str | Path) -> Iterator[tuple[FileIO, int]]:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file, found.st_size
+
+
+def expanded(path: str, key: str) -> Path:
+    """Return a path with the home that a `~` at its beginning stands for. Raises ValueError, naming the key, where this
+    user has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{key} must be a path without ~ where there is no home folder, got {path}") from error

@@ -9,9 +9,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from dsgd.host.signals import STOP_SIGNALS, blocked
-
-EXIT_INTERRUPTED = 130
+from dsgd.host.signals import blocked
+from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 
 
 def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing connections
 # Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
 SPECIAL_STEPS = 0xFFFFFFF0
+PTY = "SLURM_PTY_PORT"  # set by srun --pty
 
 
 @dataclass(frozen=True)
 class Launch:
     """The launcher of this process, and its place among the processes that were launched."""
 
-    kind: str  # local: nobody started processes for us | torchrun | slurm: within a step of srun
+    kind: str  # local: nobody started several processes for us | torchrun | slurm: within a step of srun
     rank: int  # of this process, 0..nodes-1
     nodes: int  # processes that were started
     local_rank: int  # of this process among those on its machine
@@ -29,12 +30,14 @@ class Launch:
     attempt: int  # how often the job has been restarted
     job: str  # the same in all processes, another in other jobs and after a restart: as far as the launcher tells
     agent_store: bool = False  # torchrun itself already serves a TCPStore at the master's address: nobody else must
-    step: str | None = None  # of srun, like slurm-17.0: the same after a restart
+    step: str | None = None  # of srun, like slurm-17.0: the same after a restart; also of one task
     last_host: str | None = None  # of srun's step
 
 
 def launch(environment: Mapping[str, str]) -> Launch:
     """Return how this process was launched. torchrun's variables take precedence over those of a surrounding srun.
+
+    One process is no launch: a shell of `srun --pty`, a container whose operator sets WORLD_SIZE=1.
 
     Raises ValueError, one line with the variables and their values, where they are incomplete or contradict each
     other."""
@@ -45,12 +48,21 @@ def launch(environment: Mapping[str, str]) -> Launch:
     # a batch script may prepare WORLD_SIZE for its srun; elsewhere it is half of what a launcher sets
     if "RANK" in environment or ("WORLD_SIZE" in environment and "SLURM_JOB_ID" not in environment):
         return _torchrun(environment)
-    return Launch("local", 0, 1, 0, 1, "127.0.0.1", 0, _restarts(environment), f"local-{secrets.token_hex(8)}")
+    return _local(_restarts(environment))
+
+
+def legible(environment: Mapping[str, str]) -> Launch | None:
+    """Return what `launch` does, and None instead of an error: for questions that a simulation asks, too, which is not
+    concerned by how processes were launched."""
+    try:
+        return launch(environment)
+    except ValueError:
+        return None
 
 
 def advice(environment: Mapping[str, str]) -> str | None:
     """Return one line of advice for real processes inside a SLURM job but outside srun, else None."""
-    if "SLURM_JOB_ID" not in environment or launch(environment).kind != "local":
+    if "SLURM_JOB_ID" not in environment or launch(environment).kind != "local" or _in_step(environment):
         return None
     return (
         f"SLURM_JOB_ID={environment['SLURM_JOB_ID']} but this is not a step of srun: all processes run on this "
@@ -70,9 +82,16 @@ def ends_of(nodelist: str, name: str = "nodelist") -> tuple[str, str]:
     return first, re.sub(r"\[(?:[^\]]*[,-])?(\d+)\]", r"\1", match[2] or match[1])
 
 
+def _local(attempt: int, step: str | None = None) -> Launch:
+    job = f"local-{secrets.token_hex(8)}"
+    return Launch("local", 0, 1, 0, 1, "127.0.0.1", 0, attempt, job, step=step)
+
+
 def _torchrun(environment: Mapping[str, str]) -> Launch:
     nodes = _number(environment, "WORLD_SIZE", 1)
-    rank = _below(environment, "RANK", "WORLD_SIZE", nodes)
+    rank = 0 if nodes == 1 and "RANK" not in environment else _below(environment, "RANK", "WORLD_SIZE", nodes)
+    if nodes == 1:
+        return _local(_number(environment, "TORCHELASTIC_RESTART_COUNT", 0, default=0))
     local_rank = _below(environment, "LOCAL_RANK", "WORLD_SIZE", nodes)
     address, port = _text(environment, "MASTER_ADDR"), _port(environment)
     attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT", 0, default=0)
@@ -100,14 +119,15 @@ def _slurm(environment: Mapping[str, str]) -> Launch:
                 f"unset {by_hand}, or start the processes with torchrun"
             )
     job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, "SLURM_STEP_ID", 0)
-    attempt = _restarts(environment)
+    attempt, name = _restarts(environment), f"slurm-{job}.{step}"
+    if nodes == 1:  # what is typed into a shell is no run of its step's
+        return _local(attempt, None if PTY in environment else name)
     hosts = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
     first, last = ends_of(_text(environment, hosts), hosts)
     address = _text(environment, "MASTER_ADDR") if "MASTER_ADDR" in environment else first
     # steps of one job, and jobs with neighbouring numbers, may share their first host
     port = _port(environment) if "MASTER_PORT" in environment else PORTS[(31 * job + step) % len(PORTS)]
-    here, name = _tasks_here(environment, nodes), f"slurm-{job}.{step}"
-    whole = f"{name}-{attempt}"
+    here, whole = _tasks_here(environment, nodes), f"{name}-{attempt}"
     return Launch("slurm", rank, nodes, local_rank, here, address, port, attempt, whole, step=name, last_host=last)
 
 

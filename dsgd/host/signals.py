@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each asks for a checkpoint and the end: Ctrl-C, kill, and what SLURM can be told to send before a time limit.
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+from dsgd.host.stop import STOP_SIGNALS
+
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
@@ -24,9 +24,13 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
             os._exit(1)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Raised where a signal ends what goes on: a plain KeyboardInterrupt may come from a user's own code."""
+
+
 @dataclass
 class Interruption:
-    """A handler for STOP_SIGNALS: they raise KeyboardInterrupt inside of `armed`, until the command's work is over.
+    """A handler for STOP_SIGNALS: they raise Interrupted inside of `armed`, until the command's work is over.
 
     Elsewhere the code of others runs that does not stand it: OmegaConf, in the midst of a change, makes an error of its
     own of it. asked: the signals that have come before the work was over."""
@@ -39,11 +43,11 @@ class Interruption:
         if not self.over:
             self.asked.append(number)
             if self.is_armed:
-                raise KeyboardInterrupt
+                raise Interrupted
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """Let signals raise KeyboardInterrupt inside of the block; at its beginning, if one has come before."""
+        """Let signals raise Interrupted inside of the block; at its beginning, if one has come before."""
         before, self.is_armed = self.is_armed, True
         try:
             self.check()
@@ -52,9 +56,9 @@ class Interruption:
             self.is_armed = before
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal has come."""
+        """Raise Interrupted if a signal has come."""
         if self.asked and not self.over:
-            raise KeyboardInterrupt
+            raise Interrupted
 
     def end(self) -> None:
         """Say that a signal changes nothing any more."""
@@ -62,7 +66,7 @@ class Interruption:
 
 
 def raise_swallowed(handlers: Iterable[Any]) -> None:
-    """Raise KeyboardInterrupt if a signal came to one of these handlers and was not heard: Python drops what is raised
+    """Raise Interrupted if a signal came to one of these handlers and was not heard: Python drops what is raised
     in a destructor, and libraries what is raised where they call back."""
     for handler in handlers:
         if isinstance(handler, Interruption):
@@ -120,7 +124,7 @@ def signal_pipe() -> Iterator[CaughtSignals]:
 class StopRequests:
     """The requests to end a run early that have come so far; true from the first on, which asks for a checkpoint.
 
-    A Ctrl-C after it raises KeyboardInterrupt, once, and only where that is expected: inside of `armed`, and there not
+    A Ctrl-C after it raises Interrupted, once, and only where that is expected: inside of `armed`, and there not
     inside of `held`, where it waits for the end of that block."""
 
     def __init__(self) -> None:
@@ -137,20 +141,20 @@ class StopRequests:
         self._impatient |= is_ctrl_c and self._count > 1
 
     def deliver(self) -> None:
-        """Raise KeyboardInterrupt if that is due. Handlers of signals call it."""
+        """Raise Interrupted if that is due. Handlers of signals call it."""
         if self._armed:
             self.check()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if the run is to end at once, also if the handler's own was swallowed on its way, as
+        """Raise Interrupted if the run is to end at once, also if the handler's own was swallowed on its way, as
         Python does in destructors."""
         if self._impatient:
             self._armed = False
-            raise KeyboardInterrupt
+            raise Interrupted
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """Let a second Ctrl-C raise KeyboardInterrupt inside of the block, or at its beginning, but not after it."""
+        """Let a second Ctrl-C raise Interrupted inside of the block, or at its beginning, but not after it."""
         self._armed = True
         try:
             self.deliver()

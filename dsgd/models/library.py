@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.models import labelled, measured
 from dsgd.token_shape import TokenShape
-from dsgd.user_code import call_by_path, first_line
+from dsgd.user_code import RAISED, call_by_path, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +79,7 @@ def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes:
     with torch.no_grad():
         try:
             outputs = module.eval()(torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None))
-        except Exception as error:  # whatever it may raise
+        except RAISED as error:  # whatever it may raise
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {first_line(error)}") from error
     given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__

@@ -17,6 +17,15 @@ HALF_GONE_S = 1.0  # for which one of a process's two connections may outlive th
 EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
 
 
+class ProcessOver(BaseException):
+    """Raised where a process of a run has nothing more to do. No handler of errors takes it for one. status: of its
+    exit."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 @dataclass(frozen=True)
 class Limits:
     """Time limits of a run.

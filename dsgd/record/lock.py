@@ -1,6 +1,7 @@
-"""The lock of a record folder: one run at a time writes in it, and some room on the disk is kept for its summary.
+"""The locks of folders: one run at a time writes in a record folder, and one command at a time in a comparison's or a
+sweep's. Some room on the disk is kept for a run's summary.
 
-The kernel gives the lock back when its owner, and every process that the owner has forked, is gone. It is on a hidden
+The kernel gives a lock back when its owner, and every process that the owner has forked, is gone. It is on a hidden
 file, since not every file system locks folders; the file goes when the lock is given back, and if its owner was killed
 it stays, as nobody's.
 """
@@ -11,29 +12,33 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 LOCK = ".lock"
+COMMAND_LOCK = ".command.lock"  # not the run's: a sweep's only job may have the sweep's folder
 RESERVED_BYTES = 1 << 14  # for a summary on a disk that is full
 TRIALS = 20  # of a file that others take away
 UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # from file systems without locks
 
 
 class FolderInUse(Exception):
-    """Another run holds the lock."""
+    """Another process holds the lock."""
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a record folder, which is made if it is not there. Raises FolderInUse, and OSError."""
-    descriptor = _take(folder)
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if it is not there. name: of the lock's file.
+
+    Raises FolderInUse, and OSError."""
+    descriptor = _take(folder, name)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # it is gone, or the disk cannot be written: nobody's
-            os.unlink(folder / LOCK)
+            os.unlink(folder / name)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a forked process that has not ended yet
         os.close(descriptor)
@@ -45,18 +50,34 @@ def give_room_back(folder: Path) -> None:
         os.truncate(folder / LOCK, 0)
 
 
-def _take(folder: Path) -> int:
+def owner_has_died(folder: Path, name: str) -> bool:
+    """Return whether the process that took the lock of a folder is gone, so that only what it has forked holds on.
+
+    False where that cannot be told, as of a process of another machine."""
+    try:
+        host, pid, _ = (folder / name).read_bytes().split(b"\n", 2)
+        if host != socket.gethostname().encode():
+            return False
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):  # it has just been given back or taken; a process of another user
+        return False
+    return False
+
+
+def _take(folder: Path, name: str) -> int:
     """Return a descriptor of the file in the folder, locked and filled. Raises FolderInUse, and OSError."""
     for attempt in range(TRIALS):
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:  # whoever was refused has taken the folder away
             if attempt == TRIALS - 1:
                 raise
             continue
         try:
-            if _lock(descriptor, folder):
+            if _lock(descriptor, folder, name):
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -65,7 +86,7 @@ def _take(folder: Path) -> int:
     raise FolderInUse(folder)
 
 
-def _lock(descriptor: int, folder: Path) -> bool:
+def _lock(descriptor: int, folder: Path, name: str) -> bool:
     """Lock and fill a file; returns whether it still is the one in the folder. Raises FolderInUse, and OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,18 +95,19 @@ def _lock(descriptor: int, folder: Path) -> bool:
     except OSError as error:
         if error.errno not in UNLOCKABLE:
             raise
-        print(f"warning: {folder} cannot be locked ({error.strerror}): start no other run in it", file=sys.stderr)
+        print(f"warning: {folder} cannot be locked ({error.strerror}): start nothing else in it", file=sys.stderr)
     try:
-        if not os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
+        if not os.path.samestat(os.fstat(descriptor), os.stat(folder / name)):
             return False
     except FileNotFoundError:  # its owner has given it back since it was opened
         return False
     try:
-        content = os.urandom(RESERVED_BYTES)  # a file system may store zeros without any room
+        owner = f"{socket.gethostname()}\n{os.getpid()}\n".encode()
+        content = owner + os.urandom(RESERVED_BYTES - len(owner))  # a file system may store zeros without any room
         while content:
             content = content[os.pwrite(descriptor, content, RESERVED_BYTES - len(content)) :]
         os.fsync(descriptor)
     except OSError:
-        os.unlink(folder / LOCK)
+        os.unlink(folder / name)
         raise
     return True

@@ -56,8 +56,12 @@ class Mirror:
         if options.mode != "disabled":
             command = [sys.executable, "-P", "-m", "dsgd.record.mirror", str(folder)]
             # in a session of its own, where a Ctrl-C at the terminal does not reach it
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
-            os.set_blocking(self._pipe.fileno(), False)
+            try:
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+            except OSError as error:  # no more processes, or no memory
+                print(f"wandb: {error.strerror}: {sys.executable}; going on without it", file=sys.stderr)
+            else:
+                os.set_blocking(self._pipe.fileno(), False)
 
     @property
     def _pipe(self) -> Any:
@@ -114,8 +118,8 @@ def begin(folder: Path) -> wandb.Run:
     config = read_config(folder)
     options = config["wandb"]
     kept = folder / RUN_ID
-    identity = kept.read_text().strip() if kept.exists() else secrets.token_hex(4)
-    kept.write_text(identity + "\n")
+    identity = kept.read_text(encoding="utf-8").strip() if kept.exists() else secrets.token_hex(4)
+    kept.write_text(identity + "\n", encoding="utf-8")
     arguments: dict[str, Any] = {
         "id": identity,
         "project": options["project"],

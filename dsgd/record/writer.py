@@ -138,9 +138,9 @@ def commit(checkout: Path | None = None) -> str | None:
         return None
     try:
         head, changed = (
-            subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, check=True, timeout=60)
+            subprocess.run(["git", "-C", str(source), *words], capture_output=True, check=True, timeout=60)
             for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", *OF_RUNS])
         )
-        return head.stdout.strip() + "+" * bool(changed.stdout)
+        return head.stdout.decode().strip() + "+" * bool(changed.stdout)
     except (OSError, subprocess.SubprocessError):
         return None  # no git on this machine, or not our repository

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from dsgd.host.fork import fork
-from dsgd.host.signals import STOP_SIGNALS, end_with_parent, raise_swallowed
+from dsgd.host.signals import end_with_parent, raise_swallowed
+from dsgd.host.stop import STOP_SIGNALS
 
 
 class Told(NamedTuple):

@@ -190,6 +190,7 @@ def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.sock
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
     with overseen(line) as stops:
         training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print, MessageRules(job)))
+        training.listen()
         status = live(plan, folder, training, stops)
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)
@@ -199,7 +200,7 @@ def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.sock
 def _print_log(logs: Path, name: str | None) -> None:
     """Print the last lines of the process that failed."""
     log = logs / f"{(name or '').replace(' ', '_')}.log"
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     if lines:
         _print("\n".join([f"last lines of {log}:", *(f"    {line}" for line in lines[-LAST_LINES:])]))
 

@@ -19,7 +19,7 @@ from dsgd.host.launcher import launch
 from dsgd.record.lock import FolderInUse, locked
 from dsgd.run.plan import Plan
 from dsgd.run.resume import check_unchanged, in_use
-from dsgd.run.values import ConfigError
+from dsgd.run.values import ConfigError, ends_are_errors
 
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
@@ -29,8 +29,7 @@ def join_launch(plan: Plan, folder: Path) -> Joined | None:
     """Meet the other processes of torchrun or srun, if real processes are wanted and one of these has started them.
 
     folder: of the record, if this is rank 0. Raises ConfigError."""
-    where = launch(os.environ)
-    if plan.engine != "dist" or where.kind == "local":
+    if plan.engine != "dist" or (where := launch(os.environ)).kind == "local":
         return None
     from dsgd.run.meeting import join  # imports torch
 
@@ -44,8 +43,9 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
     before it. Raises ConfigError for what only loading data and model can tell, and for a folder in which another run
     writes, or has written since the plan was made."""
     if joined is not None and joined.rank > 0:
-        return _run(plan, folder, joined, ended)
-    with _locked(folder):
+        with ends_are_errors():
+            return _run(plan, folder, joined, ended)
+    with _locked(folder), ends_are_errors():
         check_unchanged(folder, plan.found, plan.checkpoint)
         if plan.why:
             print(plan.why, file=sys.stderr)

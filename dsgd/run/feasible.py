@@ -10,6 +10,7 @@ import os
 import signal
 
 from dsgd.experiment import Experiment
+from dsgd.host.signals import Interrupted
 from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.run.children import told_by_child
 from dsgd.run.plan import Plan, worker_devices
@@ -67,7 +68,7 @@ def _check_devices(plan: Plan) -> None:
     else:  # CUDA, once begun in this process, could not be used in those that are forked of it
         told = told_by_child(lambda: _problem_in_time(experiment.precision, names))
         if told.signals:
-            raise KeyboardInterrupt
+            raise Interrupted
         problem = told.text
     if problem:
         raise ConfigError(problem)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.data import DataLost
 from dsgd.experiment import Experiment
-from dsgd.host.fork import EXIT_INTERRUPTED
+from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.reader import read_summary
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import RunConfig, configure
@@ -68,7 +69,7 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
     threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
     told = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
     if told.signals or told.status == EXIT_INTERRUPTED:
-        raise KeyboardInterrupt
+        raise Interrupted
     if told.status != 0:
         ended = f"killed by {signal.Signals(-told.status).name}" if told.status < 0 else "an error"
         raise _not_measured(name, f"its process ended with {ended}")
@@ -106,7 +107,7 @@ def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> 
         return json.dumps({"seconds": gradient_seconds(experiment, problem, threads)})
     except (ValueError, DataLost) as error:
         return json.dumps({"wrong": str(error)})
-    except Exception as error:  # whatever a model or a data set may raise
+    except BaseException as error:  # whatever a model or a data set may raise: signals come to another thread
         return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
 
 

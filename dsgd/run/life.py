@@ -15,7 +15,7 @@ from dsgd.data import DataLost
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
-from dsgd.host.signals import StopRequests
+from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import TRACE, Record, write_atomically
@@ -118,14 +118,16 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
                 mirror.wake()
                 progress.measured(mark, record.wall_s)
         status, error = training.state.status, training.state.error
-    except KeyboardInterrupt:  # a second Ctrl-C
+    except Interrupted:  # a second Ctrl-C
         status = "interrupted"
     except (DataLost, RecordLost) as failure:
         error = str(failure)
-    except Exception as failure:  # whatever an algorithm, a model or a data set may raise
+    except BaseException as failure:  # whatever an algorithm, a model or a data set may raise
         where = "evaluation" if training.engine == "dist" else "simulation"
         error = f"the {where} failed: {type(failure).__name__}: {failure}"
-        raise
+        if isinstance(failure, Exception):
+            raise
+        raise RuntimeError(error) from failure  # a SystemExit would end this process as if nothing had happened
     finally:
         status = _finish(plan, folder, training, record, status, error)
         training.close(status)

@@ -98,7 +98,9 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
 
     before: the engine of the run to go on with. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
-    where = launch(os.environ)  # contradictions in the environment are errors whatever is wanted
+    if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
+        return wanted, _simulated(config, "as configured" if before is None else "as the run to go on with")
+    where = launch(os.environ)
     found = visible_gpus(os.environ)
     if before is not None and wanted in ("auto", before):
         name, reason = before, "as the run to go on with"
@@ -108,6 +110,8 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         name, reason = wanted, "as configured"
     elif where.kind != "local":
         name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
+    elif where.step is not None and nodes == 1:
+        name, reason = "dist", "srun has started its one worker"
     elif found * config.engine.workers_per_gpu >= nodes:
         name, reason = "dist", f"there are {found} GPUs for {nodes} workers"
     else:
@@ -120,8 +124,12 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         return name, line + (f"\n{hint}" if hint else "")
     if where.nodes > 1:
         raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")
+    return name, _simulated(config, reason)
+
+
+def _simulated(config: RunConfig, reason: str) -> str:
     gradients = "left out" if config.engine.gradients == "none" else "real"
-    return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
+    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
 def described(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsgd.host.launcher import launch
+from dsgd.host.launcher import legible
 from dsgd.record.checkpoint import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
 from dsgd.record.reader import count_marks, number, read_config, read_status
 from dsgd.record.writer import METRICS
@@ -51,8 +51,9 @@ def is_automatic(wanted: str | None) -> bool:
     """Return True if the run in the record's folder is to go on, should there be one.
 
     wanted: the value of `resume`. A job that SLURM has started again goes on without being asked."""
-    where = launch(os.environ)
-    return wanted == AUTO or (wanted is None and where.step is not None and where.attempt > 0)
+    where = legible(os.environ)
+    restarted = where is not None and where.step is not None and where.attempt > 0
+    return wanted == AUTO or (wanted is None and restarted)
 
 
 def contents(folder: Path) -> str:

@@ -18,7 +18,8 @@ from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
 from dsgd.experiment import Budget
 from dsgd.host.resources import cores
-from dsgd.host.signals import STOP_SIGNALS, remembered
+from dsgd.host.signals import remembered
+from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state

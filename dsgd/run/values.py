@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dsgd.user_code import hint, imported
+from dsgd.host.signals import Interrupted
+from dsgd.user_code import first_line, hint, imported
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
@@ -157,3 +158,14 @@ def prefixed(group: str | None, fields: Any = None) -> Iterator[None]:
         names = {field.name for field in dataclasses.fields(fields)} if dataclasses.is_dataclass(fields) else None
         own = names is None or text.split(maxsplit=1)[0].partition("=")[0].rstrip(":") in names
         raise ConfigError(f"{group}.{text}" if group and own else text) from error
+
+
+@contextmanager
+def ends_are_errors() -> Iterator[None]:
+    """Turn what would end this process, raised inside by code of the user's and by no signal, into a ConfigError."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except (SystemExit, KeyboardInterrupt) as end:
+        raise ConfigError(f"model and data must not end the process, got {first_line(end)}") from end

@@ -221,7 +221,7 @@ def locked(folder: Path) -> Iterator[ManifestWriter]:
     folder cannot be written, or another process holds the lock for a minute."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
+        lock = (folder / LOCK).open("ab")
     except OSError as error:
         raise ManifestError(
             f"--folder must be a folder that can be written, got {folder} ({error.strerror})"

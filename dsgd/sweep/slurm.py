@@ -82,7 +82,7 @@ def cancel(tasks: Sequence[str]) -> None:
 def _call(*command: str) -> str:
     """Return what a command prints. Raises SlurmError."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=WAIT_S)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=WAIT_S)
     except FileNotFoundError as error:
         raise SlurmError(MISSING.format(command[0])) from error
     except subprocess.TimeoutExpired as error:

@@ -13,8 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from dsgd.cli.run import main
-from dsgd.host.fork import EXIT_INTERRUPTED
-from dsgd.host.signals import STOP_SIGNALS
+from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 from tests.support.command import environment
 
 QUADRATIC = ["experiment=quadratic", "nodes=2", "budget.steps=2"]
@@ -43,10 +42,11 @@ def test_what_is_composed_is_composed_to_its_end(tmp_path: Path, resolved: list[
     assert not (tmp_path / "records").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "plot", "sweep", "calibrate"])
-def test_a_signal_ends_a_command_whose_modules_are_still_imported(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["argparse", "ctypes"])  # of a command's; of the first that is imported at all
+@pytest.mark.parametrize("command", ["run", "plot", "compare", "reproduce", "sweep", "calibrate"])
+def test_a_signal_ends_a_command_whose_modules_are_still_imported(command: str, module: str, tmp_path: Path) -> None:
     for number in STOP_SIGNALS if command == "run" else [signal.SIGINT]:
-        (tmp_path / "argparse.py").write_text(f"import signal\nsignal.raise_signal({number})")
+        (tmp_path / f"{module}.py").write_text(f"import signal\nsignal.raise_signal({number})")
         script = f"import sys; from dsgd.cli.commands import {command}; sys.exit({command}())"
         ended = subprocess.run(
             [sys.executable, "-c", script], env=environment(PYTHONPATH=str(tmp_path)), capture_output=True, text=True

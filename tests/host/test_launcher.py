@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.host.launcher import PORTS, advice, ends_of, launch
+from dsgd.host.launcher import PORTS, advice, ends_of, launch, legible
 
 TORCHRUN = {
     "RANK": "2",
@@ -103,13 +103,33 @@ def test_the_variables_of_torchrun_are_welcome_in_a_step_where_they_agree() -> N
     assert (found.kind, found.rank, found.nodes, found.master_address) == ("slurm", 3, 4, "h1")
 
 
-@pytest.mark.parametrize("environment", [TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}, STEP | {"SLURM_PROCID": "0"}])
-def test_one_process_under_a_launcher_is_of_its_kind(environment: dict[str, str]) -> None:
-    if "SLURM_STEP_ID" in environment:
-        environment = environment | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
-    found = launch(environment)
-    assert found.kind != "local"
-    assert (found.rank, found.nodes) == (0, 1)
+ONE_TASK = STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "trainer-0", "MASTER_PORT": "23456"},
+        ONE_TASK,
+    ],
+)
+def test_one_process_is_no_launch(environment: dict[str, str]) -> None:
+    place = launch(environment)
+    assert (place.kind, place.rank, place.nodes, place.master_address) == ("local", 0, 1, "127.0.0.1")
+    assert advice(environment) is None
+
+
+def test_a_step_of_one_task_is_known_after_a_restart_and_a_shell_is_none() -> None:
+    assert launch(ONE_TASK).step == "slurm-200505.0"
+    assert launch(ONE_TASK | {"SLURM_RESTART_COUNT": "2"}).attempt == 2
+    assert launch(ONE_TASK | {"SLURM_PTY_PORT": "40107", "SLURM_PTY_WIN_COL": "80"}).step is None
+
+
+def test_what_makes_no_sense_is_an_error_for_those_alone_who_are_concerned() -> None:
+    assert legible({"WORLD_SIZE": "4"}) is None
+    assert legible(STEP) == launch(STEP)
 
 
 @pytest.mark.parametrize(

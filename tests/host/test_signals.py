@@ -12,7 +12,8 @@ from functools import partial
 
 import pytest
 
-from dsgd.host.signals import STOP_SIGNALS, Interruption, StopRequests, remembered, signal_pipe
+from dsgd.host.signals import Interruption, StopRequests, remembered, signal_pipe
+from dsgd.host.stop import STOP_SIGNALS
 
 
 def test_a_second_ctrl_c_waits_for_what_is_being_written() -> None:

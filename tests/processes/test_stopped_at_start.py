@@ -1,4 +1,5 @@
-"""A coordinator that is stopped while its processes come to it: for longer than it lets anybody wait at its door."""
+"""A coordinator that is stopped, or waits for its disk, while its processes come to it: for longer than it lets anybody
+wait at its door."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import pytest
 from dsgd.processes.admission import STRANGER_S
 from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork
-from tests.support.watched_run import ALGORITHMS, BUDGET, WatchedRun, start
+from tests.support.slow_disk import SYNC_S
+from tests.support.watched_run import ALGORITHMS, BUDGET, SILENCE_S, SILENT, WatchedRun, start
 
 
 def stop_at_start(
@@ -60,3 +62,13 @@ def test_a_coordinator_stopped_for_longer_than_the_limit_ends_the_run(
     assert watched.run.wait() == 1, watched.run.err
     assert "the coordinator has been silent for 5 s" in watched.run.err
     assert watched.run.processes() == {}
+
+
+@pytest.mark.parametrize("algo", long_but(["sync"], ["sync", "gossip", "easgd"]))
+def test_a_slow_disk_counts_against_nobody(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    """The first files of the record take longer to be written than a member may be silent."""
+    assert 3 * SYNC_S > SILENCE_S
+    slow = ("data._target_=tests.support.slow_disk.SlowDisk", "budget.steps=20", SILENT)
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=2", *slow)
+    watched.assert_ends("completed", 0)
+    assert watched.run.summary["workers_lost"] == 0

@@ -21,6 +21,7 @@ from PIL import Image, ImageChops
 
 from dsgd.data.images.decode import read
 from dsgd.data.images.layout import TEST, TRAIN
+from dsgd.host.files import expanded
 from dsgd.host.resources import cores
 from dsgd.streams import stream
 
@@ -105,7 +106,7 @@ class Generated:
             except BaseException:
                 threads.shutdown(cancel_futures=True)
                 raise
-        (draft / STAMP).write_text(json.dumps(asdict(self)))
+        (draft / STAMP).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def draw(self, test: bool, label: int, number: int) -> np.ndarray:
         """Draw one image [height, width, 3] uint8."""
@@ -127,9 +128,9 @@ class Generated:
 
 
 def default_folder(name: str) -> Path:
-    """Return the folder in the user's cache for generated images of this name."""
+    """Return the folder in the user's cache for generated images of this name. Raises ValueError without a home."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "dsgd" / "imagenet-like" / name
+    return expanded(cache, "the default of data.path") / "dsgd" / "imagenet-like" / name
 
 
 def _blotches(rng: np.random.Generator, size: tuple[int, int], cells: int, mode: str) -> Image.Image:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dsgd.data.images.shards import read_shards
+from dsgd.host.files import expanded
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 TRAIN, TEST = "train", "val"  # as the folders and shards are called
@@ -84,7 +85,7 @@ def find_images(path: str, strict: bool = False) -> Layout:
 
     strict: also check every file's size and permissions. Raises ValueError, one line, if the folders or shards are
     missing, the two splits have different classes, or a class is empty."""
-    root = Path(path).expanduser().absolute()
+    root = expanded(path, "data.path").absolute()
     wanted = f"a folder with {TRAIN}/ and {TEST}/, or with {TRAIN}-*.tar and {TEST}-*.tar"
     if not root.is_dir():
         raise ValueError(f"data.path must be {wanted}, found no folder {root}")

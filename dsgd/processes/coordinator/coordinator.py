@@ -43,12 +43,17 @@ class Coordinator:
         self._is_sharded = is_sharded(job.experiment, job.problem)
         self._interrupted: Callable[[], bool] = lambda: False
 
+    def listen(self) -> None:
+        """Listen to the other processes, which must not wait until the disk has taken the record's first files. `run`
+        or `close` must follow."""
+        self.monitor.listen()
+
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield the measured fields of every mark until the run is over. `close` must follow.
 
         interrupted: called now and then; True ends the run with a checkpoint. save: stores a checkpoint's contents."""
         monitor, self._interrupted = self.monitor, interrupted
-        monitor.start()
+        monitor.begin()
         lower_thread_priority()
         if self.job.state is None:
             first = initial_snapshots(self.experiment, self.job.problem)

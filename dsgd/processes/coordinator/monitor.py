@@ -63,6 +63,7 @@ class RunMonitor:
         self._concluded_with: RunTotals | None = None  # the mark of the verdict
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
         self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
+        self._begun = threading.Event()
         self._closing = threading.Event()
         self._outcome = "failed"
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
@@ -73,8 +74,13 @@ class RunMonitor:
 
     # For the thread that evaluates
 
-    def start(self) -> None:
+    def listen(self) -> None:
+        """Let all processes come and get ready, and show them from now on that this one lives."""
         self._thread.start()
+
+    def begin(self) -> None:
+        """Let training begin once all processes are ready."""
+        self._begun.set()
 
     @property
     def time_s(self) -> float:
@@ -171,7 +177,7 @@ class RunMonitor:
         except StartFailed as error:
             self._fail(str(error), error.culprit)
             return
-        if is_ready:
+        if is_ready and self._begun.is_set():
             self._phase = "training"
             self._time_origin = time.monotonic() - self._start_s
             self.schedule.checkpoint_time = now

@@ -24,7 +24,7 @@ from dsgd.problem.evaluation import accuracy_fields, distinct, fields, output_mo
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem, Sums, total
 from dsgd.processes.control import Client, Hub, Message
-from dsgd.processes.job import EXIT_FAILED, ProcessJob
+from dsgd.processes.job import EXIT_FAILED, ProcessJob, ProcessOver
 from dsgd.processes.worker.process import CoordinatorClient
 
 INTERRUPT_POLL_S = 0.1  # how often the thread that waits for parts checks for an interrupt
@@ -253,11 +253,11 @@ def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replaceme
         begin = time.monotonic()
         try:
             sums = part.evaluate(job.problem)
-        except Exception as error:  # whatever a model or a data set may raise
+        except BaseException as error:  # whatever a model or a data set may raise
             print(traceback.format_exc(), flush=True)
             text = " ".join(f"{type(error).__name__}: {error}".split())
             client.send("evaluated", error=text)
-            raise SystemExit(EXIT_FAILED) from error
+            raise ProcessOver(EXIT_FAILED) from error
         i, k = part.shard
         count = sum(of.samples for of in sums)
         print(f"{part.mark}: part {i + 1} of {k}, {count} samples, {time.monotonic() - begin:.2f} s", flush=True)

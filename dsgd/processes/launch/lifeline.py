@@ -65,15 +65,15 @@ def _keep(line: socket.socket, requests: StopRequests) -> None:
     assert main is not None
     while True:
         try:
-            line.send(BEAT)
-        except BlockingIOError:  # the parent has been stopped for long
-            pass
-        except OSError:
-            return
-        if select.select([line], [], [], BEAT_S)[0]:
+            with contextlib.suppress(BlockingIOError):  # the parent has been stopped for long
+                line.send(BEAT)
+            if not select.select([line], [], [], BEAT_S)[0]:
+                continue
             asked = line.recv(16)
-            if not asked:
-                return
-            for _ in asked:
-                requests.add(is_ctrl_c=True)
-                signal.pthread_kill(main, signal.SIGINT)
+        except OSError:  # reset, by a parent that had not read every sign of life
+            return
+        if not asked:
+            return
+        for _ in asked:
+            requests.add(is_ctrl_c=True)
+            signal.pthread_kill(main, signal.SIGINT)

@@ -7,7 +7,6 @@ child ends no other.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import select
@@ -21,14 +20,16 @@ from functools import partial
 from pathlib import Path
 
 from dsgd.host.fork import fork
-from dsgd.host.signals import STOP_SIGNALS, CaughtSignals, end_with_parent
+from dsgd.host.signals import CaughtSignals, Interrupted, end_with_parent
+from dsgd.host.stop import STOP_SIGNALS
+from dsgd.host.terminal import print_utf8
+from dsgd.host.title import set_title
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.launch.lifeline import Lifeline
 
 EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
 IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C
 POLL_S = 0.5
-PR_SET_NAME = 15  # of Linux' prctl
 
 
 @dataclass
@@ -90,7 +91,7 @@ class Parent:
         parent = os.getpid()
 
         def prepare() -> None:
-            _detach(child.name, parent, child.log if quiet else None, writing)
+            _detach(child.name, f"{child.name} of {self.logs.parent}", parent, child.log if quiet else None, writing)
             for other in self.closing if quiet else []:
                 other.close()
 
@@ -119,7 +120,7 @@ class Parent:
                         deadline = min(deadline, time.monotonic() + IMPATIENCE_S * isinstance(over, Child))
                     stopped = True
                 if time.monotonic() >= deadline:
-                    raise KeyboardInterrupt
+                    raise Interrupted
                 for child in self.children:
                     if child is not over and child.status not in (None, 0) and child.restarts > 0:
                         child.restarts -= 1
@@ -206,17 +207,17 @@ class Parent:
                 child.line.close()
 
 
-def _detach(name: str, parent: int, log: Path | None, writing: int | None) -> None:
+def _detach(name: str, title: str, parent: int, log: Path | None, writing: int | None) -> None:
     """Detach a new child from the terminal and its signals, and let it never outlive its parent."""
     end_with_parent(parent, signal.SIGKILL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())  # as ps and top show it
+    set_title(name, f"dsgd: {title}")
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (*STOP_SIGNALS, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
     if log is None:
         return
+    print_utf8()
     null = os.open(os.devnull, os.O_RDONLY)
     out = writing if writing is not None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(null, 0)

@@ -70,7 +70,18 @@ def address_of(name: str) -> str:
     try:
         return socket.gethostbyname(name)
     except OSError as error:
+        if _has_ipv6(name):
+            raise NoMeeting(
+                f"MASTER_ADDR must be a host with an IPv4 address, got {name}, which has IPv6 only"
+            ) from error
         raise NoMeeting(f"MASTER_ADDR must be the name of a host, got {name}: {error}") from error
+
+
+def _has_ipv6(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name.strip("[]"), None, socket.AF_INET6))
+    except OSError:
+        return False
 
 
 def place(launch: Launch) -> str:

@@ -25,6 +25,7 @@ from dsgd.processes.job import (
     HALF_GONE_S,
     HEARTBEAT_S,
     ProcessJob,
+    ProcessOver,
 )
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.collectives import CollectiveFailed
@@ -100,7 +101,7 @@ class CoordinatorClient:
         while True:
             message = self._line.receive()
             if message["kind"] == "exit":
-                raise SystemExit(EXIT_OK)
+                raise ProcessOver(EXIT_OK)
             if message["kind"] == kind:
                 return message
             self._early.append(message)
@@ -175,19 +176,19 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
     try:
         main(job, index, client, is_replacement)
         return EXIT_OK
-    except SystemExit as ended:
-        return int(ended.code or 0)
+    except ProcessOver as over:
+        return over.status
     except CoordinatorGone as error:
         _say(str(error))
         return EXIT_ORPHANED
-    except Exception as error:  # whatever an algorithm, a model or a data set may raise
+    except BaseException as error:  # whatever an algorithm, a model or a data set may raise
         caused_by_peer = isinstance(error, (CannotGoOn, CollectiveFailed, Unreachable))
         explains_itself = caused_by_peer or isinstance(error, (DataLost, Unsuitable))
         text = str(error) if explains_itself else f"{type(error).__name__}: {error}"
         if not explains_itself:
             print(traceback.format_exc(), flush=True)
         suspect = error.peer if isinstance(error, CannotGoOn) else None
-        with contextlib.suppress(CoordinatorGone, SystemExit):  # the process ends in any case
+        with contextlib.suppress(CoordinatorGone, ProcessOver):  # the process ends in any case
             client.send("failed", error=" ".join(text.split()), suspect=suspect, caused_by_peer=caused_by_peer)
             client.wait_for_exit()
         return EXIT_FAILED

@@ -35,7 +35,8 @@ def test_the_last_mark_is_that_of_all_workers_or_the_run_fails(submitted: bool) 
             experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, dict.fromkeys(range(3), ("cpu",))
         )
         monitor = RunMonitor(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
-        monitor.start()
+        monitor.listen()
+        monitor.begin()
         workers = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in range(3)]
         snapshots = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in range(3)]
         for rank, (worker, line) in enumerate(zip(workers, snapshots, strict=True)):

@@ -390,7 +390,8 @@ def test_the_coordinator_goes_on(hello: dict[str, Any], content: dict[str, Any])
     log: list[str] = []
     rules = MessageRules(LOCKSTEP)
     monitor = RunMonitor(LOCKSTEP, Hub(listener, TOKEN, log.append, rules), log.append, None)
-    monitor.start()
+    monitor.listen()
+    monitor.begin()
     line = CoordinatorConnection(address, TOKEN, DEADLINE_S)
     agent = CoordinatorConnection(address, TOKEN, DEADLINE_S)
     try:
@@ -419,7 +420,8 @@ def test_who_fails_before_it_says_who_it_is_ends_the_run_with_its_reason() -> No
     log: list[str] = []
     rules = MessageRules(LOCKSTEP)
     monitor = RunMonitor(LOCKSTEP, Hub(listener, TOKEN, log.append, rules), log.append, None)
-    monitor.start()
+    monitor.listen()
+    monitor.begin()
     try:
         line.send({**FAILED, "error": "Unsuitable: no such precision here", "caused_by_peer": False})
         assert monitor.complete.get(timeout=DEADLINE_S) is None

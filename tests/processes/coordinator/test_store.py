@@ -30,7 +30,8 @@ def told(gpus: Sequence[bool], algo: str) -> tuple[Message, RunMonitor]:
             experiment, build_problem(experiment), address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)}
         )
         monitor = RunMonitor(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
-        monitor.start()
+        monitor.listen()
+        monitor.begin()
         lines = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in gpus]
         others = [CoordinatorConnection(address, TOKEN, DEADLINE_S) for _ in gpus]
         for rank, line in enumerate(others):

@@ -28,7 +28,7 @@ PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 # A signal in the midst of a fork, where Python swallows what a handler raises
 HOOKED = """
 import os, signal, sys, threading
-from dsgd.host.signals import STOP_SIGNALS, Interruption
+from dsgd.host.signals import Interruption
 interruption = Interruption()
 for number in STOP_SIGNALS:
     signal.signal(number, interruption)
@@ -107,6 +107,24 @@ def test_a_request_to_stop_waits_for_the_coordinator_to_listen(
         assert os.waitstatus_to_exitcode(os.waitpid(coordinator(line, wait), 0)[1]) == status
 
 
+def until_unheard(stops: StopRequests) -> None:
+    threading.excepthook = lambda failure: print(failure.exc_value, flush=True)  # pytest's would keep it
+    while any(thread.name == "lifeline" for thread in threading.enumerate()):
+        time.sleep(0.01)
+
+
+def test_a_parent_that_is_gone_with_signs_of_life_unread_leaves_no_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As one that was stopped for a while and then killed."""
+    line = Lifeline(60.0)
+    child = coordinator(line, until_unheard)
+    assert select.select([line.socket], [], [], PATIENCE_S)[0]
+    line.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_signal_of_somebody_else_asks_the_coordinator_for_nothing() -> None:
     """A terminal, or a launcher, may send it to all processes; the parent passes it on once."""
     with contextlib.closing(Lifeline(60.0)) as line:
@@ -161,3 +179,17 @@ def test_a_machine_that_stood_still_has_lost_no_coordinator(prefork: Prefork, tm
     watched.wait_for_more_marks()
     watched.skip_pauses()
     watched.assert_ends("completed", 0)
+
+
+def test_a_list_of_processes_tells_them_apart(prefork: Prefork, tmp_path: Path) -> None:
+    """By name and by command line, which is cut to the length of the parent's."""
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS["easgd"], "nodes=2", LONG)
+    names = {"coordinator", "server 0", "worker 0", "worker 1"}
+    watched.run.until(lambda: names <= watched.observe().keys())
+    for name, pid in watched.observe().items():
+        shown = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+        assert shown
+        assert f"dsgd: {name} of {watched.run.folder}".startswith(shown)
+        assert shown.startswith(f"dsgd: {name}")
+    os.kill(watched.run.pid, signal.SIGTERM)
+    watched.assert_ends("interrupted", 130)

@@ -1,0 +1,17 @@
+"""The signals that end a command, and its exit status then. Imports as good as nothing: a command asks here first."""
+
+from __future__ import annotations
+
+import signal
+
+EXIT_INTERRUPTED = 130
+
+# Each asks for a checkpoint and the end: Ctrl-C, kill, what SLURM can be told to send before a time limit, and a
+# terminal that is gone, unless this process was started to outlive it (nohup).
+STOP_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    *([] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]),
+)

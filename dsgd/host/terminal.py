@@ -1,0 +1,63 @@
+"""Standard output and error that outlive whoever reads them: a run goes on without its terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from typing import Any
+
+GONE = (errno.EPIPE, errno.EIO)  # of a pipe that nobody reads, and of a terminal that has been closed
+NAMES = {1: "standard output", 2: "standard error"}
+
+
+class LastingFile(io.FileIO):
+    """A file descriptor, 1 or 2, whose writes never fail. What cannot be written any more is dropped."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content) or 0
+        except OSError as error:
+            _discard(self.fileno())
+            if error.errno not in GONE:  # a disk may be full
+                with contextlib.suppress(OSError):
+                    os.write(2, f"{NAMES[self.fileno()]} cannot be written: {error.strerror}\n".encode())
+            return memoryview(content).nbytes
+
+
+def keep_streams() -> None:
+    """Have sys.stdout and sys.stderr outlive their readers, and show what their encoding lacks as question marks.
+
+    Standard descriptors that are closed are opened on nothing: the next file to be opened would take their number, and
+    get what is printed. Call it before anything opens one."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _discard(descriptor)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        before = getattr(sys, name)
+        encoding = "utf-8" if before is None else before.encoding
+        raw = LastingFile(descriptor, "w", closefd=False)
+        lines = descriptor == 2 or raw.isatty()
+        stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=lines)
+        setattr(sys, name, stream)
+
+
+def print_utf8() -> None:
+    """Have this process print UTF-8, whatever the locale: it goes to a file, or to another process that shows it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _discard(descriptor: int) -> None:
+    """Let a descriptor lead nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
+    else:
+        os.set_inheritable(descriptor, True)

@@ -1,0 +1,63 @@
+"""Variables of launchers where nobody has started several processes: a shell of srun, a container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import shell, summary
+
+SHELL = {  # of srun --pty bash
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "n1",
+    "SLURM_JOB_NODELIST": "n1",
+    "SLURM_NTASKS": "1",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_PTY_PORT": "40107",
+}
+CONTAINER = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "trainer-0.example", "MASTER_PORT": "23456"}
+RUN = "dsgd-run experiment=quadratic nodes=2 budget.steps=20"
+
+
+@pytest.mark.parametrize("variables", [SHELL, CONTAINER, {"WORLD_SIZE": "1"}])
+@pytest.mark.parametrize("engine", ["sim", "dist"])
+def test_one_process_starts_its_own_workers(variables: dict[str, str], engine: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        result = shell(f"{RUN} engine={engine} hydra.run.dir={name}", tmp_path, **variables)
+        assert result.returncode == 0, result.stderr
+        assert "srun" not in result.stderr
+        assert summary(tmp_path / name)["status"] == "completed"
+
+
+def test_a_shell_makes_runs_in_folders_of_their_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert shell(f"{RUN} engine=sim", tmp_path, **SHELL).returncode == 0
+    assert len(list(tmp_path.glob("outputs/*/*/summary.json"))) == 2
+
+
+def test_a_comparison_in_a_shell_of_a_step(tmp_path: Path) -> None:
+    line = f"dsgd-compare algo=sync {RUN.removeprefix('dsgd-run ')} engine=dist target.loss=2 compare.tune={{}}"
+    result = shell(f"{line} compare.seeds=2", tmp_path, **SHELL)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("address", ["::1", "[::1]"])
+def test_processes_do_not_meet_over_ipv6(address: str, tmp_path: Path) -> None:
+    variables = CONTAINER | {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": address}
+    result = shell(f"{RUN} engine=dist", tmp_path, **variables)
+    line = f"MASTER_ADDR must be a host with an IPv4 address, got {address}, which has IPv6 only\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "variables", [{"WORLD_SIZE": "4"}, {"RANK": "0"}, CONTAINER | {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "0"}]
+)
+def test_a_simulation_is_one_process_whatever_they_say(variables: dict[str, str], tmp_path: Path) -> None:
+    result = shell(f"{RUN} engine=sim", tmp_path, **variables)
+    assert result.returncode == 0, result.stderr
+    assert len(list(tmp_path.glob("outputs/*/*/summary.json"))) == 1

@@ -1,0 +1,69 @@
+"""A user without a home folder and without an entry in the password database, as containers have it: everything works,
+or ends in one line."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import PATIENCE_S, environment, typed
+
+HOMES = ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
+NOBODY = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
+RUN = "dsgd-run nodes=2 budget.steps=3 cluster.gradient_s=0.01 hydra.run.dir=run"
+
+
+def homeless(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Type a line as a user whom the system does not know."""
+    known = {name: value for name, value in environment().items() if name not in HOMES}
+    return subprocess.run(
+        [*NOBODY, *typed(line)], cwd=folder, env=known, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_user_namespaces() -> None:
+    if subprocess.run([*NOBODY, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine makes no user namespaces")
+
+
+@pytest.mark.parametrize("options", ["engine=sim", "engine=dist", "wandb.mode=offline wandb.timeout_s=60"])
+def test_runs_work(options: str, tmp_path: Path) -> None:
+    result = homeless(f"{RUN} {options}", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_figures_are_drawn(tmp_path: Path) -> None:
+    assert homeless(RUN, tmp_path).returncode == 0
+    result = homeless("dsgd-plot run --only loss_time", tmp_path)
+    assert (result.returncode, list(tmp_path.glob("figures/loss*.png"))) == (0, [tmp_path / "figures/loss_time.png"])
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        (
+            """data=cifar10 'data.root="~/images"'""",
+            "data.root must be a path without ~ where there is no home folder, got ~/images\n",
+        ),
+        (
+            """data=imagenet model=resnet18 'data.path="~/images"'""",
+            "data.path must be a path without ~ where there is no home folder, got ~/images\n",
+        ),
+        (
+            "data=imagenet-like model=resnet18",
+            "the default of data.path must be a path without ~ where there is no home folder, got ~/.cache\n",
+        ),
+        (
+            """data=text model=gpt 'data.path="~/text"'""",
+            "data.path must be a path without ~ where there is no home folder, got ~/text\n",
+        ),
+    ],
+)
+def test_a_path_below_a_home_is_refused_in_one_line(options: str, refusal: str, tmp_path: Path) -> None:
+    result = homeless(f"{RUN} {options}", tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", refusal)
+    assert not (tmp_path / "run").exists()
