@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import time_to_target_s
+from dsgd.report.crossing import rule_of, time_to_target_s
 from dsgd.report.interval import Estimate, estimate
 
 FEWEST_SEEDS = 5  # of fewer the intervals have less than 90 % confidence
@@ -37,10 +38,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Goal:
-    """Say what is compared. of: `accuracy` or `loss`, whose level is the target; level: None without a target."""
+    """Say what is compared. of: `accuracy` or `loss`, whose level is the target; level: None without a target.
+
+    crossing: the rule by which it is reached, of `dsgd.crossing.RULES`."""
 
     of: str
     level: float | None
+    crossing: str = RULES[0]
 
     @property
     def text(self) -> str:
@@ -113,13 +117,15 @@ def contest(contenders: Sequence[Contender]) -> Contest:
 
 def goal_of(run: Run) -> Goal:
     """Return what a run aims at."""
-    return Goal("loss" if run.target_field == "test_loss" else "accuracy", run.target)
+    return Goal("loss" if run.target_field == "test_loss" else "accuracy", run.target, rule_of(run))
 
 
-def score(run: Run, goal: Goal) -> float:
-    """Return the seconds to the target, or without a target the loss of a run that completed; else infinity."""
+def score(run: Run, goal: Goal, rule: str | None = None) -> float:
+    """Return the seconds to the target, or without a target the loss of a run that completed; else infinity.
+
+    rule: by which a crossing counts; None: the run's own."""
     if goal.level is not None:
-        seconds = time_to_target_s(run)
+        seconds = time_to_target_s(run, rule)
         return math.inf if seconds is None else seconds
     loss = final_loss(run)
     return math.inf if math.isnan(loss) or run.outcome != "completed" else loss
@@ -181,7 +187,7 @@ def _check(contenders: Sequence[Contender]) -> None:
             raise ValueError(f"contender {one.name} must have the seeds {seeds} of {first.name}, got {those}")
         for run in one.runs:
             if goal_of(run) != goal:
-                got = goal_of(run).text
+                got = f"{goal_of(run).text}, crossing={goal_of(run).crossing}"
                 raise ValueError(f"contender {one.name} must have the target of {first.name}, got {got}")
     if len(clocks := {run.clock for one in contenders for run in one.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")

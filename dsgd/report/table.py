@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
+from dsgd.report.crossing import rule_text
 from dsgd.report.fields import field_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
@@ -29,6 +30,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "test top-5": ("test_top5", 1),
     "idle max (%)": ("idle_fraction_max", 100.0),
     "first crossing (s)": ("first_crossing_s", 1),
+    "stable crossing (s)": ("stable_crossing_s", 1),
     "resolution (s)": ("target_resolution_s", 1),
 }
 
@@ -80,7 +82,7 @@ def _resolution(runs: Sequence[Run]) -> str:
         return ""
     least, most = f"{min(distances):.3g}", f"{max(distances):.3g}"
     apart = least if least == most else f"{least} to {most}"
-    return f", reached for good, interpolated between marks {apart} s apart"
+    return f", reached {rule_text(runs)}, interpolated between marks {apart} s apart"
 
 
 def _cell(one: Series, field: str, factor: float) -> Any:

@@ -12,6 +12,7 @@ from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import drawing, save
 from dsgd.reproduction import archive
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import Chart, Claim, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, Verdict
 
@@ -191,9 +192,11 @@ def _runs(found: Results) -> str:
     lines = [_study(study, found.rows[study.name]) for study in found.paper.studies if study.name in found.rows]
     seeds = {len(one.runs) for logged in found.logged.values() for one in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
+    aimed = any(run.target is not None for logged in found.logged.values() for run in logged.runs)
+    rule = f"Times to a target are judged by the crossing that stays, `target.crossing={RULE}`." * aimed
     table = _table(["study", "runs", "of them for tuning", "made with"], lines) if lines else "None yet."
     file = f"All of them are in `{found.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
-    return "\n\n".join(part for part in (table, note, file) if part)
+    return "\n\n".join(part for part in (table, note, rule, file) if part)
 
 
 def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.crossing import staying_crossing, time_to_target_s
+from dsgd.report.crossing import target_crossing, time_to_target_s
 from dsgd.report.fields import field_value, mark_value
 from dsgd.report.table import by_time, caption, summary_table
 from dsgd.report.verdict import verdict
@@ -56,13 +56,13 @@ def test_a_target_of_the_loss_has_its_times_and_its_resolution_too(tmp_path: Pat
     summary_table(find_runs(runs)).write(tmp_path / "summary")
     lines = (tmp_path / "summary.md").read_text().splitlines()
     assert lines[0].startswith("| run | time to target (s) | ")
-    assert " | first crossing (s) | resolution (s) | " in lines[0]
+    assert " | first crossing (s) | stable crossing (s) | resolution (s) | " in lines[0]
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| gossip, target.loss=0.1", "| sync, target.loss=0.3"]
     assert lines[-1].startswith("times: virtual time; target: test loss 0.1 or 0.3, reached for good, interpolated")
     for row, run in zip(
         csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()), find_runs(runs[::-1]), strict=True
     ):
-        crossing = staying_crossing(run)
+        crossing = target_crossing(run)
         assert crossing is not None
         assert (row["target_accuracy"], float(row["target_loss"])) == ("", run.target)
         assert float(row["time_to_target_s"]) == pytest.approx(crossing.time_s)
