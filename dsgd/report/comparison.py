@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dsgd.record.reader import Run
-from dsgd.report.fields import LABELS, field_value
+from dsgd.report.crossing import end_s
+from dsgd.report.fields import LABELS, TO_TARGET, field_value
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import Flat, Series, clock_text, flatten, gather, label, series, time_notes
 from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, speed_up, speed_up_base
 
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
@@ -65,12 +66,13 @@ def compare(
         selection = best_over(runs, find_key(runs, best, "--best-over"), y)
         runs = selection.runs
         notes.append(selection.note)
-    value: Callable[[Run], float] = lambda run: field_value(run, y)  # noqa: E731
+    value: Callable[[Sequence[Run]], Estimate] = lambda some: _estimate_of(some, y)  # noqa: E731
     if base:
         if not x_key:
             raise ValueError(f"--base needs a key as --x, got {x}")
         reference = speed_up_base(runs, base, y)
         value, label_text = speed_up(reference, y), _speed_up_label(reference, y)
+        notes.append(f"ratio: {PAIRED}")
     lined = _lines(runs, line_keys, [key for key in (x_key, panel_key) if key])
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
     found = []
@@ -84,7 +86,7 @@ def compare(
         found.append(Panel(f"{_short(panel_key)}={title}" if panel_key else "", shown, points))
     every = [point for panel in found for points in panel.points for point in points]
     note = interval_note([point.value.count for point in every])
-    without = sum(math.isnan(value(run)) for run in runs)
+    without = sum(value([run]).count == 0 for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
@@ -123,7 +125,15 @@ def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) 
     return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(names, gathered, strict=True)]
 
 
-def _points(one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Run], float]) -> list[PlotPoint]:
+def _estimate_of(runs: Sequence[Run], field: str) -> Estimate:
+    """Return median and interval of a field; a time to target that was not reached is censored."""
+    censored = list(map(end_s, runs)) if field == TO_TARGET else None
+    return estimate([field_value(run, field) for run in runs], censored=censored)
+
+
+def _points(
+    one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Sequence[Run]], Estimate]
+) -> list[PlotPoint]:
     """Gather the runs of a line by the key. Raises ValueError where those of one point differ in more than the seed."""
     by_x: dict[str, list[Run]] = {}
     for run in one.runs:
@@ -137,7 +147,7 @@ def _points(one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Ru
             raise ValueError(
                 f"runs of {one.label}{where} differ in {keys}: name it in --lines, --panels or --best-over"
             )
-    return [PlotPoint(x, estimate([value(run) for run in by_x[x]]), by_x[x]) for x in in_order(by_x)]
+    return [PlotPoint(x, value(by_x[x]), by_x[x]) for x in in_order(by_x)]
 
 
 def _speed_up_label(base: SpeedUpBase, field: str) -> str:

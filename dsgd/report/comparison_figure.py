@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from dsgd.report.censored import bound_of, draw_censored
 from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint
 from dsgd.report.curves import draw_field, has_data, wants_log, x_axis
 from dsgd.report.selection import in_order
@@ -46,6 +47,7 @@ def comparison_figure(found: Comparison) -> Figure:
     order = [one.label for one in found.series]
     missed = {label: _never(found, label) for label in order}
     named = {label + missed[label]: handles[label] for label in order if label in handles}
+    named |= {text: handle for text, handle in handles.items() if text not in order}
     return finish(figure, found.runs, named, found.notes)
 
 
@@ -103,8 +105,12 @@ def _draw(
     top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
     numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
     handles: dict[str, Line2D] = {}
+    marks: dict[str, Line2D] = {}
     for i, (one, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
         shown = [point for point in points if _drawable(point) and not (logarithmic and point.value.median <= 0)]
+        shift = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
+        censored = {places[point.x] + shift: point.value for point in points}
+        marks |= draw_censored(axes, censored, styles[one.label]["color"])
         if not shown:
             continue
         middle = np.array([point.value.median for point in shown])
@@ -116,25 +122,30 @@ def _draw(
         if numeric:
             handles[one.label] = plot_band(axes, x, middle, low, high, **style)
         else:
-            x = x + 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
             drawn = axes.errorbar(
-                x, middle, [middle - low, high - middle], color=style["color"], marker=style["marker"], ls="", capsize=2
+                x + shift,
+                middle,
+                [middle - low, high - middle],
+                color=style["color"],
+                marker=style["marker"],
+                ls="",
+                capsize=2,
             )
             (handles[one.label], *_) = drawn.lines
-    return handles
+    return handles | marks
 
 
 def _drawable(point: PlotPoint) -> bool:
-    return math.isfinite(point.value.median)
+    return math.isfinite(point.value.median) and bound_of(point.value) is None
 
 
 def _never(found: Comparison, label: str) -> str:
-    """Return ` (never at 16, 32)` for a line whose median is not finite there; empty if it is everywhere."""
+    """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
     missed = [
         " ".join(part for part in (point.x, panel.title) if part)
         for panel in found.panels
         for one, points in zip(panel.lines, panel.points, strict=True)
         for point in points
-        if one.label == label and math.isinf(point.value.median)
+        if one.label == label and (math.isinf(point.value.median) or bound_of(point.value) is not None)
     ]
-    return f" (never at {', '.join(missed)})" if missed else ""
+    return f" (not reached at {', '.join(missed)})" if missed else ""

@@ -42,7 +42,24 @@ def censored_at_s(run: Run) -> float | None:
     is. None if it has reached it, has none, is still running, or diverged or collapsed, which more time would not help.
     """
     over = run.status != "running" and _counts(run)
-    return _end_s(run) if over and run.target is not None and target_crossing(run) is None else None
+    if not over or run.target is None or target_crossing(run) is not None:
+        return None
+    time_s = number(run.final("time_s"))
+    return None if math.isnan(time_s) else time_s
+
+
+def seconds_to_target(run: Run, crossing: Crossing | None) -> float:
+    """Return the seconds to a crossing of the run's target; infinite where the run has ended without, NaN where that is
+    not known yet."""
+    if crossing is not None:
+        return crossing.time_s
+    return math.nan if run.target is None or run.status == "running" else math.inf
+
+
+def end_s(run: Run) -> float:
+    """Return what the time to target of a run is known to exceed if it did not reach it; infinite if it never will."""
+    end = censored_at_s(run)
+    return math.inf if end is None else end
 
 
 def rule_of(run: Run) -> str:
@@ -58,11 +75,6 @@ def rule_text(runs: Sequence[Run]) -> str:
             smoothed = f"by the median of {aim.window} marks in a row" if aim.window > 1 else "for the first time"
             texts.append({"smoothed": smoothed, "first": "for the first time", "stable": "for good"}[aim.rule])
     return " or ".join(dict.fromkeys(texts))
-
-
-def _end_s(run: Run) -> float | None:
-    end_s = number(run.final("time_s"))
-    return None if math.isnan(end_s) else end_s
 
 
 def _counts(run: Run) -> bool:

@@ -8,16 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsgd.crossing import Crossing
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import censored_at_s, crossings, target_crossing
-
-
-def _crossing_s(run: Run, crossing: Crossing | None) -> float:
-    """Return seconds to the target; infinite where the run has ended without, NaN where that is not known."""
-    if crossing is not None:
-        return crossing.time_s
-    return math.nan if run.target is None or run.status == "running" else math.inf
+from dsgd.report.crossing import censored_at_s, crossings, seconds_to_target, target_crossing
 
 
 def _resolution_s(run: Run) -> float:
@@ -48,10 +40,12 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
+TO_TARGET = "time_to_target_s"
+
 DERIVED: dict[str, Callable[[Run], float]] = {
-    "time_to_target_s": lambda run: _crossing_s(run, target_crossing(run)),
-    "first_crossing_s": lambda run: _crossing_s(run, crossings(run).first),
-    "stable_crossing_s": lambda run: _crossing_s(run, crossings(run).stable),
+    "time_to_target_s": lambda run: seconds_to_target(run, target_crossing(run)),
+    "first_crossing_s": lambda run: seconds_to_target(run, crossings(run).first),
+    "stable_crossing_s": lambda run: seconds_to_target(run, crossings(run).stable),
     "target_resolution_s": _resolution_s,
     "target_censored_at_s": lambda run: number(censored_at_s(run)),
     "test_error": lambda run: 1 - number(run.final("test_accuracy")),

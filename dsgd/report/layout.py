@@ -20,6 +20,7 @@ from dsgd.report.interval import Estimate
 
 NEVER = "never"  # the run has ended and did not reach its target
 NO_VALUE = "-"
+UNKNOWN = "?"  # an end of an interval that depends on seeds on which neither of two got there
 BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 GAP = "  "
 SHORTEST_NAME = 16  # characters that the first column always gets
@@ -131,10 +132,11 @@ class ReportTable:
 
 def shown(value: Cell) -> str:
     """Write four significant digits, and no fewer than the whole number; counts and text as they are; `-` for NaN,
-    `never` for infinity; an estimate as `median [low, high]`."""
+    `never` for infinity; an estimate as `median [low, high]`, censored numbers as `> 40`."""
     if isinstance(value, Estimate):
-        middle, low, high = (shown(number) for number in (value.median, value.low, value.high))
-        return middle if low == high else f"{middle} [{low}, {high}]"
+        middle, low, high = (_part(value, name) for name in ("median", "low", "high"))
+        alone = (low == high != UNKNOWN) or math.isinf(value.low)
+        return middle if alone else f"{middle} [{low}, {high}]"
     if isinstance(value, int | str):
         return str(value)
     if math.isnan(value):
@@ -148,14 +150,28 @@ def shown(value: Cell) -> str:
     return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e9 else f"{value:.3e}"
 
 
+def _part(value: Estimate, name: str) -> str:
+    """Write the median or one end of an estimate: `> 40` for what is only known to be more, `< 0.3` for what is only
+    known to be less, UNKNOWN where nothing is known."""
+    number: float = getattr(value, name)
+    if math.isinf(number) and value.above is not None:
+        bound: float = getattr(value.above, name)
+        return UNKNOWN if bound == 0 else NEVER if math.isinf(bound) else f"> {shown(bound)}"
+    if number == 0 and value.below is not None:
+        bound = getattr(value.below, name)
+        return UNKNOWN if math.isinf(bound) else f"< {shown(bound)}" if bound > 0 else "0"
+    return shown(number)
+
+
 def exact(value: float | int | str) -> str:
-    """Write a value for CSV: all digits of a number, whole numbers without a point; empty for NaN."""
+    """Write a value for CSV: all digits of a number, whole numbers without a point; empty for NaN, `inf` for a target
+    that was not reached."""
     if isinstance(value, str):
         return value
     if math.isnan(value):
         return ""
     if math.isinf(value):
-        return NEVER
+        return "inf"
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 

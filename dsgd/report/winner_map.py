@@ -17,9 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from dsgd.report.censored import bound_of
 from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
 from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
 from dsgd.report.style import WIDTHS, add_legend, annotate, drawing, named_styles, panels, save, wrapped
 
@@ -49,9 +51,11 @@ class MapCell:
 
     @property
     def lead(self) -> str:
-        """Return `1.7×`, and `1.7× ○` if it is derived; `alone` where nobody else got there."""
-        ratio = self.ratio.median
+        """Return `1.7×`, and `1.7× ○` if it is derived; `> 4×` where the second missed the target when its runs ended,
+        `alone` where nothing is known of it."""
+        ratio, bound = self.ratio.median, bound_of(self.ratio)
         text = "" if not self.winner or math.isnan(ratio) else "alone" if math.isinf(ratio) else f"{ratio:.3g}×"
+        text = f"> {bound[0]:.3g}×" if self.winner and bound is not None else text
         return text if self.measured else f"{text} ○".strip()
 
 
@@ -100,13 +104,17 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
     ordered = [((x, y), places[x, y]) for y in lines for x in columns if (x, y) in places]
     heads = [*keys, "winner", "second, times the winner's", "told apart", "cell"]
     rows: list[list[Cell]] = []
-    csv_rows: list[list[Any]] = [[*keys, "winner", "algo", "ratio", "low", "high", "distinguishable", "measured"]]
+    csv_rows: list[list[Any]] = [
+        [*keys, "winner", "algo", "ratio", "low", "high", "ratio_above", "distinguishable", "measured"]
+    ]
     for place, cell in ordered:
         where, known = list(place[: len(keys)]), not math.isnan(cell.ratio.median)
         told = ("no" if cell.tie else "yes") if cell.winner else "-"
         kind = "measured" if cell.measured else "derived"
         rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", told, kind])
         numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
+        bound = bound_of(cell.ratio)
+        numbers.append(exact(math.nan if bound is None else bound[0]))
         csv_rows.append([*where, cell.winner, cell.algo, *numbers, told, str(cell.measured).lower()])
     texts = frozenset({*keys, "winner", "told apart", "cell"})
     return ReportTable(heads, texts, rows, csv_rows, caption, kept=len(keys) + 1)
@@ -195,7 +203,8 @@ def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, A
 
 def _notes(cells: Sequence[MapCell]) -> list[str]:
     """Return one line on what the texts of cells mean."""
-    parts = ["number: the second's time, or loss, over the winner's"] * any(cell.winner for cell in cells)
+    parts = [f"number: the second's time, or loss, over the winner's, {PAIRED}"] * any(cell.winner for cell in cells)
+    parts += [">: the second missed the target when its runs ended"] * any(bound_of(cell.ratio) for cell in cells)
     parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
     parts += ["derived: the times of one of the two"] * (not all(cell.measured for cell in cells))
     return ["; ".join(parts)] if parts else []

@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import Contender, goal_of, paired_ratio, score
+from dsgd.report.contest import Contender, goal_of, score
 from dsgd.report.crossing import time_to_target_s
 from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
 
 RULE = "stable"  # the crossing that papers are judged by, as when their thresholds were fixed
 

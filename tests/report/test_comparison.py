@@ -129,7 +129,7 @@ def test_curves_have_panels_too(grid: list[Run]):
     assert all(len(axes.lines) == 2 for axes in figure.axes)
 
 
-def test_a_point_that_most_seeds_never_reach_is_named_and_not_drawn(tmp_path: Path):
+def test_a_point_that_most_seeds_never_reach_is_named_and_has_a_mark_where_its_runs_ended(tmp_path: Path):
     for nodes in (2, 4, 8):
         folder = write_record(tmp_path / str(nodes), "sync", nodes=nodes)
         if nodes == 8:
@@ -139,8 +139,8 @@ def test_a_point_that_most_seeds_never_reach_is_named_and_not_drawn(tmp_path: Pa
     write_record(tmp_path / "other", "gossip", nodes=2)
     figure = comparison_figure(compare(find_runs([tmp_path]), "time_to_target_s", "nodes"))
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["sync (never at 8)", "gossip"]
-    assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [2, 1]  # pyright: ignore
+    assert texts == ["sync (not reached at 8)", "gossip", "not reached: later than the mark"]
+    assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [1, 2, 1]  # pyright: ignore
 
 
 @pytest.mark.parametrize(
