@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from dsgd.record.reader import Run
 from dsgd.report.crossing import end_s
-from dsgd.report.fields import LABELS, TO_TARGET, field_value
+from dsgd.report.fields import CENSORED, LABELS, field_value
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import Flat, Series, clock_text, flatten, gather, label, series, time_notes
 from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, speed_up, speed_up_base
+from dsgd.report.setting import setting_text, whole_setting
 
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
@@ -110,9 +111,11 @@ def comparison_table(found: Comparison) -> ReportTable:
                 rows.append([one.label, point.x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
                 csv_rows.append([one.label, point.x, *where, *numbers, str(value.count)])
-    caption = "\n".join([*found.notes, *time_notes(found.runs)])
+    caption = "\n".join([*found.notes, *time_notes(found.runs), setting_text(found.runs)])
     texts = frozenset({"run", *heads})
-    return ReportTable(["run", *heads, heading, "seeds"], texts, rows, csv_rows, caption, kept=len(heads) + 2)
+    return ReportTable(
+        ["run", *heads, heading, "seeds"], texts, rows, csv_rows, caption, len(heads) + 2, whole_setting(found.runs)
+    )
 
 
 def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) -> list[Series]:
@@ -127,7 +130,7 @@ def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) 
 
 def _estimate_of(runs: Sequence[Run], field: str) -> Estimate:
     """Return median and interval of a field; a time to target that was not reached is censored."""
-    censored = list(map(end_s, runs)) if field == TO_TARGET else None
+    censored = list(map(end_s, runs)) if field in CENSORED else None
     return estimate([field_value(run, field) for run in runs], censored=censored)
 
 

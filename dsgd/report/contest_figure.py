@@ -13,13 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import number
+from dsgd.report.censored import bound_of
 from dsgd.report.contest import Contender, Contest, Standing
+from dsgd.report.contest_table import tuning_notes
+from dsgd.report.crossing import end_s
 from dsgd.report.curves import draw_field, has_data, time_label, x_axis
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
 from dsgd.report.style import finish, label_decades, name_bars, named_styles, panels, wrapped
 
 LOG_FROM = 10.0  # ratio of the latest to the soonest from which the axes of time are logarithmic
+OPEN: dict[str, Any] = {"marker": ">", "markerfacecolor": "none", "linestyle": "", "clip_on": False}  # censored
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
 
 
@@ -41,7 +45,8 @@ def contest_figure(found: Contest) -> Figure:
             _log_time(axes[1], found)
     note = interval_note([found.seeds])
     handles = _legend(found, styles, handles)
-    return finish(figure, found.runs, handles, [f"dots: seeds; lines and bands: {note}"] if note else [])
+    notes = [f"dots: seeds; lines and bands: {note}"] if note else []
+    return finish(figure, found.runs, handles, [*notes, *tuning_notes(found)])
 
 
 def contender_styles(found: Contest) -> list[dict[str, Any]]:
@@ -115,8 +120,16 @@ def _draw_row(axes: Axes, place: int, one: Standing, style: dict[str, Any], edge
             axes.plot([edge], [place], color=colour, marker=">", clip_on=False, linestyle="")
     if math.isfinite(score.median):
         axes.plot([score.median], [place], color=colour, marker=style["marker"], markerfacecolor="white", linestyle="")
+    if (bound := bound_of(score)) is not None:
+        axes.plot([min(bound[0], edge)], [place], color=colour, **OPEN)
     if one.missed:
-        got = "never" if not seeds else f"{len(seeds)} of {len(one.scores)} seeds"
+        end = min(map(end_s, one.contender.runs))
+        never = (
+            "never"
+            if math.isinf(end) or one.contender.runs[0].target is None
+            else f"not reached in {end:.3g}\N{NO-BREAK SPACE}s"
+        )
+        got = f"{len(seeds)} of {len(one.scores)} seeds" if seeds else never
         text = wrapped(got + status_note(one.contender.runs), 18)
         at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
         axes.annotate(text, (1, place), (5, 0), color=colour, fontsize="small", **at_edge)

@@ -12,8 +12,9 @@ from dsgd.report.crossing import end_s
 from dsgd.report.fields import field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import differing_settings, status_note
-from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.layout import Cell, ReportTable, exact, plain
 from dsgd.report.ratio import PAIRED
+from dsgd.report.setting import whole_setting
 from dsgd.report.table import caption
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
@@ -59,13 +60,35 @@ def contest_table(found: Contest, price: float | None = None) -> ReportTable:
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     text_columns = frozenset({"contender", "status", heading})
-    return ReportTable(list(columns), text_columns, rows, _csv_rows(found, price), _caption(found, price))
+    return ReportTable(
+        list(columns), text_columns, rows, _csv_rows(found, price), _caption(found, price), whole=_whole(found)
+    )
+
+
+def _whole(found: Contest) -> dict[str, Any]:
+    """Return the contest as plain values: its goal, the setting of its runs, and each contender in its order."""
+    contenders = [
+        {
+            "contender": one.name,
+            "chosen": dict(one.contender.chosen),
+            "score": plain(one.score),
+            "ratio": plain(one.ratio),
+            "missed": one.missed,
+            "distinguishable": one.behind,
+        }
+        for one in found.standings
+    ]
+    goal = {"of": found.goal.of, "level": found.goal.level, "crossing": found.goal.crossing}
+    confidence = {"of_all_ratios": max(0.0, found.confidence), "seeds_needed": found.seeds_needed}
+    return {"goal": goal, "ratio": PAIRED, "confidence": confidence, "contenders": contenders} | whole_setting(
+        found.runs
+    )
 
 
 def _caption(found: Contest, price: float | None) -> str:
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
     first = found.standings[0]
-    lines = [caption(found.runs)]
+    lines = [caption(found.runs), *tuning_notes(found)]
     if found.goal.level is None:
         lines.append("no target: the loss at the end is compared")
     if len(found.standings) > 1:
@@ -79,6 +102,15 @@ def _caption(found: Contest, price: float | None) -> str:
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
         lines.append(f"cost: nodes × hours to the target × {price:g} per node and hour{least_text}")
     return "\n".join(line for line in lines if line)
+
+
+def tuning_notes(found: Contest) -> list[str]:
+    """Say which keys were tuned for each contender, and in how many runs; nothing where none was."""
+    contenders = [one.contender for one in found.standings]
+    keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
+    runs = sorted({one.spent for one in contenders})
+    spent = f"{runs[0]} runs" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
+    return [f"tuned for each contender by validation samples: {', '.join(keys)}, in {spent} each"] if keys else []
 
 
 def _confidence(found: Contest) -> str:

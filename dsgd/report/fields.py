@@ -40,7 +40,7 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
-TO_TARGET = "time_to_target_s"
+CENSORED = ("time_to_target_s", "first_crossing_s", "stable_crossing_s")  # infinite where a run ended without
 
 DERIVED: dict[str, Callable[[Run], float]] = {
     "time_to_target_s": lambda run: seconds_to_target(run, target_crossing(run)),

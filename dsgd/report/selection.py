@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from dsgd.record.reader import Run, number
 from dsgd.report.crossing import end_s
-from dsgd.report.fields import DERIVED, TO_TARGET, field_names, field_value
+from dsgd.report.fields import CENSORED, DERIVED, field_names, field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import flatten
 from dsgd.report.ratio import by_seed, paired_ratio
@@ -127,7 +127,7 @@ def speed_up(base: SpeedUpBase, field: str) -> Callable[[Sequence[Run]], Estimat
         values, references = ([field_value(pair[i], field) for pair in pairs] for i in (0, 1))
         if is_rate(field):
             return paired_ratio(values, references)
-        ends, base_ends = ([end_s(pair[i]) if field == TO_TARGET else math.inf for pair in pairs] for i in (0, 1))
+        ends, base_ends = ([end_s(pair[i]) if field in CENSORED else math.inf for pair in pairs] for i in (0, 1))
         return paired_ratio(references, values, CONFIDENCE, base_ends, ends)
 
     return ratio

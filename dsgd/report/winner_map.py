@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from dsgd.record.reader import Run
 from dsgd.report.censored import bound_of
 from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
 from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
+from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.style import WIDTHS, add_legend, annotate, drawing, named_styles, panels, save, wrapped
 
 NOBODY = "nobody"
@@ -126,11 +128,15 @@ def write_map(
     width: str = "wide",
     formats: Sequence[str] = ("png", "svg", "pdf"),
     notes: Sequence[str] = (),
+    runs: Sequence[Run] = (),
 ) -> ReportTable:
-    """Write the map as `<stem>` in each format, and its table as `.csv`, `.md` and `.tex`; returns the table to print.
+    """Write the map as `<stem>` in each format, and its table as `.csv`, `.md`, `.tex` and, with the setting of the
+    runs, `.setting.json`; returns the table to print.
 
-    width: of style.WIDTHS. Raises ValueError as `map_figure` does, OSError for files that cannot be written."""
-    table = map_table(cells, "\n".join(notes))
+    runs: of all cells. width: of style.WIDTHS. Raises ValueError as `map_figure` does, OSError for files that cannot be
+    written."""
+    notes = [*notes, *([setting_text(runs)] if runs else [])]
+    table = replace(map_table(cells, "\n".join([*_notes(cells), *notes])), whole=whole_setting(runs))
     with drawing(width):
         figure = map_figure(cells, notes)
         for kind in formats:

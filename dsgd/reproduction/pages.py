@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.report.interval import Estimate, interval_note
-from dsgd.report.style import drawing, save
+from dsgd.report.style import add_setting, drawing, save
 from dsgd.reproduction import archive
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import RULE
@@ -67,7 +67,8 @@ def write_paper(found: Results, results: Path) -> None:
     charts = [chart for chart in paper.charts if {*chart.studies} <= found.logged.keys()]
     for chart in charts:
         with drawing("double"):
-            save(chart.draw(found.logged), results / _file(paper, chart))
+            runs = [run for name in chart.studies for run in found.logged[name].runs]
+            save(add_setting(chart.draw(found.logged), runs), results / _file(paper, chart))
     parts = [
         f"# {paper.title}",
         paper.reference,

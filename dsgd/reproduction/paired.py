@@ -28,7 +28,8 @@ def ratio(one: Contender, reference: Contender) -> Estimate:
 
 def sample_ratio(one: Contender, reference: Contender) -> Estimate:
     """Return the samples to the target of a contender over those of another."""
-    return paired_ratio(*([samples_to_target(run) for run in contender.runs] for contender in (one, reference)))
+    samples, others = ([samples_to_target(run) for run in contender.runs] for contender in (one, reference))
+    return paired_ratio(samples, others)
 
 
 def accuracy_gain(one: Contender, reference: Contender) -> Estimate:

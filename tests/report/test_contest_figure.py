@@ -64,6 +64,15 @@ def test_a_row_has_its_seeds_interval_and_median_the_first_on_top():
     assert right.get_ylabel() == "test accuracy"
 
 
+def test_who_did_not_reach_the_target_in_its_time_has_a_mark_of_its_own():
+    """An open triangle where its runs ended, or at the edge: never at 0, and not as one that diverged."""
+    left, _ = panels([contender("sync", [90.0] * 5), contender("gossip", [INF] * 5)])
+    (mark,) = rows(left)[1]
+    assert (mark.get_marker(), mark.get_markerfacecolor(), xs(mark)) == (">", "none", [100.0])
+    (text,) = left.texts
+    assert text.get_text().split() == ["not", "reached", "in", "100", "s"]
+
+
 def test_who_misses_the_target_stands_at_the_right_edge():
     late = contender("easgd", [30, INF, 30, INF, 30])
     left, _ = panels([contender("sync", [40.0] * 5), late, contender("gossip", [INF] * 5, status="diverged")])

@@ -97,7 +97,7 @@ def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):
         ["1e+08", "16", "sync", "1.700 [1.500, 2.000]", "yes", "measured"],
     ]
     write_map(cells(), tmp_path / "map", "double", ("png", "svg"), ["target 0.9"])
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".md", ".png", ".svg", ".tex"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".json", ".md", ".png", ".svg", ".tex"]
     with (tmp_path / "map.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["low"], line["measured"]) for line in lines] == [("", "true"), ("0.9", "false"), ("1.5", "true")]
