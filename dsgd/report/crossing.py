@@ -37,12 +37,12 @@ def time_to_target_s(run: Run, rule: str | None = None) -> float | None:
     return None if crossing is None else crossing.time_s
 
 
-def censored_at_s(run: Run) -> float | None:
+def censored_at_s(run: Run, rule: str | None = None) -> float | None:
     """Return how long a run went on that ended without having reached its target: longer than that its time to target
     is. None if it has reached it, has none, is still running, or diverged or collapsed, which more time would not help.
     """
     over = run.status != "running" and _counts(run)
-    if not over or run.target is None or target_crossing(run) is not None:
+    if not over or run.target is None or target_crossing(run, rule) is not None:
         return None
     time_s = number(run.final("time_s"))
     return None if math.isnan(time_s) else time_s
@@ -56,9 +56,9 @@ def seconds_to_target(run: Run, crossing: Crossing | None) -> float:
     return math.nan if run.target is None or run.status == "running" else math.inf
 
 
-def end_s(run: Run) -> float:
+def end_s(run: Run, rule: str | None = None) -> float:
     """Return what the time to target of a run is known to exceed if it did not reach it; infinite if it never will."""
-    end = censored_at_s(run)
+    end = censored_at_s(run, rule)
     return math.inf if end is None else end
 
 

@@ -23,6 +23,8 @@ from dsgd.report.labels import Series, goal_text, series
 from dsgd.report.ratio import PAIRED, time_ratio
 from dsgd.report.style import NoData, curve_styles, finish, label_decades, panels, plot_band
 
+_GAP = Estimate(math.nan, math.nan, math.nan, 0)  # in a line
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -144,12 +146,11 @@ def _draw(
     known = [end for value in values for point in value.values() for end in (point.median, point.high)]
     top = 1.3 * max((end for end in known if math.isfinite(end)), default=1.0)  # of an interval that has no end
     for one, value, style in zip(found, values, curve_styles([one.series for one in found]), strict=True):
-        points = {nodes: point for nodes, point in value.items() if 0 < point.median < math.inf}
-        if points:
-            middle = [point.median for point in points.values()]
-            low = [point.low or min(middle) / 3 for point in points.values()]
-            high = [min(point.high, top) for point in points.values()]
-            handles[_legend(one)] = plot_band(axes, list(points), middle, low, high, **style)
+        points = [point if 0 < point.median < math.inf else _GAP for point in value.values()]
+        if (middle := np.array([point.median for point in points])).size and not np.isnan(middle).all():
+            low = [point.low or np.nanmin(middle) / 3 for point in points]
+            high = [min(point.high, top) for point in points]
+            handles[_legend(one)] = plot_band(axes, list(value), middle, low, high, **style)
         marks |= draw_censored(axes, {float(nodes): point for nodes, point in value.items()}, style["color"])
     counts = sorted({nodes for value in values for nodes in value})
     axes.set_xscale("log", base=2)

@@ -8,8 +8,8 @@ import numpy as np
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, goal_of, score
-from dsgd.report.crossing import time_to_target_s
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.crossing import end_s, time_to_target_s
+from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
 
 RULE = "stable"  # the crossing that papers are judged by, as when their thresholds were fixed
@@ -23,7 +23,12 @@ def scores(one: Contender) -> list[float]:
 
 def ratio(one: Contender, reference: Contender) -> Estimate:
     """Return the scores of a contender over those of another."""
-    return paired_ratio(scores(one), scores(reference))
+    return paired_ratio(scores(one), scores(reference), CONFIDENCE, _ends(one), _ends(reference))
+
+
+def _ends(one: Contender) -> list[float]:
+    """Return what the scores are known to exceed that are infinite."""
+    return [end_s(run, RULE) for run in one.runs]
 
 
 def sample_ratio(one: Contender, reference: Contender) -> Estimate:

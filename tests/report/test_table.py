@@ -51,10 +51,10 @@ def test_the_table_holds_the_record_soonest_first(tmp_path: Path):
 
 
 def test_a_target_that_was_missed_is_at_least_the_end_of_the_run_and_one_that_diverged_never_comes(tmp_path: Path):
-    missed = find_runs([write_record(tmp_path / "a", "sync", target=0.99)])
+    missed = find_runs([write_record(tmp_path / "a", "sync", target=1.0)])
     ((_, cell, *_),) = summary_table(missed).cells
     assert cell == f"> {shown(missed[0].final('time_s'))}"
-    diverged = find_runs([write_record(tmp_path / "b", "sync", target=0.99, status="diverged")])
+    diverged = find_runs([write_record(tmp_path / "b", "sync", target=1.0, status="diverged")])
     ((_, cell, *_),) = summary_table(diverged).cells
     assert cell == "never"
 
