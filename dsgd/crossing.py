@@ -1,8 +1,19 @@
-"""Find when a curve of marks reached a level: interpolated between marks, with how finely it is known.
+"""Find when a curve of marks reached a level: by a stated rule, between marks, and how finely that is known.
 
 A mark samples a curve that goes on between marks, so the time of the first mark at or beyond the level is late by up to
 the distance of two marks. Here the crossing is where the straight line between the two marks around it meets the
-level; their distance is its resolution."""
+level; their distance is its resolution.
+
+A curve is noisy near its level, and may meet it several times. Three rules say which crossing counts:
+
+smoothed  the first of the smoothed curve: the value of every mark is replaced by the median of the marks in a window
+          centred at it, of fewer marks at both ends. So it reaches the level where most marks of a window have: one
+          touch alone is no crossing, nor does one mark that falls back undo it. Where the curve is monotonic, it is
+          its own smoothed curve. A mean would be drawn beyond the level by a single high mark, would shift the
+          crossing of a curve that bends, and would give another answer for the loss than for its logarithm.
+first     the first of the curve as it is: one touch is enough.
+stable    the last of the curve as it is, if its last mark is at the level: one mark that falls back undoes all before.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +22,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 Point = Sequence[float]  # time in seconds, value of a field
+
+RULES = ("smoothed", "first", "stable")
+WINDOW = 3  # marks
 
 
 @dataclass(frozen=True)
@@ -24,11 +38,39 @@ class Crossing:
 
 
 @dataclass(frozen=True)
+class Crossings:
+    """The crossings of one curve, by each rule; None: it has none."""
+
+    smoothed: Crossing | None
+    first: Crossing | None
+    stable: Crossing | None
+
+    def by(self, rule: str) -> Crossing | None:
+        """Return the crossing by a rule, one of RULES."""
+        return {"smoothed": self.smoothed, "first": self.first, "stable": self.stable}[rule]
+
+
+@dataclass(frozen=True)
 class Aim:
-    """A level that a field of the marks is to reach: a loss from above, everything else from below."""
+    """A level that a field of the marks is to reach: a loss from above, everything else from below.
+
+    rule: of RULES. window: marks that `smoothed` takes the median of, an odd number."""
 
     field: str
     level: float
+    rule: str = RULES[0]
+    window: int = WINDOW
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"crossing must be one of {', '.join(RULES)}, got {self.rule!r}")
+        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1 or self.window % 2 == 0:
+            raise ValueError(f"window must be an odd number of marks >= 1, got {self.window!r}")
+
+    @property
+    def delay(self) -> int:
+        """Return how many marks behind a mark its smoothed value depends on."""
+        return self.window // 2
 
     def is_reached(self, value: float) -> bool:
         """Check that a value is at the level or beyond."""
@@ -47,6 +89,21 @@ class Aim:
         """Return every crossing of a curve, in order of time. points: its marks, with finite values."""
         found = (self.crossing(before, after) for before, after in pairwise([None, *points]) if after is not None)
         return [crossing for crossing in found if crossing is not None]
+
+    def smoothed(self, points: Sequence[Point]) -> list[Point]:
+        """Return the smoothed curve of some marks: of an even number in a window the worse one of the middle two."""
+        curve = []
+        for i, (time_s, _) in enumerate(points):
+            window = points[max(0, i - self.delay) : i + self.delay + 1]
+            ascending = sorted((value for _, value in window), key=self._rising)
+            curve.append((time_s, ascending[(len(ascending) - 1) // 2]))
+        return curve
+
+    def crossings_of(self, points: Sequence[Point]) -> Crossings:
+        """Return the crossings of a whole curve. points: its marks, with finite values."""
+        smooth, plain = self.crossings(self.smoothed(points)), self.crossings(points)
+        stays = bool(plain) and self.is_reached(points[-1][1])
+        return Crossings(smooth[0] if smooth else None, plain[0] if plain else None, plain[-1] if stays else None)
 
     def _rising(self, value: float) -> float:
         return -value if self.field.endswith("loss") else value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsgd.cluster import Cluster
-from dsgd.crossing import Aim
+from dsgd.crossing import RULES, WINDOW, Aim
 from dsgd.data import DataConfig
 from dsgd.models import ModelConfig
 from dsgd.optimizer import LARGEST, Optimizer
@@ -70,12 +70,15 @@ class Target:
 
     accuracy: float | None = None
     loss: float | None = None
+    crossing: str = RULES[0]  # which one counts: smoothed | first | stable, as dsgd/crossing.py defines them
+    window: int = WINDOW  # marks that `smoothed` takes the median of
     stop: bool = False  # end the run there
 
     def __post_init__(self) -> None:
         if self.accuracy is not None and not 0 < self.accuracy <= 1:
             raise ValueError(f"accuracy must be in (0, 1] or null, got {self.accuracy}")
         _positive(self, "loss")
+        Aim("", 0.0, self.crossing, self.window)
         if self.accuracy is not None and self.loss is not None:
             raise ValueError(f"loss must be null with target.accuracy={self.accuracy:g}, got {self.loss:g}")
         if self.stop and self.aim is None:
@@ -85,8 +88,8 @@ class Target:
     def aim(self) -> Aim | None:
         """Return the field of the marks and its level."""
         if self.accuracy is not None:
-            return Aim("test_accuracy", self.accuracy)
-        return None if self.loss is None else Aim("test_loss", self.loss)
+            return Aim("test_accuracy", self.accuracy, self.crossing, self.window)
+        return None if self.loss is None else Aim("test_loss", self.loss, self.crossing, self.window)
 
 
 @dataclass(frozen=True)

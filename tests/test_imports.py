@@ -44,7 +44,7 @@ WANTED = {
     "sim": {"cluster", "engine", "experiment", "gradients", "optimizer", "problem", "streams", "worker"},
     "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "streams", "worker"},
     "record": {"host"},
-    "report": {"crossing", "record"},
+    "report": {"crossing", "record", "units"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
     | {"record", "schedule", "sim", "user_code"},

@@ -12,8 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 import dsgd
+from dsgd.crossing import RULES
 from dsgd.record.reader import find_runs
+from dsgd.report.contest import goal_of, score
 from dsgd.report.rows import mark_rows, run_rows
+from dsgd.report.table import summary_table
 from tests.support.command import call, marks, summary
 from tests.support.records import write_record
 
@@ -119,8 +122,26 @@ def test_a_row_has_keys_summary_and_derived_fields(tmp_path: Path) -> None:
     assert [row["algo.tau"] for row in rows] == [4, 4, None]
     assert all(list(row) == list(rows[0]) for row in rows)
     assert rows[0]["test_error"] == pytest.approx(1 - rows[0]["test_accuracy"])
-    assert rows[0]["time_to_target_s"] < rows[0]["summary.time_to_target_s"]  # between marks, and at the next one
     assert rows[2]["time_to_target_s"] == math.inf
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_time_to_target_is_one_number_in_summary_frame_table_and_comparison(tmp_path: Path, rule: str) -> None:
+    """On a noisy loss, where the three rules differ; a field of the summary has no second column."""
+    noisy = [*SMALL, "data.noise=1.0", "optimizer.lr=0.3", "eval.every_steps=1", "budget.steps=60", "target.loss=0.55"]
+    assert call(*noisy, f"target.crossing={rule}", f"hydra.run.dir={tmp_path / 'run'}").status == 0
+    (run,) = find_runs([tmp_path / "run"])
+    found = summary(run.folder)
+    first, stable = found["first_crossing_s"], found["stable_crossing_s"]
+    assert found["time_to_target_s"] == {"first": first, "stable": stable}.get(rule, found["time_to_target_s"])
+    assert first < found["time_to_target_s"] < stable or rule != "smoothed"
+    (row,) = run_rows([run])
+    assert "summary.time_to_target_s" not in row
+    for name in ("time_to_target_s", "first_crossing_s", "stable_crossing_s", "target_resolution_s"):
+        assert row[name] == found[name]
+    head, line = summary_table([run]).csv_rows
+    assert float(dict(zip(head, line, strict=True))["time_to_target_s"]) == found["time_to_target_s"]
+    assert score(run, goal_of(run)) == found["time_to_target_s"]
 
 
 def test_a_run_that_goes_on_has_a_row_too(tmp_path: Path) -> None:

@@ -313,7 +313,8 @@ def _report_map(found: ComparisonResult, width: str) -> None:
         for cell in found.cells
     ]
     notes = ["values chosen under the conditions of the comparison are kept", *fixed]
-    table = write_map(shown_cells, found.folder / "whatif", width, notes=notes)
+    measured = [run for cell in found.cells for of_contender in cell.runs.values() for run in of_contender]
+    table = write_map(shown_cells, found.folder / "whatif", width, notes=notes, runs=measured)
     print()
     table.print(_console())
     print(f"map: {found.folder / 'whatif.png'}")

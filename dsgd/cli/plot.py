@@ -200,7 +200,7 @@ def _plot(
 
     tables = {"summary": summary_table(runs)}
     if paired := pairs(runs):
-        tables["predicted"] = pairs_table(paired)
+        tables["predicted"] = pairs_table(paired, runs)
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = [path for name, table in tables.items() for path in table.write(out / name)]

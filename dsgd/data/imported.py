@@ -26,6 +26,7 @@ class ImportedData(Split):
     target: str  # package.module.function
     classes: int  # labels are 0 .. classes - 1
     arguments: dict[str, Any] = field(default_factory=dict)
+    label: str | None = None  # its name in tables and figures
 
     def __post_init__(self) -> None:
         super().__post_init__()

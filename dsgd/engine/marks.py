@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.crossing import Aim, Point
@@ -24,10 +24,10 @@ class Progress:
     next_samples: int = 1  # how many intervals of samples the next mark is at
     next_time: int = 1
     first_loss: float | None = None
-    time_to_target_s: float | None = None  # of the first mark at the target
-    aimed: Point | None = None  # the last mark with a value of the target's field
+    recent: list[Point] = field(default_factory=list)  # the last marks with a value of the target's field
     first_crossing: Point | None = None  # time_s, resolution_s
     last_crossing: Point | None = None
+    smoothed_crossing: Point | None = None
     last_values: Mark | None = None
 
     def judge(self, experiment: Experiment, values: Mark) -> str | None:
@@ -40,35 +40,53 @@ class Progress:
             if is_beyond(loss, limit_of_mark(experiment, first)):
                 status = "diverged"
         target = experiment.target
-        if target.aim is not None and self._reaches(target.aim, values) and self.time_to_target_s is None:
-            self.time_to_target_s = values["time_s"]
-            if target.stop:
-                status = "completed"
+        if target.aim is not None and self._reaches(target.aim, values) and target.stop and status is None:
+            status = "completed"
         return status
 
     def _reaches(self, aim: Aim, values: Mark) -> bool:
-        """Note a crossing of the target since the last mark; True if this mark is there."""
+        """Note the crossings of the target that this mark shows; True if it shows the one that ends a run.
+
+        That is the first, or the first of the smoothed curve. Whether a crossing is stable shows only the end: there a
+        run ends with the first, which stays since nothing follows."""
         value = values[aim.field]
         if value is None or not math.isfinite(value):
             return False
-        before, self.aimed = self.aimed, (values["time_s"], value)
-        if (crossing := aim.crossing(before, self.aimed)) is not None:
+        self.recent = [*self.recent, (values["time_s"], value)][-aim.window - 1 :]
+        before = self.first_crossing, self.smoothed_crossing
+        if crossing := aim.crossing(*([None, *self.recent][-2:])):
             self.last_crossing = (crossing.time_s, crossing.resolution_s)
             self.first_crossing = self.first_crossing or self.last_crossing
-        return aim.is_reached(value)
+        # what later marks cannot change any more
+        settled = aim.smoothed(self.recent)[: len(self.recent) - aim.delay]
+        if self.smoothed_crossing is None and settled:
+            self.smoothed_crossing = _first(aim, settled[-2:])
+        after = self.first_crossing, self.smoothed_crossing
+        deciding = 1 if aim.rule == "smoothed" else 0
+        return before[deciding] is None and after[deciding] is not None
 
-    def crossing_fields(self, aim: Aim | None, stays: bool) -> Mark:
+    def crossing_fields(self, aim: Aim | None, end_s: float, counts: bool) -> Mark:
         """Return the fields of a summary on crossings of the target, as `dsgd.crossing` has them.
 
-        stays: False for a run whose end does not count, though its last mark be at the target."""
-        there = stays and aim is not None and self.aimed is not None and aim.is_reached(self.aimed[1])
-        first, staying = self.first_crossing, self.last_crossing if there else None
+        end_s: the time of the run. counts: False for one that diverged or collapsed, and so has reached nothing."""
+        chosen = stable = None
+        if aim is not None and self.recent and counts:
+            stable = self.last_crossing if aim.is_reached(self.recent[-1][1]) else None
+            smooth = self.smoothed_crossing or _first(aim, aim.smoothed(self.recent)[-aim.delay - 1 :])
+            chosen = {"smoothed": smooth, "first": self.first_crossing, "stable": stable}[aim.rule]
         return {
-            "time_to_target_first_s": None if first is None else first[0],
-            "time_to_target_first_resolution_s": None if first is None else first[1],
-            "time_to_target_stays_s": None if staying is None else staying[0],
-            "time_to_target_stays_resolution_s": None if staying is None else staying[1],
+            "time_to_target_s": None if chosen is None else chosen[0],
+            "target_resolution_s": None if chosen is None else chosen[1],
+            "target_censored_at_s": end_s if aim is not None and counts and chosen is None else None,
+            "first_crossing_s": None if self.first_crossing is None else self.first_crossing[0],
+            "stable_crossing_s": None if stable is None else stable[0],
         }
+
+
+def _first(aim: Aim, points: Sequence[Point]) -> Point | None:
+    """Return the first crossing between some marks of a curve of which no earlier one has reached the target."""
+    found = aim.crossings(points)
+    return (found[0].time_s, found[0].resolution_s) if found else None
 
 
 @dataclass(frozen=True)
@@ -134,8 +152,9 @@ def summary_of(
         "steps": max(worker_steps, default=0),
         "worker_steps": list(worker_steps),
         **{field: values[field] for field in FIELDS},
-        "time_to_target_s": progress.time_to_target_s,
-        **progress.crossing_fields(experiment.target.aim, stays=status != "diverged" and not collapsed),
+        **progress.crossing_fields(
+            experiment.target.aim, counters.time_s, counts=status != "diverged" and not collapsed
+        ),
         **_byte_fields("bytes_sent", counters.bytes_sent, server_nodes),
         **_byte_fields("bytes_received", counters.bytes_received, server_nodes),
         **{key: values[key] for key in values if key.startswith(("idle_fraction", "staleness"))},

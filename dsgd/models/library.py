@@ -56,6 +56,7 @@ class ImportedModel:
 
     target: str  # package.module.function, or a class
     arguments: dict[str, Any] = field(default_factory=dict)
+    label: str | None = None  # its name in tables and figures
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         labelled(self.target, classes)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsgd.record.reader import number
-from dsgd.report.contest import Contender, paired_ratio
+from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
 from dsgd.reproduction.verdict import Finding, at_most, holds, judged

@@ -27,7 +27,7 @@ STATE = {
 LOST = {"steps": int, "counters": dict}  # a worker that is to start from the others' parameters
 WORKER = {**LOST, "vectors": dict, "batches": int, "rng": dict}
 SERVER = {"counters": dict, "vectors": dict}
-PROGRESS = {"marks": int, "next_samples": int, "next_time": int}
+PROGRESS = {"marks": int, "next_samples": int, "next_time": int, "recent": list}
 
 
 class CheckpointError(ValueError):

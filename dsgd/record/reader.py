@@ -38,12 +38,16 @@ def number(value: object) -> float:
 
 
 def name_of(group: object) -> object:
-    """Return the name of the choice in a configuration group, or None. What was imported is called by its function or
-    class, since that is what `model=import` and `data=import` have chosen."""
+    """Return the name of the choice in a configuration group, or None. What was imported is called by its `label`, else
+    by its function or class with the arguments, since that is what `model=import` and `data=import` have chosen."""
     if not isinstance(group, dict):
         return None
     name, target = group.get("name"), group.get("target")
-    return target.rpartition(".")[2] if name == "import" and isinstance(target, str) else name
+    if name != "import" or not isinstance(target, str):
+        return name
+    arguments = group.get("arguments")
+    given = ", ".join(f"{key}={value}" for key, value in arguments.items()) if isinstance(arguments, dict) else ""
+    return group.get("label") or target.rpartition(".")[2] + (f"({given})" if given else "")
 
 
 @dataclass(frozen=True)

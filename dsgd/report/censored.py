@@ -1,34 +1,49 @@
-"""Mark what was not reached: a hollow arrow where the run ended, and the limit that this sets, like `> 40 s`."""
+"""Mark what is censored, a target that was not reached when the runs ended: by a hollow arrow at the number that is all
+there is to know, which points to where the true one lies, and a text like `> 40 s`."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dsgd.record.reader import Run, number
+from dsgd.report.interval import Estimate
 
-NOTE = "hollow arrows: not reached within the time that is said"
-ENDED_BADLY = ("diverged", "collapsed", "failed")  # a longer budget would not have helped
-
-
-def limit_s(runs: Iterable[Run]) -> float:
-    """Return the seconds within which none of these runs got there: the end of the one that ended first; NaN where
-    that says nothing, as of a run that diverged."""
-    runs = list(runs)
-    ends = [number(run.final("time_s")) for run in runs]
-    badly = any(run.outcome in ENDED_BADLY for run in runs)
-    return math.nan if badly or not ends or any(map(math.isnan, ends)) else min(ends)
+NOTE = "hollow arrows: target not reached, the value lies beyond"
+_TOWARDS = {">": "^", "<": "v"}  # on a vertical axis
 
 
-def limit_text(limit: float, sign: str = ">", unit: str = " s") -> str:
-    """Return `> 40 s`; empty without a limit."""
-    return f"{sign} {limit:.3g}{unit}" if math.isfinite(limit) else ""
+@dataclass(frozen=True)
+class Bound:
+    """Hold what is known of a censored value. sign: `>` where it exceeds the limit, `<` where it stays below."""
+
+    limit: float
+    sign: str
+
+    def text(self, unit: str = "") -> str:
+        """Return `> 40 s`."""
+        return f"{self.sign} {self.limit:.3g}{unit}"
+
+
+def bound_of(value: Estimate) -> Bound | None:
+    """Return what the median is known to exceed or to stay below; None where it is a number, and where nothing is known
+    of it, as of runs that diverged."""
+    if math.isinf(value.median) and value.above is not None and 0 < value.above.median < math.inf:
+        return Bound(value.above.median, ">")
+    if value.median == 0 and value.below is not None and 0 < value.below.median < math.inf:
+        return Bound(value.below.median, "<")
+    return None
+
+
+def is_missed(value: Estimate) -> bool:
+    """Check that the median is of runs that missed the target: an infinite time, or a speed-up of 0, known or not."""
+    return math.isinf(value.median) or (value.median == 0 and value.below is not None)
 
 
 def draw_censored(axes: Axes, x: float, y: float, towards: str, **style: Any) -> Line2D:
@@ -38,19 +53,18 @@ def draw_censored(axes: Axes, x: float, y: float, towards: str, **style: Any) ->
     return mark
 
 
-def draw_limits(axes: Axes, limits: Sequence[tuple[float, float, str]], unit: str = "", upper: bool = False) -> None:
-    """Draw hollow arrows at limits, and say each. limits: x, y and colour; of those at one place the later is around
-    the earlier, so that both are seen. upper: the values lie below."""
-    towards, sign = ("v", "<") if upper else ("^", ">")
+def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: str = "") -> None:
+    """Draw hollow arrows at limits on the vertical axis, and say each. limits: x, what is known and colour; of those at
+    one place the later is around the earlier, so that both are seen. unit: behind the number."""
     points = float(matplotlib.rcParams["lines.markersize"])
     count: Counter[tuple[float, str]] = Counter()
-    for x, y, colour in limits:
-        place = (x, limit_text(y, sign, unit))
+    for x, bound, colour in limits:
+        place = (x, bound.text(unit))
         nested = count[place]
         size = points * (1 + 0.9 * nested)
-        draw_censored(axes, x, y, towards, color=colour, markersize=size, zorder=4 - 0.1 * nested)
+        style = {"color": colour, "markersize": size, "zorder": 4 - 0.1 * nested}
+        draw_censored(axes, x, bound.limit, _TOWARDS[bound.sign], **style)
         count[place] += 1
         if not nested:
-            axes.annotate(
-                place[1], (x, y), (0, 1.4 * points), textcoords="offset points", ha="center", fontsize="small"
-            )
+            above = {"textcoords": "offset points", "ha": "center", "fontsize": "small"}
+            axes.annotate(place[1], (x, bound.limit), (0, 1.4 * points), **above)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from dsgd.record.reader import Run
-from dsgd.report.fields import LABELS, field_value
+from dsgd.report.crossing import end_s
+from dsgd.report.fields import CENSORED, LABELS, field_value
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import Flat, Series, clock_text, flatten, gather, label, series, time_notes
 from dsgd.report.layout import Cell, ReportTable, exact
-from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, is_time, speed_up, speed_up_base
-from dsgd.report.units import assigned
+from dsgd.report.quantities import assigned
+from dsgd.report.ratio import PAIRED
+from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, speed_up, speed_up_base
+from dsgd.report.setting import setting_text, whole_setting
 
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
@@ -42,8 +43,8 @@ class Panel:
 class Comparison:
     """Say what one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
 
-    series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number. base:
-    of speed-ups, by seed; empty without."""
+    series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number.
+    speed_up: the values are ratios, in place of the field itself."""
 
     y: str
     x: str
@@ -52,7 +53,7 @@ class Comparison:
     series: list[Series]
     panels: list[Panel]
     notes: list[str]
-    base: Mapping[object, float]
+    speed_up: bool
 
 
 def compare(
@@ -71,14 +72,13 @@ def compare(
         selection = best_over(runs, find_key(runs, best, "--best-over"), y)
         runs = selection.runs
         notes.append(selection.note)
-    value: Callable[[Run], float] = lambda run: field_value(run, y)  # noqa: E731
-    base_values: Mapping[object, float] = {}
+    value: Callable[[Sequence[Run]], Estimate] = lambda some: _estimate_of(some, y)  # noqa: E731
     if base:
         if not x_key:
             raise ValueError(f"--base needs a key as --x, got {x}")
         reference = speed_up_base(runs, base, y)
-        base_values = reference.values
         value, label_text = speed_up(reference, y), _speed_up_label(reference, y)
+        notes.append(f"ratio: {PAIRED}")
     lined = _lines(runs, line_keys, [key for key in (x_key, panel_key) if key])
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
     found = []
@@ -92,18 +92,11 @@ def compare(
         found.append(Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, shown, points))
     every = [point for panel in found for points in panel.points for point in points]
     note = interval_note([point.value.count for point in every])
-    without = sum(math.isnan(value(run)) for run in runs)
+    without = sum(value([run]).count == 0 for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
-    return Comparison(y, x_key or x, label_text, runs, lined, found, notes, base_values)
-
-
-def is_missed(field: str, point: PlotPoint) -> bool:
-    """Check that most runs of a point never came to what a field is the time of, whatever their speed-up is."""
-    times = [field_value(run, field) for run in point.runs] if is_time(field) else []
-    known = [seconds for seconds in times if not math.isnan(seconds)]
-    return bool(known) and math.isinf(median(known))
+    return Comparison(y, x_key or x, label_text, runs, lined, found, notes, bool(base))
 
 
 def comparison_table(found: Comparison) -> ReportTable:
@@ -123,9 +116,11 @@ def comparison_table(found: Comparison) -> ReportTable:
                 rows.append([one.label, point.x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
                 csv_rows.append([one.label, point.x, *where, *numbers, str(value.count)])
-    caption = "\n".join([*found.notes, *time_notes(found.runs)])
+    caption = "\n".join([*found.notes, *time_notes(found.runs), setting_text(found.runs)])
     texts = frozenset({"run", *heads})
-    return ReportTable(["run", *heads, heading, "seeds"], texts, rows, csv_rows, caption, kept=len(heads) + 2)
+    return ReportTable(
+        ["run", *heads, heading, "seeds"], texts, rows, csv_rows, caption, len(heads) + 2, whole_setting(found.runs)
+    )
 
 
 def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) -> list[Series]:
@@ -138,7 +133,15 @@ def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) 
     return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(names, gathered, strict=True)]
 
 
-def _points(one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Run], float]) -> list[PlotPoint]:
+def _estimate_of(runs: Sequence[Run], field: str) -> Estimate:
+    """Return median and interval of a field; a time to target that was not reached is censored."""
+    censored = list(map(end_s, runs)) if field in CENSORED else None
+    return estimate([field_value(run, field) for run in runs], censored=censored)
+
+
+def _points(
+    one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Sequence[Run]], Estimate]
+) -> list[PlotPoint]:
     """Gather the runs of a line by the key. Raises ValueError where those of one point differ in more than the seed."""
     by_x: dict[str, list[Run]] = {}
     for run in one.runs:
@@ -152,7 +155,7 @@ def _points(one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Ru
             raise ValueError(
                 f"runs of {one.label}{where} differ in {keys}: name it in --lines, --panels or --best-over"
             )
-    return [PlotPoint(x, estimate([value(run) for run in by_x[x]]), by_x[x]) for x in in_order(by_x)]
+    return [PlotPoint(x, value(by_x[x]), by_x[x]) for x in in_order(by_x)]
 
 
 def _speed_up_label(base: SpeedUpBase, field: str) -> str:

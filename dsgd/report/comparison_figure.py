@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from dsgd.report.censored import NOTE, draw_limits, limit_s
-from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint, is_missed
+from dsgd.report.censored import NOTE, Bound, bound_of, draw_limits, is_missed
+from dsgd.report.comparison import OF_MARKS, Comparison, Panel, PlotPoint
 from dsgd.report.curves import MANY, draw_field, has_data, x_axis
-from dsgd.report.fields import field_value
+from dsgd.report.quantities import quantity
 from dsgd.report.scales import is_log, label_decades, wants_log
 from dsgd.report.selection import in_order
 from dsgd.report.sheet import panels, wrapped
 from dsgd.report.style import NoData, curve_styles, finish, plot_band
-from dsgd.report.units import quantity
 
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic
 
@@ -31,14 +29,14 @@ def comparison_figure(found: Comparison) -> Figure:
     styles = dict(zip([one.label for one in found.series], curve_styles(found.series), strict=True))
     if found.x in OF_MARKS:
         return _curves(found, styles)
-    drawable = [p.value for panel in found.panels for points in panel.points for p in points if _drawable(found, p)]
+    drawable = [p.value for panel in found.panels for points in panel.points for p in points if _drawable(p)]
     if not drawable:
         raise NoData(f"no configuration has {found.y} in the median over its seeds")
     figure, axes = panels(len(found.panels))
     xs = in_order(point.x for panel in found.panels for points in panel.points for point in points)
     places = _places(axes, xs, found.x)
-    limits = [_limit(found, p) for panel in found.panels for points in panel.points for p in points]
-    limits = [limit for limit in limits if math.isfinite(limit)]
+    bounds = [bound_of(p.value) for panel in found.panels for points in panel.points for p in points]
+    limits = [bound.limit for bound in bounds if bound is not None]
     logarithmic = _scale_y(axes, found, np.array([*(one.median for one in drawable), *limits]))
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, found.panels, strict=True):
@@ -117,14 +115,18 @@ def _draw(
     top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
     numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
     handles: dict[str, Line2D] = {}
-    marks: list[tuple[float, float, str]] = []
+    marks: list[tuple[float, Bound, str]] = []
     for i, (one, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
         aside = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
-        limits = [(places[point.x] + aside, _limit(found, point), styles[one.label]["color"]) for point in points]
-        marks += [mark for mark in limits if math.isfinite(mark[1])]
-        shown = [point for point in points if _drawable(found, point) and not (logarithmic and point.value.median <= 0)]
+        limits = [
+            (places[point.x] + aside, bound, styles[one.label]["color"])
+            for point in points
+            if (bound := bound_of(point.value)) is not None
+        ]
+        marks += limits
+        shown = [point for point in points if _drawable(point) and not (logarithmic and point.value.median <= 0)]
         if not shown:
-            if any(mark in marks for mark in limits):
+            if limits:
                 handles[one.label] = Line2D([], [], markerfacecolor="white", **styles[one.label])
             continue
         middle = np.array([point.value.median for point in shown])
@@ -138,35 +140,32 @@ def _draw(
         if numeric:
             handles[one.label] = plot_band(axes, x, middle, low, high, **style)
         else:
-            x = x + aside
             drawn = axes.errorbar(
-                x, middle, [middle - low, high - middle], color=style["color"], marker=style["marker"], ls="", capsize=2
+                x + aside,
+                middle,
+                [middle - low, high - middle],
+                color=style["color"],
+                marker=style["marker"],
+                ls="",
+                capsize=2,
             )
             (handles[one.label], *_) = drawn.lines
-    draw_limits(axes, marks, "" if found.base else " s", upper=bool(found.base))
+    draw_limits(axes, marks, "" if found.speed_up else " s")
     return handles
 
 
-def _drawable(found: Comparison, point: PlotPoint) -> bool:
-    return math.isfinite(point.value.median) and not is_missed(found.y, point)
-
-
-def _limit(found: Comparison, point: PlotPoint) -> float:
-    """Return the limit of a time that most seeds missed, or of its speed-up; NaN where there is none."""
-    if not is_missed(found.y, point):
-        return math.nan
-    limit = limit_s(run for run in point.runs if math.isinf(field_value(run, found.y)))
-    return median(found.base.values()) / limit if found.base and limit > 0 else limit
+def _drawable(point: PlotPoint) -> bool:
+    return math.isfinite(point.value.median) and not is_missed(point.value)
 
 
 def _never(found: Comparison, label: str) -> str:
-    """Return ` (never at 16, 32)` for a line that most seeds missed there; empty if they did nowhere."""
+    """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
     unit = quantity(found.x, in_order(point.x for panel in found.panels for points in panel.points for point in points))
     missed = [
         " ".join(part for part in (unit.text(point.x), unit.unit, panel.title) if part)
         for panel in found.panels
         for one, points in zip(panel.lines, panel.points, strict=True)
         for point in points
-        if one.label == label and (is_missed(found.y, point) or math.isinf(point.value.median))
+        if one.label == label and is_missed(point.value)
     ]
-    return f" (never at {', '.join(missed)})" if missed else ""
+    return f" (not reached at {', '.join(missed)})" if missed else ""

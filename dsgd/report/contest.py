@@ -1,7 +1,12 @@
 """Compare tuned contenders by runs that are paired by their seed: a score for each, and its ratio to that of the first.
 
-The score is the time to the target, of the crossing that stays; without a target the loss at the end. Less is better. A
-seed that did not get there, or that diverged or collapsed, counts as infinite: later than all others."""
+The score is the time to the target; without a target the loss at the end. Less is better. A seed that did not get
+there, or that diverged or collapsed, counts as infinite: later than all others.
+
+The order follows the same ratios as the verdict: the first is who is sooner than each of the others on most seeds, and
+the others are sorted by how many times as long they take. Intervals of ratios are corrected for all pairs of contenders
+(Bonferroni), since the first is chosen by the seeds that it is then compared on: so all differences that are named hold
+together with the stated confidence."""
 
 from __future__ import annotations
 
@@ -11,11 +16,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import time_to_target_s
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.crossing import end_s, rule_of, time_to_target_s
+from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
+from dsgd.report.ratio import paired_ratio
 
-FEWEST_SEEDS = 5  # of fewer the intervals have less than 90 % confidence
+LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds decide little
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Goal:
-    """Say what is compared. of: `accuracy` or `loss`, whose level is the target; level: None without a target."""
+    """Say what is compared. of: `accuracy` or `loss`, whose level is the target; level: None without a target.
+
+    crossing: the rule by which it is reached, of `dsgd.crossing.RULES`."""
 
     of: str
     level: float | None
+    crossing: str = RULES[0]
 
     @property
     def text(self) -> str:
@@ -53,7 +63,8 @@ class Goal:
 class Standing:
     """Hold what the seeds say of a contender. scores: of each seed, infinite where it did not get there.
 
-    score: their median and interval. ratio: of its scores to those of the first, seed by seed."""
+    score: their median and interval. ratio: of its scores to those of the first, seed by seed, with its interval
+    corrected for the number of contenders."""
 
     contender: Contender
     scores: list[float]
@@ -89,37 +100,86 @@ class Contest:
         return len(self.standings[0].scores)
 
     @property
+    def pairs(self) -> int:
+        """Return the number of pairs of contenders, each of which can look different by chance."""
+        return pairs_of(len(self.standings))
+
+    @property
+    def interval_confidence(self) -> float:
+        """Return the confidence that each interval of a ratio must have, for CONFIDENCE in all of them together."""
+        return corrected(len(self.standings))
+
+    @property
+    def confidence(self) -> float:
+        """Return the confidence of all intervals of ratios together that the seeds allow; not above 0 for too few."""
+        return confidence_of(self.seeds, len(self.standings))
+
+    @property
+    def seeds_needed(self) -> int:
+        """Return the number of seeds from which on all differences together have CONFIDENCE."""
+        return next(n for n in range(2, 10_000) if confidence_of(n, len(self.standings)) >= CONFIDENCE)
+
+    @property
     def runs(self) -> list[Run]:
         """Return the runs of all, in the order of the standings."""
         return [run for one in self.standings for run in one.contender.runs]
 
 
 def contest(contenders: Sequence[Contender]) -> Contest:
-    """Score and sort the contenders: smallest median first, then who missed least, then the best at the end.
+    """Score and sort the contenders, by the median of their ratios to the first; who is not apart by that, by median
+    score, then who missed least, then the best at the end.
 
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
     runs = [run for one in contenders for run in one.runs]
     goal = goal_of(runs[0])
     scores = {one.name: [score(run, goal) for run in one.runs] for one in contenders}
-    ordered = sorted(contenders, key=lambda one: _order(one, scores[one.name]))
-    first = scores[ordered[0].name]
+    ends = {one.name: [end_s(run) if goal.level is not None else math.inf for run in one.runs] for one in contenders}
+    confidence = corrected(len(contenders))
+
+    def ratio(one: Contender, other: Contender) -> Estimate:
+        both = scores[one.name], scores[other.name]
+        return paired_ratio(*both, confidence, ends[one.name], ends[other.name])
+
+    def sooner(one: Contender) -> int:
+        """Return how many others are sooner than this one on most seeds."""
+        return sum(ratio(other, one).median < 1 for other in contenders)
+
+    first = min(contenders, key=lambda one: (sooner(one), *_order(one, scores[one.name])))
     standings = [
-        Standing(one, scores[one.name], estimate(scores[one.name]), paired_ratio(scores[one.name], first))
-        for one in ordered
+        Standing(one, scores[one.name], estimate(scores[one.name], censored=ends[one.name]), ratio(one, first))
+        for one in contenders
     ]
-    return Contest(goal, standings)
+    return Contest(goal, sorted(standings, key=lambda one: (one.contender is not first, *_place(one))))
+
+
+def pairs_of(contenders: int) -> int:
+    """Return the number of pairs of so many contenders; 1 for one, whose intervals need no correction."""
+    return max(1, math.comb(contenders, 2))
+
+
+def corrected(contenders: int) -> float:
+    """Return the confidence of each interval that gives all of them together CONFIDENCE, by Bonferroni."""
+    return 1 - (1 - CONFIDENCE) / pairs_of(contenders)
+
+
+def confidence_of(seeds: int, contenders: int) -> float:
+    """Return the confidence of all intervals together that so many seeds give at least."""
+    each = coverage(seeds, left_out(seeds, corrected(contenders)))
+    return 1 - pairs_of(contenders) * (1 - each)
 
 
 def goal_of(run: Run) -> Goal:
     """Return what a run aims at."""
-    return Goal("loss" if run.target_field == "test_loss" else "accuracy", run.target)
+    return Goal("loss" if run.target_field == "test_loss" else "accuracy", run.target, rule_of(run))
 
 
-def score(run: Run, goal: Goal) -> float:
-    """Return the seconds to the target, or without a target the loss of a run that completed; else infinity."""
+def score(run: Run, goal: Goal, rule: str | None = None) -> float:
+    """Return the seconds to the target, or without a target the loss of a run that completed; else infinity.
+
+    rule: by which a crossing counts; None: the run's own."""
     if goal.level is not None:
-        seconds = time_to_target_s(run)
+        seconds = time_to_target_s(run, rule)
         return math.inf if seconds is None else seconds
     loss = final_loss(run)
     return math.inf if math.isnan(loss) or run.outcome != "completed" else loss
@@ -131,33 +191,16 @@ def final_loss(run: Run) -> float:
     return number(run.final("train_loss")) if math.isnan(test_loss) else test_loss
 
 
-def paired_ratio(scores: Sequence[float], reference: Sequence[float]) -> Estimate:
-    """Return median and interval of the ratios of two contenders' scores, seed by seed. scores, reference: [seeds].
-
-    A seed on which neither got there decides nothing: its ratio counts as 0 for the low end and as infinite for the
-    high one, so that the interval holds whatever a longer budget would have shown. The median is NaN where it depends
-    on such seeds."""
-    pairs = list(zip(scores, reference, strict=True))
-    least = estimate([_ratio(one, other, undecided=0.0) for one, other in pairs])
-    most = estimate([_ratio(one, other, undecided=math.inf) for one, other in pairs])
-    middle = least.median if least.median == most.median else math.nan
-    return Estimate(middle, least.low, most.high, len(pairs))
-
-
-def distinguishable(one: Standing, other: Standing) -> bool:
-    """Check that the interval of the ratio of two contenders does not hold 1."""
-    ratio = paired_ratio(one.scores, other.scores)
+def distinguishable(found: Contest, one: Standing, other: Standing) -> bool:
+    """Check that the interval of the ratio of two contenders, corrected for their number, does not hold 1."""
+    ratio = paired_ratio(one.scores, other.scores, found.interval_confidence)
     return ratio.low > 1 or ratio.high < 1
 
 
-def _ratio(one: float, other: float, undecided: float) -> float:
-    if math.isinf(one) and math.isinf(other):
-        return undecided
-    if one == other:
-        return 1.0
-    if one > 0 and other > 0:
-        return one / other
-    return math.inf if one > other else 0.0  # a target reached at once, or a loss of 0: only who is first is known
+def _place(one: Standing) -> tuple[float, float, int, float]:
+    """Return a sorting key of those behind the first: a ratio that is not known comes after all that are."""
+    ratio = math.inf if math.isnan(one.ratio.median) else one.ratio.median
+    return ratio, *_order(one.contender, one.scores)
 
 
 def _order(one: Contender, scores: Sequence[float]) -> tuple[float, int, float]:
@@ -181,7 +224,7 @@ def _check(contenders: Sequence[Contender]) -> None:
             raise ValueError(f"contender {one.name} must have the seeds {seeds} of {first.name}, got {those}")
         for run in one.runs:
             if goal_of(run) != goal:
-                got = goal_of(run).text
+                got = f"{goal_of(run).text}, crossing={goal_of(run).crossing}"
                 raise ValueError(f"contender {one.name} must have the target of {first.name}, got {got}")
     if len(clocks := {run.clock for one in contenders for run in one.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")

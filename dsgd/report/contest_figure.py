@@ -13,12 +13,15 @@ from matplotlib.lines import Line2D
 
 from dsgd.record.reader import number
 from dsgd.report.censored import NOTE as ARROWS
-from dsgd.report.censored import draw_censored, limit_s, limit_text
+from dsgd.report.censored import Bound, draw_censored
 from dsgd.report.contest import Contender, Contest, Standing
+from dsgd.report.contest_table import tuning_notes
+from dsgd.report.crossing import end_s
 from dsgd.report.curves import MANY, draw_field, has_data, time_label, x_axis
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
 from dsgd.report.scales import DECADE, is_log, label_decades
+from dsgd.report.setting import setting_text
 from dsgd.report.sheet import beside_or_below, empty_figure, name_bars, panels, wrapped
 from dsgd.report.small_multiples import NOTE as GREY
 from dsgd.report.small_multiples import draw_multiples, multiples_height
@@ -49,10 +52,10 @@ def contest_figure(found: Contest) -> Figure:
 
 
 def contest_parts(found: Contest) -> list[Figure]:
-    """Return the two parts of the figure as figures of their own, without what the page around them says."""
+    """Return the two parts of the figure as figures of their own, without the title, which the page around them has."""
     scores, (axes,) = panels(1)
     _draw_scores(axes, found)
-    parts = [annotate(scores, [], _notes(found))]
+    parts = [annotate(scores, [], [*_notes(found), setting_text(found.runs)])]
     field = _field(found)
     if field is not None and len(found.standings) < MANY:
         figure, (axes,) = panels(1)
@@ -98,10 +101,10 @@ def _small_note(found: Contest) -> str:
 
 
 def _notes(found: Contest) -> list[str]:
-    """Return what dots, lines and arrows are."""
+    """Return what dots, lines and arrows are, and what was tuned."""
     note = interval_note([found.seeds])
-    limited = any(math.isfinite(_limit(found, one)) for one in found.standings)
-    return [f"dots: seeds; lines and bands: {note}"] * bool(note) + [ARROWS] * limited
+    limited = any(_bound(one) is not None for one in found.standings)
+    return [*[f"dots: seeds; lines and bands: {note}"] * bool(note), *[ARROWS] * limited, *tuning_notes(found)]
 
 
 def contender_series(found: Contest) -> list[Series]:
@@ -149,7 +152,7 @@ def _legend(found: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:
 def _draw_scores(axes: Axes, found: Contest) -> None:
     """Draw a row per contender: median, interval, seeds. Who missed the goal has a hollow arrow at the limit."""
     scores = [value for one in found.standings for value in one.scores if math.isfinite(value)]
-    limits = [limit for one in found.standings if math.isfinite(limit := _limit(found, one))]
+    limits = [bound.limit for one in found.standings if (bound := _bound(one)) is not None]
     largest = max([*scores, *limits], default=1.0)
     smallest = min((value for value in scores if value > 0), default=largest)
     if _logarithmic(found):
@@ -162,11 +165,11 @@ def _draw_scores(axes: Axes, found: Contest) -> None:
         edge = largest + ROOM * (largest - start or 1.0)
         axes.set_xlim(start, edge)
     for place, (one, style) in enumerate(zip(found.standings, contender_styles(found), strict=True)):
-        limit = _limit(found, one)
-        _draw_row(axes, place, one, style, limit if math.isfinite(limit) else edge)
+        bound = _bound(one)
+        _draw_row(axes, place, one, style, edge if bound is None else bound.limit)
         if one.missed:
             at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-            axes.annotate(_missed(one, limit), (1, place), (7, 0), color=style["color"], fontsize="small", **at_edge)
+            axes.annotate(_missed(one, bound), (1, place), (7, 0), color=style["color"], fontsize="small", **at_edge)
     name_bars(axes, [one.name.replace(" node", "\N{NO-BREAK SPACE}node") for one in found.standings])
     timed = found.goal.level is not None
     axes.set_xlabel(f"{time_label(found.runs)}\nto {found.goal.text}" if timed else found.goal.text)
@@ -186,17 +189,18 @@ def _draw_row(axes: Axes, place: int, one: Standing, style: dict[str, Any], limi
         axes.plot([score.median], [place], color=colour, marker=style["marker"], markerfacecolor="white", linestyle="")
 
 
-def _limit(found: Contest, one: Standing) -> float:
-    """Return the seconds within which the seeds that missed the target did not get there; NaN where none did, or where
-    that says nothing."""
-    runs = [run for run, score in zip(one.contender.runs, one.scores, strict=True) if not math.isfinite(score)]
-    return math.nan if found.goal.level is None else limit_s(runs)
+def _bound(one: Standing) -> Bound | None:
+    """Return what the seeds that missed the target are known to exceed; None where none did, and where nothing is
+    known."""
+    missed = [run for run, score in zip(one.contender.runs, one.scores, strict=True) if math.isinf(score)]
+    ends = [end for run in missed if math.isfinite(end := end_s(run))]
+    return Bound(min(ends), ">") if ends else None
 
 
-def _missed(one: Standing, limit: float) -> str:
+def _missed(one: Standing, bound: Bound | None) -> str:
     """Return `> 40 s`, `2 of 5 > 40 s`, `never (diverged)`."""
     some = f"{one.missed} of {len(one.scores)}" if one.missed < len(one.scores) else ""
-    text = limit_text(limit) or "never"
+    text = "never" if bound is None else bound.text(" s")
     return wrapped(f"{some} {text}".strip() + status_note(one.contender.runs), 18)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contest_figure, contest_parts
-from dsgd.report.contest_table import contest_table
+from dsgd.report.contest_table import contest_table, tuning_notes
 from dsgd.report.contest_verdict import contest_verdict
+from dsgd.report.ratio import PAIRED
+from dsgd.report.setting import setting_text
 from dsgd.report.style import drawing, save, svg_text
 
 
@@ -20,13 +22,15 @@ def write_contest(
     formats: Sequence[str] = ("png", "svg", "pdf"),
     log: Collection[str] | None = None,
 ) -> str:
-    """Write `contest.csv`, `.md` and `.tex`, the figure `contest` in each format, and `verdict.txt` into an existing
-    folder. price: of a node for an hour. width, log: of `style.drawing`.
+    """Write `contest.csv`, `.md`, `.tex` and `.setting.json`, the figure `contest` in each format, and `verdict.txt`
+    into an existing folder. price: of a node for an hour. width, log: of `style.drawing`.
 
-    Returns the verdict; `contest_table(contest(contenders), price)` is the table to print. Raises ValueError for
-    contenders that cannot be compared, OSError for files that cannot be written."""
+    Returns what verdict.txt says; `contest_table(contest(contenders), price)` is the table to print. Raises ValueError
+    for contenders that cannot be compared, OSError for files that cannot be written."""
     found = contest(contenders)
     text = contest_verdict(found)
+    lines = [text, *([f"times: {PAIRED} [interval]"] * (len(found.standings) > 1)), setting_text(found.runs)]
+    text = "\n".join([*lines, *tuning_notes(found)])
     (out / "verdict.txt").write_text(text + "\n", encoding="utf-8")
     contest_table(found, price).write(out / "contest")
     with drawing(width, log):

@@ -8,18 +8,35 @@ from typing import Any
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, Contest, Standing
+from dsgd.report.crossing import end_s
 from dsgd.report.fields import field_value
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import differing_settings, status_note
-from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.layout import Cell, ReportTable, exact, plain
+from dsgd.report.ratio import PAIRED
+from dsgd.report.setting import whole_setting
 from dsgd.report.table import caption
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {
     "idle (%)": ("idle_fraction_mean", 100),
     "sent per node (MB)": ("bytes_sent_per_node", 1e-6),
+    "first crossing (s)": ("first_crossing_s", 1),
+    "stable crossing (s)": ("stable_crossing_s", 1),
 }
-_CSV_FIELDS = ("test_accuracy", "test_loss", "time_s", "bytes_sent_per_node", "idle_fraction_mean")
+MISSED = (
+    ">: at least so much, the target was not reached when the run ended; never: it diverged or collapsed; ?: unknown"
+)
+_CSV_FIELDS = (
+    "target_censored_at_s",
+    "first_crossing_s",
+    "stable_crossing_s",
+    "test_accuracy",
+    "test_loss",
+    "time_s",
+    "bytes_sent_per_node",
+    "idle_fraction_mean",
+)
 
 
 def contest_table(found: Contest, price: float | None = None) -> ReportTable:
@@ -43,23 +60,65 @@ def contest_table(found: Contest, price: float | None = None) -> ReportTable:
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     text_columns = frozenset({"contender", "status", heading})
-    return ReportTable(list(columns), text_columns, rows, _csv_rows(found, price), _caption(found, price))
+    return ReportTable(
+        list(columns), text_columns, rows, _csv_rows(found, price), _caption(found, price), whole=_whole(found)
+    )
+
+
+def _whole(found: Contest) -> dict[str, Any]:
+    """Return the contest as plain values: its goal, the setting of its runs, and each contender in its order."""
+    contenders = [
+        {
+            "contender": one.name,
+            "chosen": dict(one.contender.chosen),
+            "score": plain(one.score),
+            "ratio": plain(one.ratio),
+            "missed": one.missed,
+            "distinguishable": one.behind,
+        }
+        for one in found.standings
+    ]
+    goal = {"of": found.goal.of, "level": found.goal.level, "crossing": found.goal.crossing}
+    confidence = {"of_all_ratios": max(0.0, found.confidence), "seeds_needed": found.seeds_needed}
+    return {"goal": goal, "ratio": PAIRED, "confidence": confidence, "contenders": contenders} | whole_setting(
+        found.runs
+    )
 
 
 def _caption(found: Contest, price: float | None) -> str:
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
     first = found.standings[0]
-    lines = [caption(found.runs)]
+    lines = [caption(found.runs), *tuning_notes(found)]
     if found.goal.level is None:
         lines.append("no target: the loss at the end is compared")
     if len(found.standings) > 1:
-        lines.append(f"times the first's: paired by seed with {first.name}; not distinguishable where it holds 1")
+        lines.append(f"times the first's, which is the order: {PAIRED}, over that of {first.name}")
+        lines.append(f"not distinguishable where its interval holds 1; {_confidence(found)}")
+        if any(one.missed for one in found.standings):
+            lines.append(MISSED)
     if found.goal.level is not None and price is not None:
         pairs = zip(_costs(found, price), found.standings, strict=True)
         least, cheapest = min(((cost.median, one.name) for cost, one in pairs), key=lambda pair: pair[0])
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
         lines.append(f"cost: nodes × hours to the target × {price:g} per node and hour{least_text}")
     return "\n".join(line for line in lines if line)
+
+
+def tuning_notes(found: Contest) -> list[str]:
+    """Say which keys were tuned for each contender, and in how many runs; nothing where none was."""
+    contenders = [one.contender for one in found.standings]
+    keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
+    runs = sorted({one.spent for one in contenders})
+    spent = f"{runs[0]} runs" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
+    return [f"tuned for each contender by validation samples: {', '.join(keys)}, in {spent} each"] if keys else []
+
+
+def _confidence(found: Contest) -> str:
+    """Say how sure all intervals of ratios are together."""
+    of_all = f"corrected for {found.pairs} pairs of contenders: " * (found.pairs > 1) + "confidence"
+    if found.confidence >= CONFIDENCE:
+        return f"{of_all} {found.confidence:.0%}"
+    return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {found.seeds_needed} seeds"
 
 
 def _ratio_cell(ratio: Estimate) -> Cell:
@@ -69,7 +128,13 @@ def _ratio_cell(ratio: Estimate) -> Cell:
 def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -> dict[str, list[Cell]]:
     """Return columns of fields that some run has, by their headings. fields: with the factor to the heading's unit."""
     columns = {
-        heading: [estimate([factor * _field(run, field) for run in one.contender.runs]) for one in order]
+        heading: [
+            estimate(
+                [factor * _field(run, field) for run in one.contender.runs],
+                censored=[end_s(run) for run in one.contender.runs],
+            )
+            for one in order
+        ]
         for heading, (field, factor) in fields.items()
     }
     return {heading: list(cells) for heading, cells in columns.items() if any(cell.count for cell in cells)}
@@ -87,7 +152,13 @@ def _scored(one: Standing) -> list[tuple[Run, float]]:
 
 def _costs(found: Contest, price: float) -> list[Estimate]:
     """Return the cost to the target of each contender, in the order of the standings."""
-    return [estimate([_cost(run, seconds, price) for run, seconds in _scored(one)]) for one in found.standings]
+    return [
+        estimate(
+            [_cost(run, seconds, price) for run, seconds in _scored(one)],
+            censored=[_cost(run, end_s(run), price) for run in one.contender.runs],
+        )
+        for one in found.standings
+    ]
 
 
 def _cost(run: Run, seconds: float, price: float) -> float:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from dsgd.record.reader import number
-from dsgd.report.contest import FEWEST_SEEDS, Contest, Standing, distinguishable
-from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate
+from dsgd.report.contest import LEAST_CONFIDENCE, Contest, Standing, confidence_of, distinguishable
+from dsgd.report.crossing import end_s
+from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import status_note
 
 MOST_NAMES = 4  # of a list; the table has the others
@@ -48,14 +49,19 @@ def in_sentence(name: str) -> str:
 
 
 def _caution(found: Contest) -> str:
-    """Say that there are too few seeds; empty where there are enough, and for one contender."""
-    if found.seeds >= FEWEST_SEEDS or len(found.standings) == 1:
-        return ""
-    if found.seeds == 1:
+    """Say that there are too few seeds for so many contenders; empty where there are enough, and for one contender."""
+    count = len(found.standings)
+    if found.seeds == 1 and count > 1:
         return "; one seed decides nothing"
-    enough = next(count for count in range(FEWEST_SEEDS, 99) if coverage(count) >= CONFIDENCE)
-    confidence = f"confidence {coverage(found.seeds):.0%}, {coverage(enough):.0%} with {enough}"
-    return f"; {found.seeds} seeds decide little ({confidence})"
+    nobody = math.isinf(found.standings[0].score.median)
+    if found.confidence >= LEAST_CONFIDENCE or count == 1 or nobody:
+        return ""
+    enough = found.seeds_needed
+    if count == 2:
+        confidence = f"confidence {found.confidence:.0%}, {confidence_of(enough, 2):.0%} with {enough}"
+        return f"; {found.seeds} seeds decide little ({confidence})"
+    needed = f"with {enough} all differences would hold together with {CONFIDENCE:.0%} confidence"
+    return f"; {found.seeds} seeds decide little between {count} contenders ({needed})"
 
 
 def _first(found: Contest) -> str:
@@ -70,10 +76,10 @@ def _first(found: Contest) -> str:
         return f"{name} {reaches}{some}; there is nothing to compare it with"
     rivals = [one for one in others if one.missed < found.seeds]
     if tied := [one.name for one in rivals if not one.behind]:
-        what = f"shortest median time to {goal}" if timed else "lowest median loss at the end"
+        what = f"at {goal} after {value}" if timed else f"with a loss of {value} at the end"
         all_tied = len(tied) == len(others) > 1
         those = f"none of the {len(others)} others can" if all_tied else f"{listed(tied)} cannot"
-        return f"{name} has the {what}, {value}, but {those} be told apart from it"
+        return f"{name} is ahead, {what}, but {those} be told apart from it"
     near = rivals[0] if rivals else others[0]
     factor, rival = times(near.ratio), in_sentence(near.name)
     if not rivals or (math.isinf(near.score.median) and not factor):
@@ -93,13 +99,19 @@ def _nobody(found: Contest) -> str:
     does = f"reaches {found.goal.text}" if found.goal.level is not None else "ends with a loss"
     if not others:
         note = status_note(first.contender.runs)
-        return f"{name} {does} on {_share(first)} only{note}" if reached else f"{name} never {does}{note}"
+        return (
+            f"{name} {does} on {_share(first)} only{note}"
+            if reached
+            else f"{name} {_never(found, [first], found.goal.text)}{note}"
+        )
     if reached:
         return f"None of the {len(found.standings)} contenders {does} on most seeds; {name} does on {_share(first)}"
     accuracy = estimate([number(run.final("test_accuracy")) for run in first.contender.runs]).median
     nearest = found.goal.of == "accuracy" and accuracy < (found.goal.level or 0.0)
     near = f"; {name} ends nearest to it, at {accuracy:.3g}" if nearest else ""
-    return f"None of the {len(found.standings)} contenders {does}{near}"
+    least_s = min(end_s(run) for run in found.runs)
+    within = f" within {_three_digits(least_s)} s" if found.goal.level is not None and math.isfinite(least_s) else ""
+    return f"None of the {len(found.standings)} contenders {does}{within}{near}"
 
 
 def _others(found: Contest) -> str:
@@ -113,16 +125,18 @@ def _others(found: Contest) -> str:
     if 0 < len(behind) < len(rivals) and math.isfinite(behind[0].score.median) and (factor := times(behind[0].ratio)):
         takes = f"takes {factor} as long" if found.goal.level is not None else f"has {factor} its loss"
         clauses.append(f"{in_sentence(behind[0].name)} {takes}")
-    clauses += [f"{listed(names)} cannot be told apart" for names in _ties([one for one in behind if not one.missed])]
+    clauses += [
+        f"{listed(names)} cannot be told apart" for names in _ties(found, [one for one in behind if not one.missed])
+    ]
     return "; ".join([*clauses, *_missed(found)])
 
 
-def _ties(behind: Sequence[Standing]) -> list[list[str]]:
+def _ties(found: Contest, behind: Sequence[Standing]) -> list[list[str]]:
     """Gather neighbours of the order, none of whom can be told apart from any other of its group; groups of one are
     left out."""
     groups: list[list[Standing]] = []
     for one in behind:
-        if groups and not any(distinguishable(one, other) for other in groups[-1]):
+        if groups and not any(distinguishable(found, one, other) for other in groups[-1]):
             groups[-1].append(one)
         else:
             groups.append([one])
@@ -132,22 +146,34 @@ def _ties(behind: Sequence[Standing]) -> list[list[str]]:
 def _missed(found: Contest) -> list[str]:
     """Return a clause for each way in which contenders did not get there: never, on some seeds, diverged, collapsed."""
     nobody = math.isinf(found.standings[0].score.median)
-    groups: dict[tuple[int, str], list[str]] = {}
+    groups: dict[tuple[int, str], list[Standing]] = {}
     for place, one in enumerate(found.standings):
         told = nobody and (place == 0 or one.missed == found.seeds)  # by the first sentence
         note = status_note(one.contender.runs)
         if one.missed and (note or not told):
-            groups.setdefault((one.missed, note), []).append(one.name)
-    return [f"{listed(names)} {_how(found, missed, len(names) > 1)}{note}" for (missed, note), names in groups.items()]
+            groups.setdefault((one.missed, note), []).append(one)
+    return [f"{listed([one.name for one in group])} {_how(found, group)}{note}" for (_, note), group in groups.items()]
 
 
-def _how(found: Contest, missed: int, several: bool) -> str:
-    """Return what follows the name of who missed the goal on so many seeds: `never reaches it`."""
-    verb = ("reach" if several else "reaches") if found.goal.level is not None else ("end" if several else "ends")
-    what = "it" if found.goal.level is not None else "with a loss to compare"
+def _how(found: Contest, group: Sequence[Standing]) -> str:
+    """Return what follows the names of those who missed the goal on equally many seeds."""
+    missed, several, timed = group[0].missed, len(group) > 1, found.goal.level is not None
     if missed == found.seeds:
-        return f"never {verb} {what}"
-    return f"{verb} {what} on {found.seeds - missed} of {found.seeds} seeds only"
+        return _never(found, group, "it")
+    does = f"reach{'' if several else 'es'} it" if timed else f"end{'' if several else 's'} with a loss to compare"
+    return f"{does} on {found.seeds - missed} of {found.seeds} seeds only"
+
+
+def _never(found: Contest, group: Sequence[Standing], goal: str) -> str:
+    """Return `does not reach it within 40 s`, of the shortest run; `never reaches it` where some run diverged or
+    collapsed, which more time would not help."""
+    several = len(group) > 1
+    if found.goal.level is None:
+        return f"never end{'' if several else 's'} with a loss to compare"
+    least_s = min(end_s(run) for one in group for run in one.contender.runs)
+    if any(math.isinf(end_s(run)) for one in group for run in one.contender.runs):
+        return f"never reach{'' if several else 'es'} {goal}"
+    return f"do{'' if several else 'es'} not reach {goal} within {_three_digits(least_s)} s"
 
 
 def _share(one: Standing) -> str:
@@ -156,9 +182,12 @@ def _share(one: Standing) -> str:
 
 def _value(found: Contest, one: Standing) -> str:
     """Return the median score with three digits and its unit."""
-    value = one.score.median
-    text = f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+    text = _three_digits(one.score.median)
     return f"{text} s" if found.goal.level is not None else text
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _decimals(values: Sequence[float]) -> list[str]:

@@ -1,38 +1,92 @@
-"""Find in a record when the run reached its target: at first and for good, see `dsgd.crossing`."""
+"""Find in a record when the run reached its target, by each rule of `dsgd.crossing`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from dsgd.crossing import Aim, Crossing, Point
+from dsgd.crossing import WINDOW, Aim, Crossing, Crossings, Point
 from dsgd.record.reader import Run, number
 
-
-def first_crossing(run: Run) -> Crossing | None:
-    """Return when the run reached its target for the first time; None if it did not."""
-    found = _of_target(run)[0]
-    return found[0] if found else None
+EARLIER_RULE = "stable"  # of records that were made before there was a choice
 
 
-def staying_crossing(run: Run) -> Crossing | None:
-    """Return when the run reached its target and stayed there until the end; None if it did not.
+def crossings(run: Run) -> Crossings:
+    """Return the crossings of the run's target; marks without a number are left out.
 
-    A curve that touches its target and falls back has not reached it, nor has a run that diverged or collapsed."""
-    found, is_there = _of_target(run)
-    return found[-1] if found and is_there and run.outcome not in ("diverged", "collapsed") else None
+    `first` is what the curve shows. A run that diverged or collapsed has no other: it has reached nothing."""
+    aim = _aim(run)
+    if aim is None:
+        return Crossings(None, None, None)
+    marks = [(number(mark.get("time_s")), number(mark.get(aim.field))) for mark in run.metrics]
+    known: list[Point] = [mark for mark in marks if not math.isnan(sum(mark))]
+    found = aim.crossings_of(known)
+    return found if _counts(run) else Crossings(None, found.first, None)
 
 
-def time_to_target_s(run: Run) -> float | None:
-    """Return the seconds of the run's clock until the crossing that stays; None without a target or a crossing."""
-    crossing = staying_crossing(run)
+def target_crossing(run: Run, rule: str | None = None) -> Crossing | None:
+    """Return the crossing by which the run reached its target; None if it did not, and if it diverged or collapsed.
+
+    rule: of `dsgd.crossing.RULES`; None: the run's own, `target.crossing`."""
+    return crossings(run).by(rule or rule_of(run)) if _counts(run) else None
+
+
+def time_to_target_s(run: Run, rule: str | None = None) -> float | None:
+    """Return the seconds of the run's clock until `target_crossing`; None if there is none."""
+    crossing = target_crossing(run, rule)
     return None if crossing is None else crossing.time_s
 
 
-def _of_target(run: Run) -> tuple[list[Crossing], bool]:
-    """Return the crossings of the target, and whether the last mark is there; marks without a number are left out."""
+def censored_at_s(run: Run, rule: str | None = None) -> float | None:
+    """Return how long a run went on that ended without having reached its target: longer than that its time to target
+    is. None if it has reached it, has none, is still running, or diverged or collapsed, which more time would not help.
+    """
+    over = run.status != "running" and _counts(run)
+    if not over or run.target is None or target_crossing(run, rule) is not None:
+        return None
+    time_s = number(run.final("time_s"))
+    return None if math.isnan(time_s) else time_s
+
+
+def seconds_to_target(run: Run, crossing: Crossing | None) -> float:
+    """Return the seconds to a crossing of the run's target; infinite where the run has ended without, NaN where that is
+    not known yet."""
+    if crossing is not None:
+        return crossing.time_s
+    return math.nan if run.target is None or run.status == "running" else math.inf
+
+
+def end_s(run: Run, rule: str | None = None) -> float:
+    """Return what the time to target of a run is known to exceed if it did not reach it; infinite if it never will."""
+    end = censored_at_s(run, rule)
+    return math.inf if end is None else end
+
+
+def rule_of(run: Run) -> str:
+    """Return the rule by which the run's crossing counts."""
+    return str(run.setting("target.crossing") or EARLIER_RULE)
+
+
+def rule_text(runs: Sequence[Run]) -> str:
+    """Say by which rule the runs reached their targets: `by the median of 3 marks in a row`."""
+    texts = []
+    for run in runs:
+        if (aim := _aim(run)) is not None:
+            smoothed = f"by the median of {aim.window} marks in a row" if aim.window > 1 else "for the first time"
+            texts.append({"smoothed": smoothed, "first": "for the first time", "stable": "for good"}[aim.rule])
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _counts(run: Run) -> bool:
+    return run.outcome not in ("diverged", "collapsed")
+
+
+def _aim(run: Run) -> Aim | None:
+    """Return what the run aims at, None without a target. Raises ValueError for a rule that there is not."""
     if run.target is None or run.target_field is None:
-        return [], False
-    aim = Aim(run.target_field, run.target)
-    marks = [(number(mark.get("time_s")), number(mark.get(aim.field))) for mark in run.metrics]
-    known: list[Point] = [mark for mark in marks if not math.isnan(sum(mark))]
-    return aim.crossings(known), bool(known) and aim.is_reached(known[-1][1])
+        return None
+    window = run.setting("target.window")
+    try:
+        return Aim(run.target_field, run.target, rule_of(run), WINDOW if window is None else window)
+    except ValueError as error:
+        raise ValueError(f"{run.folder}: target.{error}") from error

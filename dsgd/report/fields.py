@@ -9,19 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import first_crossing, staying_crossing
-
-
-def _crossing_s(run: Run, staying: bool) -> float:
-    """Return seconds to the target; infinite where the run has ended without, NaN where that is not known."""
-    crossing = staying_crossing(run) if staying else first_crossing(run)
-    if crossing is not None:
-        return crossing.time_s
-    return math.nan if run.target is None or run.status == "running" else math.inf
+from dsgd.report.crossing import censored_at_s, crossings, seconds_to_target, target_crossing
 
 
 def _resolution_s(run: Run) -> float:
-    crossing = staying_crossing(run)
+    crossing = target_crossing(run)
     return math.nan if crossing is None else crossing.resolution_s
 
 
@@ -48,10 +40,14 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
+CENSORED = ("time_to_target_s", "first_crossing_s", "stable_crossing_s")  # infinite where a run ended without
+
 DERIVED: dict[str, Callable[[Run], float]] = {
-    "time_to_target_s": lambda run: _crossing_s(run, staying=True),
-    "first_crossing_s": lambda run: _crossing_s(run, staying=False),
+    "time_to_target_s": lambda run: seconds_to_target(run, target_crossing(run)),
+    "first_crossing_s": lambda run: seconds_to_target(run, crossings(run).first),
+    "stable_crossing_s": lambda run: seconds_to_target(run, crossings(run).stable),
     "target_resolution_s": _resolution_s,
+    "target_censored_at_s": lambda run: number(censored_at_s(run)),
     "test_error": lambda run: 1 - number(run.final("test_accuracy")),
     "test_top5_error": lambda run: 1 - number(run.final("test_top5")),
     "perplexity": _perplexity,
@@ -63,6 +59,8 @@ DERIVED: dict[str, Callable[[Run], float]] = {
 LABELS = {
     "time_to_target_s": "time to target (s)",
     "first_crossing_s": "first crossing of the target (s)",
+    "stable_crossing_s": "stable crossing of the target (s)",
+    "target_censored_at_s": "end of a run that did not reach its target (s)",
     "target_resolution_s": "distance of marks at the target (s)",
     "train_loss": "training loss",
     "test_loss": "test loss",

@@ -19,21 +19,32 @@ class Estimate:
     """Hold what the seeds of one configuration say of one number.
 
     median: NaN without any value; infinite where most runs never got there. low, high: the interval; both are the
-    median where there is one value or all are equal. count: values."""
+    median where there is one value or all are equal. count: values. above, below: where values are censored, the same
+    of what they are known to exceed, and of what they are known to stay below; None where nothing is."""
 
     median: float
     low: float
     high: float
     count: int
+    above: Estimate | None = None
+    below: Estimate | None = None
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return median and interval of the values; NaNs are left out, infinities count as larger than all numbers."""
+def estimate(
+    values: Sequence[float], confidence: float = CONFIDENCE, censored: Sequence[float] | None = None
+) -> Estimate:
+    """Return median and interval of the values; NaNs are left out, infinities count as larger than all numbers.
+
+    censored: for each value what it is known to exceed where it is infinite; infinite itself where nothing is known."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    outside = _left_out(len(known))
-    return Estimate(median(known), known[outside], known[-1 - outside], len(known))
+    outside = left_out(len(known), confidence)
+    above = None
+    if censored is not None and math.isinf(known[-1]):
+        pairs = zip(values, censored, strict=True)
+        above = estimate([end if math.isinf(value) else value for value, end in pairs], confidence)
+    return Estimate(median(known), known[outside], known[-1 - outside], len(known), above)
 
 
 def coverage(count: int, outside: int = 0) -> float:
@@ -44,10 +55,10 @@ def coverage(count: int, outside: int = 0) -> float:
 
 def interval_note(counts: Collection[int]) -> str:
     """Say what an interval is, and its confidence for each of these numbers of seeds; empty for single seeds."""
-    shares = [f"{coverage(count, _left_out(count)):.0%} from {count} seeds" for count in sorted({*counts} - {0, 1})]
+    shares = [f"{coverage(count, left_out(count)):.0%} from {count} seeds" for count in sorted({*counts} - {0, 1})]
     return f"median [interval] over seeds; confidence of the interval: {', '.join(shares)}" if shares else ""
 
 
-def _left_out(count: int) -> int:
+def left_out(count: int, confidence: float = CONFIDENCE) -> int:
     """Return how many values at each end the interval can do without, and still have the confidence."""
-    return next((k for k in range((count - 1) // 2, 0, -1) if coverage(count, k) >= CONFIDENCE), 0)
+    return next((k for k in range((count - 1) // 2, 0, -1) if coverage(count, k) >= confidence), 0)

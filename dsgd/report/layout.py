@@ -5,6 +5,7 @@ On a narrow terminal whole columns are left out, from the right, and named below
 from __future__ import annotations
 
 import csv
+import json
 import math
 import textwrap
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from dsgd.report.interval import Estimate
 
 NEVER = "never"  # the run has ended and did not reach its target
 NO_VALUE = "-"
+SETTING = ".setting.json"  # ending of the file; summary.json would make a folder of tables look like a run
+UNKNOWN = "?"  # an end of an interval that depends on seeds on which neither of two got there
 BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 GAP = "  "
 SHORTEST_NAME = 16  # characters that the first column always gets
@@ -36,7 +39,8 @@ class ReportTable:
 
     headings: the most important columns first; those of `texts` are above text, the others above numbers. rows: one
     cell per heading. csv_rows: the heading and the lines of the CSV file. caption: below the table, maybe empty.
-    kept: the first so many columns are shown on any terminal."""
+    kept: the first so many columns are shown on any terminal. whole: what a JSON file says besides, the setting of the
+    runs above all; None: there is no such file."""
 
     headings: list[str]
     texts: frozenset[str]
@@ -44,6 +48,7 @@ class ReportTable:
     csv_rows: list[list[Any]]
     caption: str
     kept: int = 2
+    whole: dict[str, Any] | None = None
 
     @cached_property
     def cells(self) -> list[list[str]]:
@@ -66,12 +71,16 @@ class ReportTable:
             console.print(Text(line, "italic"), soft_wrap=True)
 
     def write(self, stem: Path) -> list[Path]:
-        """Write `<stem>.csv`, with unrounded numbers, all columns as `<stem>.md` and `<stem>.tex`; return the paths."""
+        """Write `<stem>.csv`, with unrounded numbers, all columns as `<stem>.md` and `<stem>.tex`, and the setting of
+        the runs as `<stem>.setting.json`; return the paths."""
         written = [stem.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")]
         with written[0].open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(self.csv_rows)
         written[1].write_text(self._markdown(), encoding="utf-8")
         written[2].write_text(self._latex(), encoding="utf-8")
+        if self.whole is not None:
+            written.append(stem.with_suffix(SETTING))
+            written[3].write_text(json.dumps(self.whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         return written
 
     def _fitting(self, width: int) -> tuple[list[int], list[int]]:
@@ -131,10 +140,11 @@ class ReportTable:
 
 def shown(value: Cell) -> str:
     """Write four significant digits, and no fewer than the whole number; counts and text as they are; `-` for NaN,
-    `never` for infinity; an estimate as `median [low, high]`."""
+    `never` for infinity; an estimate as `median [low, high]`, censored numbers as `> 40`."""
     if isinstance(value, Estimate):
-        middle, low, high = (shown(number) for number in (value.median, value.low, value.high))
-        return middle if low == high else f"{middle} [{low}, {high}]"
+        middle, low, high = (_part(value, name) for name in ("median", "low", "high"))
+        alone = (low == high != UNKNOWN) or math.isinf(value.low)
+        return middle if alone else f"{middle} [{low}, {high}]"
     if isinstance(value, int | str):
         return str(value)
     if math.isnan(value):
@@ -148,14 +158,37 @@ def shown(value: Cell) -> str:
     return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e9 else f"{value:.3e}"
 
 
+def _part(value: Estimate, name: str) -> str:
+    """Write the median or one end of an estimate: `> 40` for what is only known to be more, `< 0.3` for what is only
+    known to be less, UNKNOWN where nothing is known."""
+    number: float = getattr(value, name)
+    if math.isinf(number) and value.above is not None:
+        bound: float = getattr(value.above, name)
+        return UNKNOWN if bound == 0 else NEVER if math.isinf(bound) else f"> {shown(bound)}"
+    if number == 0 and value.below is not None:
+        bound = getattr(value.below, name)
+        return UNKNOWN if math.isinf(bound) else f"< {shown(bound)}" if bound > 0 else NEVER
+    return shown(number)
+
+
+def plain(value: Estimate) -> dict[str, float | int | bool | None]:
+    """Return an estimate as JSON has it: null for a number that is not known, or infinite, and whether the median is
+    censored, with what it is known to exceed."""
+    above = None if value.above is None or not math.isinf(value.median) else value.above.median
+    numbers = {"median": value.median, "low": value.low, "high": value.high, "exceeds": above}
+    known = {name: number if number is not None and math.isfinite(number) else None for name, number in numbers.items()}
+    return {**known, "censored": math.isinf(value.median), "seeds": value.count}
+
+
 def exact(value: float | int | str) -> str:
-    """Write a value for CSV: all digits of a number, whole numbers without a point; empty for NaN."""
+    """Write a value for CSV: all digits of a number, whole numbers without a point; empty for NaN, `inf` for a target
+    that was not reached."""
     if isinstance(value, str):
         return value
     if math.isnan(value):
         return ""
     if math.isinf(value):
-        return NEVER
+        return "inf"
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 

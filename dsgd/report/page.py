@@ -25,6 +25,7 @@ from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series, differing_settings, run_labels, series, status_note
 from dsgd.report.layout import BAD, Cell, ReportTable
 from dsgd.report.scales import wants_log
+from dsgd.report.setting import whole_setting
 from dsgd.report.style import common, curve_styles
 from dsgd.report.table import by_time, summary_table
 
@@ -90,7 +91,7 @@ def page_text(
         "table": _table(table),
         "caption": escape(table.caption),
         "bands": _BANDS if several else "",
-        "differences": _differences(runs),
+        "differences": _configuration(runs) + _differences(runs),
         "environments": _environments(runs),
         # a script ends at the first </script, whatever is around it
         "data": json.dumps(curve_data(runs, curves), allow_nan=False).replace("<", "\\u003c"),
@@ -207,6 +208,18 @@ def _sort_value(cell: Cell) -> str:
     if isinstance(cell, float):
         return "" if cell != cell else repr(cell).replace("inf", "Infinity")
     return str(cell)
+
+
+def _configuration(runs: Sequence[Run]) -> str:
+    """Return the keys that the configurations of all runs share, with their values, folded."""
+    shared = whole_setting(runs)["shared"]
+    rows = "".join(
+        f'<tr><th class="text" scope="row">{escape(key)}</th><td class="text">{escape(text)}</td></tr>\n'
+        for key, text in shared.items()
+    )
+    said = f"{_counted(len(shared), 'key')} that all runs share"
+    table = f'<table id="configuration"><tbody>{rows}</tbody></table>'
+    return f'<details><summary>{said}</summary><div class="wide">{table}</div></details>\n'
 
 
 def _differences(runs: Sequence[Run]) -> str:

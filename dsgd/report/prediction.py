@@ -12,6 +12,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.fields import field_value
 from dsgd.report.labels import Flat, flatten, gather, label
 from dsgd.report.layout import Cell, ReportTable
+from dsgd.report.setting import setting_text, whole_setting
 
 # heading: field of the CSV file
 _COLUMNS = {
@@ -105,8 +106,8 @@ def sentences(runs: Sequence[Run]) -> list[str]:
     return [f"time of a step, predicted over measured: {middle:.2f} in the median of {len(found)}, {least} to {most}"]
 
 
-def pairs_table(found: Sequence[Pair]) -> ReportTable:
-    """Return the table of the pairs; the CSV file also counts the runs behind each time."""
+def pairs_table(found: Sequence[Pair], runs: Sequence[Run] = ()) -> ReportTable:
+    """Return the table of the pairs; the CSV file also counts the runs behind each time. runs: of them."""
     rows: list[list[Cell]] = []
     csv_rows: list[list[Any]] = [[*_COLUMNS.values(), "measured_runs", "predicted_runs"]]
     for pair in found:
@@ -117,7 +118,16 @@ def pairs_table(found: Sequence[Pair]) -> ReportTable:
         rows.append(list(row))
         known = ["" if value != value else value for value in row]  # NaN alone differs from itself
         csv_rows.append([*known, *(len(each.steps_s) for each in timings)])
-    return ReportTable(list(_COLUMNS), frozenset({"cluster", "algorithm"}), rows, csv_rows, CAPTION, kept=5)
+    caption = "\n".join(line for line in (CAPTION, setting_text(runs)) if line)
+    return ReportTable(
+        list(_COLUMNS),
+        frozenset({"cluster", "algorithm"}),
+        rows,
+        csv_rows,
+        caption,
+        5,
+        whole_setting(runs) if runs else None,
+    )
 
 
 def _timed(runs: Sequence[Run], clock: str) -> list[tuple[Run, Flat]]:

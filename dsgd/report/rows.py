@@ -18,16 +18,16 @@ def run_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
     These are: folder, status, outcome; the important keys of the configuration and those in which the runs differ;
     the fields of the summaries; the derived fields, which are infinite for a target never reached and NaN where they
-    are not known. A field of the summary that is called like a column before it or like a derived one is
-    `summary.NAME`. None: the run has no such key."""
+    are not known. A derived field stands in place of the summary's field of the same name. A field of the summary that
+    is called like a key is `summary.NAME`. None: the run has no such key."""
     differing = differing_settings(runs)
     keys = list(dict.fromkeys([*IMPORTANT, *differing]))
-    recorded = dict.fromkeys(name for run in runs for name in run.summary or {} if name != "status")
+    recorded = dict.fromkeys(name for run in runs for name in run.summary or {} if name not in {"status", *DERIVED})
     rows = []
     for i, run in enumerate(runs):
         row: dict[str, Any] = {"folder": str(run.folder), "status": run.status, "outcome": run.outcome}
         row |= {key: _setting(run, key, differing[key][i] if key in differing else "") for key in keys}
-        summary = {f"summary.{name}" if name in row or name in DERIVED else name: run.final(name) for name in recorded}
+        summary = {f"summary.{name}" if name in row else name: run.final(name) for name in recorded}
         rows.append(row | summary | {name: field_value(run, name) for name in DERIVED})
     return rows
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import DERIVED, field_names, field_value
-from dsgd.report.interval import estimate
+from dsgd.report.crossing import end_s
+from dsgd.report.fields import CENSORED, DERIVED, field_names, field_value
+from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import flatten
+from dsgd.report.ratio import by_seed, paired_ratio
 
 _BAD = ("diverged", "failed", "collapsed")  # such a run is never the best
 
@@ -25,10 +27,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class SpeedUpBase:
-    """The one configuration that speed-ups are relative to. values: by seed, of the field that is drawn."""
+    """The one configuration that speed-ups are relative to. runs: those that have the field that is drawn."""
 
     label: str
-    values: dict[object, float]
+    runs: list[Run]
 
 
 def find_key(runs: Sequence[Run], text: str, option: str) -> str:
@@ -109,19 +111,24 @@ def speed_up_base(runs: Sequence[Run], text: str, field: str) -> SpeedUpBase:
     differing = sorted({key for flat in seedless for key in flat if flat[key] != seedless[0].get(key)})
     if differing:
         raise ValueError(f"--base must name one configuration, got {text}: its runs differ in {', '.join(differing)}")
-    values_of = {runs[i].setting("seed"): field_value(runs[i], field) for i in chosen}
-    known = {seed: value for seed, value in values_of.items() if math.isfinite(value) and value > 0}
-    if not known:
+    known = [runs[i] for i in chosen if not math.isnan(field_value(runs[i], field))]
+    if not any(0 < field_value(run, field) < math.inf for run in known):
         raise ValueError(f"--base {text}: no run has {field}")
     return SpeedUpBase(text.replace(",", ", "), known)
 
 
-def speed_up(base: SpeedUpBase, field: str) -> Callable[[Run], float]:
-    """Return the speed-up of a run over the base's run of the same seed; NaN where the base has no such seed."""
+def speed_up(base: SpeedUpBase, field: str) -> Callable[[Sequence[Run]], Estimate]:
+    """Return the speed-up of some runs over the base's, paired by seed; of rates the ratio the other way round."""
 
-    def ratio(run: Run) -> float:
-        value, reference = field_value(run, field), base.values.get(run.setting("seed"), math.nan)
-        return value / reference if is_rate(field) else reference / value if value > 0 else math.nan
+    def ratio(runs: Sequence[Run]) -> Estimate:
+        pairs = [pair for pair in by_seed(runs, base.runs) if not math.isnan(field_value(pair[0], field))]
+        if not pairs:
+            return Estimate(math.nan, math.nan, math.nan, 0)
+        values, references = ([field_value(pair[i], field) for pair in pairs] for i in (0, 1))
+        if is_rate(field):
+            return paired_ratio(values, references)
+        ends, base_ends = ([end_s(pair[i]) if field in CENSORED else math.inf for pair in pairs] for i in (0, 1))
+        return paired_ratio(references, values, CONFIDENCE, base_ends, ends)
 
     return ratio
 

@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from dsgd.record.reader import Run
 from dsgd.report.labels import Series, time_notes
 from dsgd.report.scales import logarithmic
+from dsgd.report.setting import setting_text
 from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, wrapped
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
@@ -188,7 +189,8 @@ def annotate(
     legend: Legend | None = None,
     lettered: Sequence[Axes] | None = None,
 ) -> Figure:
-    """Letter the panels, where there are several, write what the runs have in common above them and the notes below.
+    """Letter the panels, where there are several, write what the runs have in common above them, and below the notes
+    and the setting of the runs.
 
     legend: below the panels, if there is one; it gets the notes as its heading, those on time models first. lettered:
     the panels that get a letter; None: all."""
@@ -202,12 +204,28 @@ def annotate(
             axes.set_title("")
     if title := textwrap.fill(common(runs), room - 4):
         figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
-    lines = [line for note in (*time_notes(runs), *notes) for line in textwrap.wrap(note, int(1.15 * room) - 4)]
+    every = [note for note in (*time_notes(runs), *notes, setting_text(runs)) if note]
+    lines = [line for note in every for line in textwrap.wrap(note, int(1.15 * room) - 4)]
     figure.set_figheight(figure.get_figheight() + 2.2 * letter * (len(lines) + title.count("\n")))
     if lines and legend is not None:
         legend.set_title("\n".join(lines), prop=FontProperties(size="small"))
     elif lines:
         figure.supxlabel("\n".join(lines), fontsize="small", color="#333333")
+    return figure
+
+
+def add_setting(figure: Figure, runs: Sequence[Run]) -> Figure:
+    """Write the setting of some runs below a finished figure, behind its notes."""
+    letter = letter_inches()
+    lines = textwrap.wrap(setting_text(runs), int(1.15 * figure.get_figwidth() / letter) - 4)
+    figure.set_figheight(figure.get_figheight() + 2.2 * letter * len(lines))
+    if figure.legends:
+        title = figure.legends[0].get_title().get_text()
+        text = "\n".join([*([title] if title else []), *lines])
+        figure.legends[0].set_title(text, prop=FontProperties(size="small"))
+    else:
+        text = "\n".join([*([figure.get_supxlabel()] if figure.get_supxlabel() else []), *lines])
+        figure.supxlabel(text, fontsize="small", color="#333333")
     return figure
 
 

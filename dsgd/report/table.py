@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import field_value
+from dsgd.report.crossing import end_s, rule_text
+from dsgd.report.fields import CENSORED, field_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
 from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.setting import setting_text, whole_setting
 
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 
@@ -29,6 +31,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "test top-5": ("test_top5", 1),
     "idle max (%)": ("idle_fraction_max", 100.0),
     "first crossing (s)": ("first_crossing_s", 1),
+    "stable crossing (s)": ("stable_crossing_s", 1),
     "resolution (s)": ("target_resolution_s", 1),
 }
 
@@ -53,7 +56,9 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
         columns["seeds"] = [len(one.runs) for one in ordered]
     columns |= (status if bad else {}) | {heading: list(cells) for heading, cells in measured.items()} | status
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    return ReportTable(list(columns), frozenset({"run", "status"}), rows, _csv_rows(ordered), caption(runs))
+    return ReportTable(
+        list(columns), frozenset({"run", "status"}), rows, _csv_rows(ordered), caption(runs), whole=whole_setting(runs)
+    )
 
 
 def by_time(runs: Sequence[Run]) -> list[Series]:
@@ -65,12 +70,12 @@ def by_time(runs: Sequence[Run]) -> list[Series]:
 
 
 def caption(runs: Sequence[Run]) -> str:
-    """Say which clock, which target, and whose time it is, what the intervals are and how fine times to target are;
-    empty for runs without any mark and target."""
+    """Say which clock, which target, and whose time it is, what the intervals are and how fine times to target are,
+    and the setting of the runs."""
     parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
     parts += [f"target: {goal}" + _resolution(runs)] if (goal := goal_text(runs)) else []
     lines = ["; ".join([*parts, *time_notes(runs)])]
-    lines += [interval_note([len(one.runs) for one in series(runs)])]
+    lines += [interval_note([len(one.runs) for one in series(runs)]), setting_text(runs)]
     return "\n".join(line for line in lines if line)
 
 
@@ -80,7 +85,7 @@ def _resolution(runs: Sequence[Run]) -> str:
         return ""
     least, most = f"{min(distances):.3g}", f"{max(distances):.3g}"
     apart = least if least == most else f"{least} to {most}"
-    return f", reached for good, interpolated between marks {apart} s apart"
+    return f", reached {rule_text(runs)}, interpolated between marks {apart} s apart"
 
 
 def _cell(one: Series, field: str, factor: float) -> Any:
@@ -90,7 +95,8 @@ def _cell(one: Series, field: str, factor: float) -> Any:
         for run, value in zip(one.runs, values, strict=True)
     ):
         return NOT_YET
-    return estimate(values)
+    ends = [factor * end_s(run) for run in one.runs] if field in CENSORED else None
+    return estimate(values, censored=ends)
 
 
 def _status(runs: Sequence[Run]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
 from dsgd.record.reader import Run, number
 from dsgd.report.crossing import time_to_target_s
+from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series, goal_text, series, status_note
 from dsgd.report.prediction import sentences
+from dsgd.report.ratio import time_ratio
 
 _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
 
@@ -16,8 +19,9 @@ _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine 
 def verdict(runs: Sequence[Run]) -> list[str]:
     """Say who reached the target first and who never did, who did not complete or collapsed and who was idle most.
 
-    Of several seeds the median counts. Returns no sentence where there is nothing to compare. Virtual and wall times
-    are compared only in the sentence on predictions and measurements."""
+    Of several seeds the median counts, and of times as long the median of the ratios of the same seed. Returns no
+    sentence where there is nothing to compare. Virtual and wall times are compared only in the sentence on predictions
+    and measurements."""
     compared = series(runs)
     if len(compared) < 2:
         return []
@@ -39,24 +43,39 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
         return []
     kind, _, level = goal_text(compared[0].runs).rpartition(" ")
     goal = f"a {kind} of {level}"
-    reached: list[tuple[float, str]] = []
+    reached: list[tuple[float, Series]] = []
     missed: list[str] = []
     for one in compared:
         times = [time_to_target_s(run) for run in one.runs]
         known = [seconds for seconds in times if seconds is not None]
         if len(known) == len(times):
-            reached.append((median(known), one.label))
+            reached.append((median(known), one))
         elif all(run.status == "completed" for run in one.runs):
             missed.append(one.label if not known else f"{one.label} ({len(times) - len(known)} of {len(times)} seeds)")
     texts = []
     if reached:
-        best, first = min(reached)
-        behind = [f"{label} {seconds / best:.2f}" for seconds, label in sorted(reached)[1:] if best > 0]
-        text = f"{first} reaches {goal} first, after {best:.3g} s {_OF_CLOCK[clock]}"
-        texts.append(text + (f"; times as long: {', '.join(behind)}" if behind else ""))
+        best_s, first = min(reached, key=lambda each: (_sooner(each[1], reached), each[0], each[1].label))
+        others = [(seconds, one, time_ratio(one.runs, first.runs)) for seconds, one in reached if one is not first]
+        others.sort(key=lambda each: (math.isnan(each[2].median), each[2].median, each[0], each[1].label))
+        behind = [f"{one.label} {_ratio_text(seconds, ratio)}" for seconds, one, ratio in others if best_s > 0]
+        text = f"{first.label} reaches {goal} first, after {best_s:.3g} s {_OF_CLOCK[clock]}"
+        texts.append(text + (f"; times as long, seed by seed: {', '.join(behind)}" if behind else ""))
     if missed:
         texts.append(f"{goal} is not reached within the budget by {', '.join(missed)}")
     return texts
+
+
+def _sooner(one: Series, reached: Sequence[tuple[float, Series]]) -> int:
+    """Return how many others are sooner than one on most of the seeds that both have."""
+    return sum(time_ratio(other.runs, one.runs).median < 1 for _, other in reached if other is not one)
+
+
+def _ratio_text(seconds: float, ratio: Estimate) -> str:
+    """Return a ratio with its interval over seeds; the median time of who has no seed in common with the first."""
+    if not ratio.count:
+        return f"({seconds:.3g} s, no seed in common)"
+    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.low < ratio.high else ""
+    return f"{ratio.median:.2f}{interval}"
 
 
 def _ended_badly(compared: Sequence[Series]) -> list[str]:

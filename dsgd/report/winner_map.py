@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from dsgd.report.censored import limit_s, limit_text
+from dsgd.record.reader import Run
+from dsgd.report.censored import Bound, bound_of
 from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
 from dsgd.report.layout import Cell, ReportTable, exact
+from dsgd.report.quantities import quantity
+from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
+from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import WIDTHS, panels, wrapped
 from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
-from dsgd.report.units import quantity
 
 NOBODY = "nobody"
 _EMPTY = "#cccccc"  # of a cell where nobody wins
@@ -37,15 +40,15 @@ class MapCell:
     """Say who wins at one place of a map. values: of its one or two keys. winner, algo: name and algorithm of the
     winner, empty for nobody. ratio: of the second's score to the winner's, infinite where nobody else got there.
 
-    measured: False where one of the two was derived from other runs. limit_s: within which nobody got there; NaN where
-    somebody did, or where that says nothing."""
+    measured: False where one of the two was derived from other runs. bound: of nobody, the time within which no
+    contender got there; None where that says nothing."""
 
     values: Mapping[str, Any]
     winner: str
     algo: str
     ratio: Estimate
     measured: bool
-    limit_s: float = math.nan
+    bound: Bound | None = None
 
     @property
     def tie(self) -> bool:
@@ -54,10 +57,14 @@ class MapCell:
 
     @property
     def lead(self) -> str:
-        """Return `1.7×`, and `1.7× ○` if it is derived; `alone` where nobody else got there; `> 40 s` of nobody."""
+        """Return `1.7×`, and `1.7× ○` if it is derived; `> 4×` where the second missed the target when its runs ended,
+        `alone` where nothing is known of it; `> 40 s` of nobody."""
         ratio = self.ratio.median
         text = "" if math.isnan(ratio) else "alone" if math.isinf(ratio) else f"{ratio:.3g}×"
-        text = text if self.winner else limit_text(self.limit_s)
+        if (bound := bound_of(self.ratio)) is not None:
+            text = bound.text("×")
+        if not self.winner:
+            text = "" if self.bound is None else self.bound.text(" s")
         return text if self.measured else f"{text} ○".strip()
 
 
@@ -67,8 +74,9 @@ def map_cell(values: Mapping[str, Any], found: Contest, derived: Collection[str]
     derived: names of those whose runs were derived from others."""
     first, *others = found.standings
     if math.isinf(first.score.median):
-        limit = math.nan if found.goal.level is None else limit_s(found.runs)
-        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, limit)
+        bounds = [bound for one in found.standings if (bound := bound_of(one.score)) is not None]
+        soonest = min(bounds, key=lambda bound: bound.limit, default=None)
+        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, soonest)
     rivals = ([one for one in others if not one.behind] or others)[:1]
     ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, found.seeds)
     measured = not any(one.name in derived for one in [first, *rivals])
@@ -109,13 +117,17 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
     ordered = [((x, y), places[x, y]) for y in lines for x in columns if (x, y) in places]
     heads = [*keys, "winner", "second, times the winner's", "told apart", "cell"]
     rows: list[list[Cell]] = []
-    csv_rows: list[list[Any]] = [[*keys, "winner", "algo", "ratio", "low", "high", "distinguishable", "measured"]]
+    csv_rows: list[list[Any]] = [
+        [*keys, "winner", "algo", "ratio", "low", "high", "ratio_above", "distinguishable", "measured"]
+    ]
     for place, cell in ordered:
         where, known = list(place[: len(keys)]), not math.isnan(cell.ratio.median)
         told = ("no" if cell.tie else "yes") if cell.winner else "-"
         kind = "measured" if cell.measured else "derived"
         rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", told, kind])
         numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
+        bound = bound_of(cell.ratio)
+        numbers.append(exact(math.nan if bound is None else bound.limit))
         csv_rows.append([*where, cell.winner, cell.algo, *numbers, told, str(cell.measured).lower()])
     texts = frozenset({*keys, "winner", "told apart", "cell"})
     return ReportTable(heads, texts, rows, csv_rows, caption, kept=len(keys) + 1)
@@ -127,11 +139,15 @@ def write_map(
     width: str = "wide",
     formats: Sequence[str] = ("png", "svg", "pdf"),
     notes: Sequence[str] = (),
+    runs: Sequence[Run] = (),
 ) -> ReportTable:
-    """Write the map as `<stem>` in each format, and its table as `.csv`, `.md` and `.tex`; returns the table to print.
+    """Write the map as `<stem>` in each format, and its table as `.csv`, `.md`, `.tex` and, with the setting of the
+    runs, `.setting.json`; returns the table to print.
 
-    width: of style.WIDTHS. Raises ValueError as `map_figure` does, OSError for files that cannot be written."""
-    table = map_table(cells, "\n".join(notes))
+    runs: of all cells. width: of style.WIDTHS. Raises ValueError as `map_figure` does, OSError for files that cannot be
+    written."""
+    notes = [*notes, *([setting_text(runs)] if runs else [])]
+    table = replace(map_table(cells, "\n".join([*_notes(cells), *notes])), whole=whole_setting(runs))
     with drawing(width):
         figure = map_figure(cells, notes)
         for kind in formats:
@@ -204,10 +220,11 @@ def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, A
 
 def _notes(cells: Sequence[MapCell]) -> list[str]:
     """Return one line on what the texts of cells mean."""
-    parts = ["number: the second's time, or loss, over the winner's"] * any(cell.winner for cell in cells)
+    parts = [f"number: the second's time, or loss, over the winner's, {PAIRED}"] * any(cell.winner for cell in cells)
+    parts += [">: the second missed the target when its runs ended"] * any(bound_of(cell.ratio) for cell in cells)
     parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
     parts += ["nobody: the target was not reached within the time that is said"] * any(
-        math.isfinite(cell.limit_s) for cell in cells
+        cell.bound is not None for cell in cells
     )
     parts += ["derived: the times of one of the two"] * (not all(cell.measured for cell in cells))
     return ["; ".join(parts)] if parts else []

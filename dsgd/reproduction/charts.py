@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import log, nan
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from dsgd.record.reader import Run
+from dsgd.report.censored import NOTE, Bound, bound_of, draw_limits, is_missed
 from dsgd.report.curves import median_curve
 from dsgd.report.interval import Estimate
 from dsgd.report.scales import label_decades
@@ -22,6 +23,7 @@ from dsgd.report.style import add_legend, annotate, named_styles, plot_band
 FORMULA = "formula"  # as algorithm of a line: what is expected rather than measured
 REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 FEW = 8  # positions on a logarithmic axis that are named themselves
+UNKNOWN = Estimate(nan, nan, nan, 0)
 LETTER = 0.023  # of the axis, for a letter of their names
 
 
@@ -56,10 +58,12 @@ def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
     """Draw panels with one legend. notes: below it."""
     figure, all_axes = make_panels(len(panels))
     handles: dict[str, Artist] = {}
+    noted = False
     lines = [line for panel in panels for line in panel.lines if line.algorithm != FORMULA]
     names = list(dict.fromkeys((line.algorithm, line.label, line.variant) for line in lines))
     styles = dict(zip(names, named_styles(*zip(*names, strict=True)), strict=True)) if names else {}
     for axes, panel in zip(all_axes, panels, strict=True):
+        limits: list[tuple[float, Bound, str]] = []
         for line in panel.lines:
             x = [place for place, _ in line.points]
             if line.algorithm == FORMULA:
@@ -68,10 +72,15 @@ def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
             style = styles[line.algorithm, line.label, line.variant]
             if not line.markers:
                 style = {**style, "marker": ""}
-            ends = ([getattr(y, end) for _, y in line.points] for end in ("median", "low", "high"))
-            handles[line.label] = plot_band(axes, x, *(np.array(values, dtype=float) for values in ends), **style)
+            known = [UNKNOWN if is_missed(y) else y for _, y in line.points]  # a gap in the line
+            ends = ([getattr(y, end) for y in known] for end in ("median", "low", "high"))
+            values = (np.array(each, dtype=float) for each in ends)
+            handles[line.label] = plot_band(axes, x, *values, **style)
+            limits += [(x, bound, style["color"]) for x, y in line.points if (bound := bound_of(y)) is not None]
+        draw_limits(axes, limits)
+        noted = noted or bool(limits)
         _dress(axes, panel)
-    return annotate(figure, [], notes, add_legend(figure, handles) if len(handles) > 1 else None)
+    return annotate(figure, [], [*notes, *[NOTE] * noted], add_legend(figure, handles) if len(handles) > 1 else None)
 
 
 def curve(label: str, runs: Sequence[Run], x: str, y: str, variant: int = 0) -> ChartLine:

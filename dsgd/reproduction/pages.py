@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.report.interval import Estimate, interval_note
-from dsgd.report.style import drawing, save
+from dsgd.report.style import add_setting, drawing, save
 from dsgd.reproduction import archive
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import Chart, Claim, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, Verdict
 
@@ -66,7 +67,8 @@ def write_paper(found: Results, results: Path) -> None:
     charts = [chart for chart in paper.charts if {*chart.studies} <= found.logged.keys()]
     for chart in charts:
         with drawing("double"):
-            save(chart.draw(found.logged), results / _file(paper, chart))
+            runs = [run for name in chart.studies for run in found.logged[name].runs]
+            save(add_setting(chart.draw(found.logged), runs), results / _file(paper, chart))
     parts = [
         f"# {paper.title}",
         paper.reference,
@@ -191,9 +193,11 @@ def _runs(found: Results) -> str:
     lines = [_study(study, found.rows[study.name]) for study in found.paper.studies if study.name in found.rows]
     seeds = {len(one.runs) for logged in found.logged.values() for one in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
+    aimed = any(run.target is not None for logged in found.logged.values() for run in logged.runs)
+    rule = f"Times to a target are judged by the crossing that stays, `target.crossing={RULE}`." * aimed
     table = _table(["study", "runs", "of them for tuning", "made with"], lines) if lines else "None yet."
     file = f"All of them are in `{found.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
-    return "\n\n".join(part for part in (table, note, file) if part)
+    return "\n\n".join(part for part in (table, note, rule, file) if part)
 
 
 def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:

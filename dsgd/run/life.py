@@ -18,6 +18,7 @@ from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
+from dsgd.record.reader import name_of
 from dsgd.record.writer import TRACE, Record, write_atomically
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
@@ -197,8 +198,8 @@ def _described(config: RunConfig, training: Training) -> dict[str, Any]:
         "algo": values["algo"]["name"],
         "nodes": experiment.nodes,
         "engine": training.engine,
-        "model": values["model"]["name"],
-        "data": values["data"]["name"],
+        "model": name_of(values["model"]),
+        "data": name_of(values["data"]),
         "topology": experiment.topology.name,
         "seed": experiment.seed,
         "target_accuracy": experiment.target.accuracy,

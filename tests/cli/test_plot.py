@@ -21,6 +21,7 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
     expected = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} | {
         "summary.csv",
         "summary.md",
+        "summary.setting.json",
         "summary.tex",
     }
     assert {path.name for path in out.iterdir()} == expected
@@ -48,7 +49,7 @@ def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytes
         str(tmp_path / "out"),
     ]
     assert main([str(tmp_path / "runs"), *options]) == 0
-    expected = {f"test_error_by_nodes.{kind}" for kind in ("png", "pdf", "csv", "md", "tex")}
+    expected = {f"test_error_by_nodes.{kind}" for kind in ("png", "pdf", "csv", "md", "setting.json", "tex")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == expected
     text = capsys.readouterr().out
     assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["sync", "2"], ["sync", "4"]]

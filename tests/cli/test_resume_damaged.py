@@ -16,7 +16,7 @@ from tests.support.long import long_but
 SMALL = ("experiment=quadratic", "nodes=2", "budget.steps=10", "eval.every_steps=5")
 PROGRESS = {
     **{"marks": 1, "last_mark": (0.0, 0), "next_samples": 1, "next_time": 1, "first_loss": None},
-    **{"time_to_target_s": None, "aimed": None, "first_crossing": None, "last_crossing": None, "last_values": None},
+    **{"recent": [], "first_crossing": None, "last_crossing": None, "smoothed_crossing": None, "last_values": None},
 }
 VECTOR = torch.zeros(20)
 WORKER = {"steps": 0, "counters": {}, "vectors": {"x": VECTOR, "buffers": VECTOR[:0]}, "batches": 0, "rng": {}}

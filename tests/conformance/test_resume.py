@@ -168,7 +168,7 @@ def test_the_target_and_the_first_loss_are_remembered(algo: str) -> None:
     experiment = prepared(*options, f"target.accuracy={max(accuracies[: len(accuracies) // 2])}")
     expected = uninterrupted(experiment)
     assert expected[1].summary()["time_to_target_s"] is not None
-    assert expected[1].summary()["time_to_target_first_s"] is not None
+    assert expected[1].summary()["first_crossing_s"] is not None
     stop = expected[1].machine.loop.processed * 3 // 4
     assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])
 
@@ -180,7 +180,7 @@ def test_crossings_of_a_target_between_marks_outlive_any_interruption() -> None:
     experiment = prepared(*noisy, f"target.loss={sorted(losses[len(losses) // 3 :])[len(losses) // 3]}")
     expected = uninterrupted(experiment)
     summary = expected[1].summary()
-    assert summary["time_to_target_first_s"] is not None
+    assert summary["first_crossing_s"] is not None
     events = expected[1].machine.loop.processed
     for stop in range(1, events, events // 12):
         assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])

@@ -63,6 +63,7 @@ def test_a_model_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     result = call(*line, "budget.epochs=1", "hydra.run.dir=run")
     assert result.status == 0, result.err
     assert "mynets.make" in (tmp_path / "run" / "config.yaml").read_text()
+    assert '"model": "make(width=8, classes=10)"' in (tmp_path / "run" / "summary.json").read_text()
 
 
 NETS = """

@@ -11,11 +11,12 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from dsgd.record.reader import Run, find_runs
+from dsgd.report.censored import NOTE
 from dsgd.report.comparison import Comparison, compare, comparison_table
 from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.fields import field_value
 from dsgd.report.style import drawing
-from tests.support.records import rewrite, write_record
+from tests.support.records import reach, rewrite, write_record
 
 
 @pytest.fixture
@@ -142,19 +143,35 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
     runs = find_runs([tmp_path])
     figure = comparison_figure(compare(runs, "time_to_target_s", "nodes"))
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["sync (never at 8)", "gossip"]
+    assert texts == ["sync (not reached at 8)", "gossip"]
     *drawn, arrow = figure.axes[0].lines
     assert [len(line.get_xdata()) for line in drawn] == [2, 1]  # pyright: ignore
     end = next(run for run in runs if run.nodes == 8).final("time_s")
     assert [list(np.asarray(part)) for part in arrow.get_data()] == [[8], [end]]
     assert (arrow.get_marker(), arrow.get_markerfacecolor()) == ("^", "white")
     assert [text.get_text() for text in figure.axes[0].texts] == [f"> {end:.3g} s"]
+    assert NOTE in figure.legends[0].get_title().get_text()
     faster = comparison_figure(compare(runs, "time_to_target_s", "nodes", base="algo=sync,nodes=2"))
     base = field_value(next(run for run in runs if run.nodes == 2 and run.algorithm == "sync"), "time_to_target_s")
     *drawn, arrow = faster.axes[0].lines
     assert 0 not in [y for line in drawn for y in np.asarray(line.get_ydata())]
     assert (arrow.get_marker(), np.asarray(arrow.get_ydata()).tolist()) == ("v", [pytest.approx(base / end)])
     assert [text.get_text() for text in faster.axes[0].texts] == [f"< {base / end:.3g}"]
+
+
+def test_of_runs_that_diverged_there_is_neither_a_number_nor_a_limit(tmp_path: Path):
+    """A longer budget would not have helped: never, and no speed-up of 0."""
+    for nodes in (2, 4):
+        write_record(tmp_path / f"{nodes}", "sync", nodes=nodes)
+    reach(write_record(tmp_path / "8", "sync", nodes=8, status="diverged"), None)
+    runs = find_runs([tmp_path])
+    for base in ("", "algo=sync,nodes=2"):
+        found = compare(runs, "time_to_target_s", "nodes", base=base)
+        (axes,) = (figure := comparison_figure(found)).axes
+        assert [line.get_xdata().tolist() for line in axes.lines] == [[2, 4]]  # pyright: ignore
+        assert not axes.texts
+        assert comparison_table(found).cells[-1][2] == "never"
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sync (not reached at 8)"]
 
 
 def test_axes_panels_and_legends_have_units(tmp_path: Path):

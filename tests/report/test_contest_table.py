@@ -35,21 +35,25 @@ def test_a_row_has_what_a_contender_needs_costs_and_sends(found: Contest):
     table = contest_table(found, price=2.0)
     assert table.headings == [
         "contender", "time to target (s)", "times the first's", "status", "test accuracy", "lr (works)", "cost",
-        "tuning runs", "idle (%)", "sent per node (MB)",
+        "tuning runs", "idle (%)", "sent per node (MB)", "first crossing (s)", "stable crossing (s)",
     ]  # fmt: skip
     rows = {row[0]: dict(zip(table.headings[1:], row[1:], strict=True)) for row in table.cells}
-    assert list(rows) == ["gossip, 16 nodes", "easgd, 8 nodes", "sync, 8 nodes", "downpour, 8 nodes"]
+    assert list(rows) == ["gossip, 16 nodes", "sync, 8 nodes", "easgd, 8 nodes", "downpour, 8 nodes"]
     assert rows["gossip, 16 nodes"]["time to target (s)"] == "18.00 [9.000, 18.00]"
     assert rows["gossip, 16 nodes"]["cost"] == "0.1600 [0.08000, 0.1600]"
     assert rows["sync, 8 nodes"]["times the first's"] == "2.000 [2.000, 4.000]"
     assert rows["sync, 8 nodes"]["cost"] == "0.1600"
     assert rows["sync, 8 nodes"]["lr (works)"] == "0.4 (0.2–0.8)"
-    assert rows["easgd, 8 nodes"]["time to target (s)"] == "20.00 [20.00, never]"
+    assert rows["easgd, 8 nodes"]["time to target (s)"] == "20.00 [20.00, > 100.0]"
     assert rows["downpour, 8 nodes"]["cost"] == "never"
     assert rows["downpour, 8 nodes"]["status"] == "diverged"
     assert {row["sent per node (MB)"] for row in rows.values()} == {"100.0"}
     assert {row["idle (%)"] for row in rows.values()} == {"25.00"}
-    assert "paired by seed with gossip, 16 nodes" in table.caption
+    assert (
+        "the order: median over seeds of the ratio of both times of a seed, over that of gossip, 16 nodes"
+        in table.caption
+    )
+    assert "corrected for 6 pairs of contenders: confidence below 95%, for which it takes 8 seeds" in table.caption
     assert "94% from 5 seeds" in table.caption
     assert "2 per node and hour; least in the median: easgd, 8 nodes" in table.caption
     assert "cost" not in contest_table(found).headings
@@ -80,7 +84,7 @@ def test_several_tuned_keys_are_named(found: Contest):
 
 def test_where_nobody_got_there_ratios_are_undecided():
     table = contest_table(contest([contender("sync", [INF] * 2), contender("easgd", [INF] * 2)]))
-    assert [row[1:3] for row in table.cells] == [["never", "undecided"]] * 2
+    assert [row[1:3] for row in table.cells] == [["> 100.0", "undecided"]] * 2
 
 
 def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_path: Path, found: Contest):
@@ -95,12 +99,15 @@ def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_
     assert float(exact["time_to_target_s"]) == pytest.approx(72 / 7, rel=1e-12)
     assert float(exact["cost"]) == pytest.approx(72 / 7 * 16 / 3600 * 2, rel=1e-12)
     assert (exact["works_low"], exact["works_high"], exact["tuning_runs"]) == ("0.05", "0.2", "15")
-    assert [line["time_to_target_s"] for line in lines if line["contender"] == "downpour, 8 nodes"] == ["never"] * 5
+    assert [line["time_to_target_s"] for line in lines if line["contender"] == "downpour, 8 nodes"] == ["inf"] * 5
+    ends = {line["target_censored_at_s"] for line in lines if line["time_to_target_s"] == "inf"}
+    assert ends == {"100", ""}, "an end for who did not get there, none for who diverged"
 
 
 def test_all_files_of_a_contest_are_written_and_the_verdict_is_returned(tmp_path: Path, found: Contest):
     text = write_contest([one.contender for one in found.standings], tmp_path, width="single")
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [f"contest.{kind}" for kind in ("csv", "md", "pdf", "png", "svg", "tex")] + ["verdict.txt"]
+    kinds = ("csv", "md", "pdf", "png", "setting.json", "svg", "tex")
+    assert names == [*(f"contest.{kind}" for kind in kinds), "verdict.txt"]
     assert (tmp_path / "verdict.txt").read_text() == text + "\n"
     assert text.startswith("gossip (16 nodes)")

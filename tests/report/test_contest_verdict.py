@@ -17,6 +17,7 @@ from tests.support.contenders import contender
 
 INF = math.inf
 GOAL = "a test accuracy of 0.9"
+FEW = "; 5 seeds decide little between 3 contenders (with 7 all differences would hold together with 95% confidence)"
 NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 
 
@@ -26,10 +27,10 @@ def verdict(target: float | None = 0.9, /, **seconds: list[float]) -> str:
 
 def test_a_clear_winner_is_named_with_its_lead_over_the_next_and_the_ties_behind_it():
     text = verdict(
-        sync=[40, 50, 40, 44, 46],
-        easgd=[17, 15, 18, 19, 20],
-        delayfree=[10, 10, 10, 10, 10],
-        gossip=[41, 46, 42, 45, 40],
+        sync=[40, 50, 40, 44, 46] * 2,
+        easgd=[17, 15, 18, 19, 20] * 2,
+        delayfree=[10, 10, 10, 10, 10] * 2,
+        gossip=[41, 46, 42, 45, 40] * 2,
     )
     assert text == (
         f"delayfree reaches {GOAL} first, after 10 s, 1.8 (1.5–2.0) times as soon as easgd. "
@@ -40,11 +41,11 @@ def test_a_clear_winner_is_named_with_its_lead_over_the_next_and_the_ties_behind
 def test_a_tie_for_the_first_place_names_nobody_as_the_winner():
     text = verdict(sync=[20, 30, 20, 20, 20], easgd=[21, 19, 21, 22, 23], gossip=[60, 60, 60, 60, 60])
     assert text == (
-        f"sync has the shortest median time to {GOAL}, 20 s, but easgd cannot be told apart from it. "
+        f"sync is ahead, at {GOAL} after 20 s, but easgd cannot be told apart from it{FEW}. "
         "gossip takes 3.0 (2.0–3.0) times as long."
     )
     text = verdict(sync=[20, 30] * 3, easgd=[30, 20] * 3, gossip=[25] * 6)
-    assert text.endswith(", 25 s, but none of the 2 others can be told apart from it.")
+    assert text == f"gossip is ahead, at {GOAL} after 25 s, but none of the 2 others can be told apart from it."
 
 
 def test_equal_times_are_a_tie():
@@ -56,22 +57,23 @@ def test_who_did_not_get_there_is_named_with_the_reason():
     runs += [contender("gossip", [INF] * 5, status="diverged"), contender("dpsgd", [INF] * 5)]
     runs += [contender("downpour", [INF] * 5)]
     assert contest_verdict(contest(runs)) == (
-        f"sync reaches {GOAL} first, after 10 s, 2.0 (2.0 or more) times as soon as easgd. "
+        f"sync reaches {GOAL} first, after 10 s, 2.0 (2.0 or more) times as soon as easgd; "
+        "5 seeds decide little between 5 contenders (with 9 all differences would hold together with 95% confidence). "
         "easgd reaches it on 3 of 5 seeds only; gossip never reaches it (diverged); "
-        "dpsgd and downpour never reach it."
+        "dpsgd and downpour do not reach it within 100 s."
     )
 
 
 def test_who_is_alone_at_the_target_has_no_ratio():
     text = verdict(sync=[10, 12, 11, 10, 10], gossip=[INF] * 5)
-    assert text == f"Only sync reaches {GOAL}, after 10 s. gossip never reaches it."
+    assert text == f"Only sync reaches {GOAL}, after 10 s. gossip does not reach it within 100 s."
     text = verdict(sync=[10, 12, 11, INF, 10], gossip=[INF] * 5)
     assert text.startswith(f"Only sync reaches {GOAL} on most seeds, after 11 s. sync reaches it on 4 of 5 seeds only;")
 
 
 def test_where_nobody_gets_there_the_nearest_is_named():
     assert verdict(sync=[INF] * 5, gossip=[INF] * 5) == (
-        f"None of the 2 contenders reaches {GOAL}; sync ends nearest to it, at 0.6."
+        f"None of the 2 contenders reaches {GOAL} within 100 s; sync ends nearest to it, at 0.6."
     )
     assert verdict(sync=[INF] * 5, gossip=[1, 2, INF, INF, INF], easgd=[1, *[INF] * 4]) == (
         f"None of the 3 contenders reaches {GOAL} on most seeds; gossip does on 2 of 5 seeds. "
@@ -88,15 +90,25 @@ def test_few_seeds_are_told():
     assert text.endswith("as soon as sync; 3 seeds decide little (confidence 75%, 97% with 6).")
 
 
+def test_with_many_contenders_it_takes_more_seeds_and_the_verdict_says_how_many():
+    """Of twelve there are 66 pairs; five seeds told one apart by chance in every second contest of equals."""
+    names = [f"gossip tau={i}" for i in range(12)]
+    slow = {name: [20.0 + i + 0.1 * k for k in range(5)] for i, name in enumerate(names)}
+    text = contest_verdict(contest([contender(name, values) for name, values in slow.items()]))
+    assert "5 seeds decide little between 12 contenders (with 12 all differences would hold together with 95%" in text
+    enough = contest([contender(name, [*values] * 2 + values[:2]) for name, values in slow.items()])
+    assert "decide little" not in contest_verdict(enough)
+
+
 def test_one_contender_is_compared_with_nothing():
     assert verdict(sync=[20] * 5) == f"sync reaches {GOAL} after 20 s; there is nothing to compare it with."
-    assert verdict(sync=[INF] * 5) == f"sync never reaches {GOAL}."
+    assert verdict(sync=[INF] * 5) == f"sync does not reach {GOAL} within 100 s."
 
 
 def test_without_a_target_losses_are_compared():
     text = verdict(None, sync=[0.3] * 5, gossip=[0.2] * 5, easgd=[INF] * 5)
     assert text == (
-        "gossip ends with the lowest loss, 0.2; that of sync is 1.5 times as high. "
+        "gossip ends with the lowest loss, 0.2; that of sync is 1.5 times as high" + FEW + ". "
         "easgd never ends with a loss to compare (diverged)."
     )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.crossing import first_crossing, staying_crossing, time_to_target_s
+from dsgd.report.crossing import censored_at_s, crossings, time_to_target_s
 from tests.support.records import write_record
 
 
@@ -57,36 +57,96 @@ def test_the_error_on_a_curve_falls_with_the_square_of_the_resolution(marks: int
         assert abs(found.time_s - math.log(5)) <= h**2 / 8 * math.exp(h)
 
 
+def seconds(crossing: Crossing | None) -> float:
+    assert crossing is not None
+    return crossing.time_s
+
+
+SMOOTHED = {"target.crossing": "smoothed", "target.window": 3}
+
+
+def test_a_late_dip_costs_the_stable_crossing_nearly_the_whole_run_and_the_smoothed_one_nothing(tmp_path: Path):
+    """At 0.91 from 20 s on, but for one mark at 39 s: by the rule of before the target was reached at 39.33 s only."""
+    accuracies: dict[float, float | None]
+    accuracies = {0: 0.1, 10: 0.5, 19: 0.89, **{float(t): 0.91 for t in range(20, 39)}, 39: 0.89, 40: 0.92}
+    run = run_with(tmp_path / "run", accuracies, **SMOOTHED)
+    found = crossings(run)
+    assert found.first == found.smoothed
+    assert (seconds(found.first), seconds(found.stable)) == pytest.approx((19.5, 39 + 1 / 3))
+    assert time_to_target_s(run) == pytest.approx(19.5)
+    assert time_to_target_s(run, "stable") == pytest.approx(39 + 1 / 3)
+    earlier = run_with(tmp_path / "earlier", accuracies)
+    assert time_to_target_s(earlier) == pytest.approx(39 + 1 / 3), "a record without the key is read by the old rule"
+
+
+@pytest.mark.parametrize("height", [0.91, 1.0])
+def test_one_touch_alone_is_no_smoothed_crossing_however_high(tmp_path: Path, height: float):
+    """Neither amidst the curve, nor at its start or end; two neighbours are one."""
+    for place in (0, 2, 4):
+        touches: dict[float, float | None] = {float(t): height if t == place else 0.85 for t in range(5)}
+        run = run_with(tmp_path / f"one {place}", touches, **SMOOTHED)
+        assert time_to_target_s(run) is None
+        assert time_to_target_s(run, "first") is not None
+        assert censored_at_s(run) is not None
+    pair = run_with(tmp_path / "two", {0: 0.85, 1: 0.85, 2: height, 3: height, 4: 0.85}, **SMOOTHED)
+    assert time_to_target_s(pair) == pytest.approx(1 + 0.05 / (height - 0.85))
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=20), st.sampled_from([1, 3, 5, 7]), st.floats(-2, 2))
+def test_the_smoothed_curve_is_at_the_level_where_most_marks_of_a_window_are(values: list[float], w: int, level: float):
+    for field, sign in (("test_accuracy", 1), ("test_loss", -1)):
+        aim = Aim(field, sign * level, "smoothed", w)
+        curve = aim.smoothed([(t, sign * value) for t, value in enumerate(values)])
+        for i, (_, value) in enumerate(curve):
+            window = values[max(0, i - w // 2) : i + w // 2 + 1]
+            assert aim.is_reached(value) == (2 * sum(one >= level for one in window) > len(window))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_a_monotonic_curve_is_its_own_smoothed_curve_but_for_its_last_mark(values: list[float]):
+    """So no rule shifts its crossing: it comes when there are two marks at the level."""
+    points = list(enumerate(sorted(values)))
+    assert Aim("test_accuracy", 0.5).smoothed(points)[:-1] == points[:-1]
+
+
+def test_a_rule_that_there_is_not_ends_in_one_line(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"target\.crossing must be one of smoothed, first, stable, got 'last'"):
+        time_to_target_s(run_with(tmp_path / "a", {0: 1.0}, **{"target.crossing": "last"}))
+    with pytest.raises(ValueError, match=r"target\.window must be an odd number of marks >= 1, got 2"):
+        time_to_target_s(run_with(tmp_path / "b", {0: 1.0}, **SMOOTHED | {"target.window": 2}))
+
+
 def test_a_curve_that_falls_back_has_a_first_crossing_and_a_later_one_that_stays(tmp_path: Path):
     """0.8 to 1.0 in 1 s meets 0.9 in the middle; then below, then from 0.7 to 1.0 in 3 s: after two thirds of it."""
     run = run_with(tmp_path / "run", {0: 0.8, 1: 1.0, 2: 0.7, 5: 1.0, 6: 0.95})
-    first, staying = first_crossing(run), staying_crossing(run)
+    first, stable = crossings(run).first, crossings(run).stable
     assert first is not None
-    assert staying is not None
+    assert stable is not None
     assert (first.time_s, first.resolution_s) == pytest.approx((0.5, 1))
-    assert (staying.time_s, staying.resolution_s) == pytest.approx((4.0, 3))
+    assert (stable.time_s, stable.resolution_s) == pytest.approx((4.0, 3))
     assert time_to_target_s(run) == pytest.approx(4.0)
 
 
 def test_a_curve_below_its_target_at_the_end_has_not_reached_it(tmp_path: Path):
     run = run_with(tmp_path / "run", {0: 0.1, 1: 0.95, 2: 0.89})
-    assert first_crossing(run) is not None
+    assert crossings(run).first is not None
     assert time_to_target_s(run) is None
 
 
 def test_a_mark_at_the_target_counts_and_a_start_above_it_is_a_crossing(tmp_path: Path):
     assert time_to_target_s(run_with(tmp_path / "a", {0: 0.1, 2: 0.9})) == 2
-    assert staying_crossing(run_with(tmp_path / "b", {0: 0.95, 2: 0.9})) == Crossing(0, 0)
+    assert crossings(run_with(tmp_path / "b", {0: 0.95, 2: 0.9})).stable == Crossing(0, 0)
 
 
 def test_marks_without_accuracy_are_passed_over_and_a_diverged_run_reaches_nothing(tmp_path: Path):
     assert time_to_target_s(run_with(tmp_path / "a", {0: 0.8, 1: None, 2: 1.0, 3: None})) == pytest.approx(1.0)
     diverged = run_with(tmp_path / "b", {0: 0.8, 2: 1.0}, status="diverged")
-    assert first_crossing(diverged) is not None
+    assert crossings(diverged).first is not None
+    assert censored_at_s(diverged) is None
     assert time_to_target_s(diverged) is None
     for without in ({}, {0.0: None}):
-        assert first_crossing(run_with(tmp_path / f"c{len(without)}", without)) is None
-    assert first_crossing(run_with(tmp_path / "d", {0: 0.8, 2: 1.0}, target=None)) is None
+        assert crossings(run_with(tmp_path / f"c{len(without)}", without)).first is None
+    assert crossings(run_with(tmp_path / "d", {0: 0.8, 2: 1.0}, target=None)).first is None
 
 
 def test_a_target_of_the_loss_is_read_from_the_test_loss(tmp_path: Path):
@@ -97,5 +157,5 @@ def test_a_target_of_the_loss_is_read_from_the_test_loss(tmp_path: Path):
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
     (run,) = find_runs([tmp_path])
     assert (run.target_field, run.target) == ("test_loss", 1.25)
-    assert first_crossing(run) == Crossing(0.75, 1)
-    assert staying_crossing(run) == Crossing(3.5, 3)
+    assert crossings(run).first == Crossing(0.75, 1)
+    assert crossings(run).stable == Crossing(3.5, 3)

@@ -205,14 +205,15 @@ def test_the_command_writes_and_prints_predictions_only_where_there_are_any(
 ):
     write_pair(tmp_path / "runs", "sync", 10.0, 9.0)
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "both"), "--only", "predicted"]) == 0
-    names = {"predicted.png"} | {f"{stem}.{kind}" for stem in ("predicted", "summary") for kind in ("csv", "md", "tex")}
+    kinds = ("csv", "md", "setting.json", "tex")
+    names = {"predicted.png"} | {f"{stem}.{kind}" for stem in ("predicted", "summary") for kind in kinds}
     assert {path.name for path in (tmp_path / "both").iterdir()} == names
     text = capsys.readouterr().out
     assert "predicted/measured" in text
     assert "- time of a step, predicted over measured: 0.90 (sync, 8 nodes, lan)" in text.splitlines()
     one = str(tmp_path / "runs" / "0" / "simulated")
     assert main([one, "--out", str(tmp_path / "one"), "--only", "predicted"]) == 0
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {"summary.csv", "summary.md", "summary.tex"}
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {f"summary.{kind}" for kind in kinds}
     text = capsys.readouterr().out
     assert "predicted/measured" not in text
     assert "not drawn: predicted (no completed run of engine=dist)" in text
@@ -245,7 +246,7 @@ def test_wall_and_virtual_time_are_no_one_curve_over_node_counts(tmp_path: Path)
     write_run(tmp_path / "b", "sync", 10.0, True, nodes=4)
     for folder in ("a", "b"):
         reach(tmp_path / folder, 3.0)
-    assert [(one.label, list(one.seconds)) for one in scalings(find_runs([tmp_path]))] == [
+    assert [(one.label, list(one.runs)) for one in scalings(find_runs([tmp_path]))] == [
         ("engine=sim", [1]),
         ("engine=dist", [4]),
     ]
@@ -270,14 +271,18 @@ def test_the_verdict_compares_times_of_one_clock(tmp_path: Path):
     runs = find_runs([tmp_path])
     goal = "reaches a test accuracy of 0.9 first, after"
     assert verdict(runs)[:4] == [
-        f"sync, engine=sim {goal} 0.3 s of virtual time; times as long: gossip, engine=sim 2.00",
-        f"gossip, engine=dist {goal} 2 s of wall time on the machine it ran on; times as long: sync, engine=dist 2.00",
+        f"sync, engine=sim {goal} 0.3 s of virtual time; times as long, seed by seed: gossip, engine=sim 2.00",
+        f"gossip, engine=dist {goal} 2 s of wall time on the machine it ran on; "
+        "times as long, seed by seed: sync, engine=dist 2.00",
         "gossip, engine=sim waits most, its workers are idle 6% of the time; sync, engine=sim least, 3%",
         "sync, engine=dist waits most, its workers are idle 40% of the time; gossip, engine=dist least, 20%",
     ]
     assert verdict(runs)[4].startswith("time of a step, predicted over measured: 1.00 in the median of 2, 1.00 (")
     real = [run for run in runs if run.clock == "wall"]
-    assert verdict(real)[0] == f"gossip {goal} 2 s of wall time on the machine it ran on; times as long: sync 2.00"
+    assert (
+        verdict(real)[0]
+        == f"gossip {goal} 2 s of wall time on the machine it ran on; times as long, seed by seed: sync 2.00"
+    )
 
 
 def test_wall_time_is_never_that_of_another_network(tmp_path: Path):

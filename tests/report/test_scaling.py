@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from dsgd.record.reader import Run, find_runs
+from dsgd.report.censored import NOTE
+from dsgd.report.comparison import compare, comparison_table
+from dsgd.report.comparison_figure import comparison_figure
+from dsgd.report.contest import Contender, contest
+from dsgd.report.layout import shown
+from dsgd.report.ratio import time_ratio
 from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData
+from dsgd.report.verdict import verdict
 from tests.support.records import reach, write_record
 
 
-def scaling_runs(top: Path, times: dict[tuple[str, int, int], float | None], **changes: Any) -> list[Run]:
+def scaling_runs(top: Path, times: Mapping[tuple[str, int, int], float | None], **changes: Any) -> list[Run]:
     """Runs by (algorithm, nodes, seed) with the given times to target."""
     for (algo, nodes, seed), seconds in times.items():
         folder = write_record(top / f"{algo}-{nodes}-{seed}", algo, nodes=nodes, seed=seed, **changes)
@@ -21,24 +31,76 @@ def scaling_runs(top: Path, times: dict[tuple[str, int, int], float | None], **c
     return find_runs([top])
 
 
+def drawn_points(axes: Axes) -> list[list[list[float]]]:
+    """The points of each line, without gaps."""
+    lines = [np.asarray(line.get_xydata()) for line in axes.lines]
+    return [points[~np.isnan(points[:, 1])].tolist() for points in lines]
+
+
 def test_a_speed_up_has_one_base_for_all(tmp_path: Path):
-    """The soonest on the smallest node count, in the median over seeds: 12 s of gossip, over whose 6 s is 2."""
+    """The soonest on the smallest node count, in the median over seeds: 12 s of gossip. Speed-ups are paired by seed:
+    6 s with seed 0, with which gossip took 10 s there, is 10 / 6; what missed has a mark, and no speed-up of 0."""
     times = {("sync", 1, 0): 13.0, ("sync", 8, 0): 3.0, ("sync", 32, 0): None}
     times |= {("gossip", 1, seed): 10.0 + 2 * seed for seed in (0, 1, 2)} | {("gossip", 8, 0): 6.0}
     runs = scaling_runs(tmp_path, times)
     found = {one.label: one for one in scalings(runs)}
     end = next(run for run in runs if run.nodes == 32).final("time_s")
-    assert found["sync"].missed == {32: end}
+    assert found["sync"].missed == [32]
     assert speed_up_base(list(found.values())) == Base("gossip", 1, 12.0)
     (axes,) = speed_up_figure(runs).axes
     assert axes.get_ylabel().replace("\n", " ") == "speed-up over gossip on 1 node"
-    drawn = [line.get_xydata().tolist() for line in axes.lines]  # pyright: ignore[reportAttributeAccessIssue]
-    limit = [[32, 12.0 / end]]
-    assert drawn == [[[1, 1], [8, 2]], [[1, 12 / 13], [8, 4]], limit, [[1, 1], [8, 8]]]
-    assert [text.get_text() for text in axes.texts] == [f"< {12 / end:.3g}"]
-    (times_axes,) = time_to_target_figure(runs).axes
-    assert times_axes.lines[-1].get_xydata().tolist() == [[32, end]]  # pyright: ignore[reportAttributeAccessIssue]
+    drawn = drawn_points(axes)
+    assert drawn == [
+        [[1, 1], [8, 10 / 6]],
+        [[1, 10 / 13], [8, 10 / 3]],
+        [[32, pytest.approx(10 / end)]],
+        [[1, 1], [8, 8]],
+    ]
+    marked = axes.lines[2]
+    assert (marked.get_marker(), marked.get_linestyle(), marked.get_markerfacecolor()) == ("v", "None", "white")
+    assert [text.get_text() for text in axes.texts] == [f"< {10 / end:.3g}"]
+    (times_axes,) = (figure := time_to_target_figure(runs)).axes
+    assert drawn_points(times_axes)[-1] == [[32, end]]
     assert [text.get_text() for text in times_axes.texts] == [f"> {end:.3g} s"]
+    assert NOTE in figure.legends[0].get_title().get_text()
+
+
+def test_one_speed_up_follows_from_records_in_figure_verdict_and_contest_alike(tmp_path: Path):
+    """The ratio of the medians is 20 / 10; seed by seed it is 3, 0.9 and 1.5, in the median 1.5."""
+    times = {("sync", 4, 0): 30.0, ("sync", 4, 1): 9.0, ("sync", 4, 2): 20.0}
+    times |= {("gossip", 8, 0): 10.0, ("gossip", 8, 1): 10.0, ("gossip", 8, 2): 20 / 1.5}
+    runs = scaling_runs(tmp_path, times)
+    sync, gossip = ([run for run in runs if run.algorithm == name] for name in ("sync", "gossip"))
+    assert time_ratio(sync, gossip).median == pytest.approx(1.5)
+    (axes,) = speed_up_figure(runs).axes
+    drawn = drawn_points(axes)
+    assert [[4, 1]] in drawn
+    assert [[8, pytest.approx(1.5)]] in drawn
+    assert verdict(runs)[0].endswith("times as long, seed by seed: sync, nodes=4 1.50 [0.90, 3.00]")
+    found = compare(runs, "time_to_target_s", "nodes", base="algo=sync").panels[0].points
+    assert sorted(point.value.median for points in found for point in points) == pytest.approx([1, 1.5])
+    contenders = [Contender(runs[0].algorithm, runs[0].algorithm, 8, runs, {}, None, 0) for runs in (sync, gossip)]
+    assert contest(contenders).standings[1].ratio.median == pytest.approx(1.5)
+
+
+def test_a_missed_target_is_no_speed_up_of_zero(tmp_path: Path):
+    """Of three seeds one misses, of another algorithm all do: an open end, and a mark at what is known."""
+    times = {("sync", 1, seed): 10.0 for seed in range(3)}
+    times |= {("gossip", 8, 0): 5.0, ("gossip", 8, 1): 5.0, ("gossip", 8, 2): None}
+    times |= {("easgd", 8, seed): None for seed in range(3)}
+    found = compare(scaling_runs(tmp_path, times), "time_to_target_s", "nodes", lines=["algo"], base="algo=sync")
+    values = {line.label: points[-1].value for line, points in zip(found.series, found.panels[0].points, strict=True)}
+    assert (values["gossip"].median, values["gossip"].low) == (2.0, 0.0)
+    bound = values["gossip"].below
+    assert bound is not None
+    assert 0 < bound.low < 1
+    assert shown(values["gossip"]).startswith("2.000 [< ")
+    assert shown(values["easgd"]).startswith("< ")
+    (axes,) = comparison_figure(found).axes
+    heights = [float(y) for line in axes.lines for y in np.asarray(line.get_ydata())]
+    assert np.nanmin(heights) > 0
+    rows = comparison_table(found).cells
+    assert not any(cell.startswith("0") for row in rows for cell in row[2:])
 
 
 def test_there_is_no_speed_up_over_a_run_that_missed_its_target(tmp_path: Path):

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.crossing import staying_crossing, time_to_target_s
+from dsgd.report.crossing import target_crossing, time_to_target_s
 from dsgd.report.fields import field_value, mark_value
+from dsgd.report.layout import shown
 from dsgd.report.table import by_time, caption, summary_table
 from dsgd.report.verdict import verdict
 from tests.support.records import reach, rewrite, write_record
@@ -44,9 +45,18 @@ def test_the_table_holds_the_record_soonest_first(tmp_path: Path):
     assert lines[3].startswith("| sync, target=0.9 | " + numbers.format("12346", "completed", "0.1235"))
     assert lines[4].startswith("| easgd, target=0.9 | " + numbers.format("never", "diverged", "-"))
     assert lines[5].startswith("| dpsgd, target=none | - | completed | - | - | ")
-    assert lines[-1].startswith(
+    assert lines[-2].startswith(
         "times: virtual time; target: test accuracy 0.9, reached for good, interpolated between"
     )
+
+
+def test_a_target_that_was_missed_is_at_least_the_end_of_the_run_and_one_that_diverged_never_comes(tmp_path: Path):
+    missed = find_runs([write_record(tmp_path / "a", "sync", target=1.0)])
+    ((_, cell, *_),) = summary_table(missed).cells
+    assert cell == f"> {shown(missed[0].final('time_s'))}"
+    diverged = find_runs([write_record(tmp_path / "b", "sync", target=1.0, status="diverged")])
+    ((_, cell, *_),) = summary_table(diverged).cells
+    assert cell == "never"
 
 
 def test_a_target_of_the_loss_has_its_times_and_its_resolution_too(tmp_path: Path):
@@ -56,13 +66,13 @@ def test_a_target_of_the_loss_has_its_times_and_its_resolution_too(tmp_path: Pat
     summary_table(find_runs(runs)).write(tmp_path / "summary")
     lines = (tmp_path / "summary.md").read_text().splitlines()
     assert lines[0].startswith("| run | time to target (s) | ")
-    assert " | first crossing (s) | resolution (s) | " in lines[0]
+    assert " | first crossing (s) | stable crossing (s) | resolution (s) | " in lines[0]
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| gossip, target.loss=0.1", "| sync, target.loss=0.3"]
-    assert lines[-1].startswith("times: virtual time; target: test loss 0.1 or 0.3, reached for good, interpolated")
+    assert lines[-2].startswith("times: virtual time; target: test loss 0.1 or 0.3, reached for good, interpolated")
     for row, run in zip(
         csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()), find_runs(runs[::-1]), strict=True
     ):
-        crossing = staying_crossing(run)
+        crossing = target_crossing(run)
         assert crossing is not None
         assert (row["target_accuracy"], float(row["target_loss"])) == ("", run.target)
         assert float(row["time_to_target_s"]) == pytest.approx(crossing.time_s)
@@ -126,7 +136,7 @@ def test_csv_has_the_records_names_and_unrounded_numbers(tmp_path: Path):
     wanted |= {"epochs": "12", "test_loss": "0.123456", "time_to_target_s": "7", "bytes_sent_total": "1234567890"}
     assert lines[0] == lines[0] | wanted | {"idle_fraction_mean": "0", "idle_fraction_max": "0.05"}
     assert lines[1]["time_to_target_s"] == "12345.6"
-    assert lines[2] == lines[2] | {"status": "diverged", "test_loss": "", "time_to_target_s": "never"}
+    assert lines[2] == lines[2] | {"status": "diverged", "test_loss": "", "time_to_target_s": "inf"}
 
 
 def test_the_terminal_shows_the_same_rows_and_marks_what_goes_on(tmp_path: Path):

@@ -99,7 +99,7 @@ def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):
         ["1e+08", "16", "sync", "1.700 [1.500, 2.000]", "yes", "measured"],
     ]
     write_map(cells(), tmp_path / "map", "double", ("png", "svg"), ["target 0.9"])
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".md", ".png", ".svg", ".tex"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".json", ".md", ".png", ".svg", ".tex"]
     with (tmp_path / "map.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["low"], line["measured"]) for line in lines] == [("", "true"), ("0.9", "false"), ("1.5", "true")]
@@ -117,7 +117,12 @@ def test_the_cell_of_a_contest_has_its_winner_and_the_closest_rival():
     cell = map_cell({"nodes": 8}, found, {"sync"})
     assert (cell.winner, cell.algo, cell.tie, cell.lead) == ("sync", "sync", True, "1.2× ○")
     alone = map_cell({"nodes": 8}, contest([contender("sync", [10, 10]), contender("gossip", [INF, INF])]))
-    assert (alone.lead, alone.tie) == ("alone", False)
+    assert (alone.lead, alone.tie) == ("> 10×", False), "missed in 100 s, against 10 s"
+    diverged = contest([contender("sync", [10, 10]), contender("gossip", [INF, INF], status="diverged")])
+    assert map_cell({"nodes": 8}, diverged).lead == "alone"
+    assert [row[3:5] for row in map_table([alone]).csv_rows] == [["ratio", "low"], ["inf", "inf"]]
+    assert dict(zip(*map_table([alone]).csv_rows, strict=True))["ratio_above"] == "10"
+    assert "> 10.00" in map_table([alone]).cells[0]
     assert map_cell({"nodes": 8}, contest([contender("sync", [10, 10])])).lead == "alone"
     nobody = map_cell({"nodes": 8}, contest([contender("sync", [INF, INF])]))
     assert (nobody.winner, nobody.lead, nobody.tie) == ("", "> 100 s", False)

@@ -61,7 +61,7 @@ def crossover_map(found: Evidence) -> Figure:
     return chart(
         panels,
         [
-            "above the dashed line the asynchronous method, by its better period, is first; at 0 it never gets there",
+            "above the dashed line the asynchronous method, by its better period, is first",
             "10 epochs on up to 16 nodes, 20 on more",
         ],
     )

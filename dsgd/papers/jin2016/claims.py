@@ -10,9 +10,10 @@ import numpy as np
 
 from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, LAGGING, LAST, MANY, MESSAGE
 from dsgd.record.reader import Run
-from dsgd.report.contest import Contender, final_loss, paired_ratio
+from dsgd.report.contest import Contender, final_loss
 from dsgd.report.fields import field_value
 from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.paired import ratio, sample_ratio, scores
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, judged, within

@@ -27,8 +27,9 @@ from dsgd.papers.zhang2015.studies import (
     WORKERS,
 )
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import Contender, final_loss, goal_of, paired_ratio
+from dsgd.report.contest import Contender, final_loss, goal_of
 from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import accuracy_gain, scores
 from dsgd.reproduction.paper import Claim, Evidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsgd.report.units import assigned, quantity
+from dsgd.report.quantities import assigned, quantity
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""Compare times, or losses, seed by seed: the median over the seeds of the ratio of two values of the same seed.
+
+This is the one definition of "times as long", "times as soon" and of a speed-up in all tables, figures, maps and
+verdicts. What a seed does to both widens nothing. It is not the ratio of two medians, which may be on either side of 1
+when this one is on the other.
+
+A value is censored where a run ended without having reached its target: all that is known is that its time is longer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dsgd.record.reader import Run
+from dsgd.report.crossing import end_s, seconds_to_target, target_crossing
+from dsgd.report.interval import CONFIDENCE, Estimate, estimate
+
+PAIRED = "median over seeds of the ratio of both times of a seed"
+
+
+def paired_ratio(
+    scores: Sequence[float],
+    reference: Sequence[float],
+    confidence: float = CONFIDENCE,
+    ends: Sequence[float] | None = None,
+    reference_ends: Sequence[float] | None = None,
+) -> Estimate:
+    """Return median and interval of the ratios of two contenders' scores, seed by seed. scores, reference: [seeds],
+    infinite where the target was not reached.
+
+    A seed on which neither got there decides nothing: its ratio counts as 0 for the low end and as infinite for the
+    high one, so that the interval holds whatever a longer budget would have shown. The median is NaN where it depends
+    on such seeds. ends, reference_ends: what a censored score is known to exceed; infinite for a run that diverged."""
+    pairs = list(zip(scores, reference, strict=True))
+    least = estimate([_ratio(one, other, undecided=0.0) for one, other in pairs], confidence)
+    most = estimate([_ratio(one, other, undecided=math.inf) for one, other in pairs], confidence)
+    middle = least.median if least.median == most.median else math.nan
+    above = below = None
+    if ends is not None and reference_ends is not None and any(map(math.isinf, (*scores, *reference))):
+        known = list(zip(pairs, ends, reference_ends, strict=True))
+        above = estimate([_bounds(*pair, end, other_end)[0] for pair, end, other_end in known], confidence)
+        below = estimate([_bounds(*pair, end, other_end)[1] for pair, end, other_end in known], confidence)
+    return Estimate(middle, least.low, most.high, len(pairs), above, below)
+
+
+def time_ratio(runs: Sequence[Run], reference: Sequence[Run]) -> Estimate:
+    """Return the ratio of the times to target of some runs to those of others with the same seed; NaN where no seed is
+    in both. Runs that share a seed are paired in their order, those without a time yet are left out."""
+    pairs = [(run, other) for run, other in by_seed(runs, reference) if not math.isnan(_seconds(run) + _seconds(other))]
+    if not pairs:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    scores, references = ([_seconds(pair[i]) for pair in pairs] for i in (0, 1))
+    ends, reference_ends = ([end_s(pair[i]) for pair in pairs] for i in (0, 1))
+    return paired_ratio(scores, references, CONFIDENCE, ends, reference_ends)
+
+
+def by_seed(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return the pairs of runs with the same seed; those that share a seed are paired in their order."""
+    left = list(reference)
+    pairs = []
+    for run in runs:
+        other = next((other for other in left if other.setting("seed") == run.setting("seed")), None)
+        if other is not None:
+            left.remove(other)
+            pairs.append((run, other))
+    return pairs
+
+
+def _seconds(run: Run) -> float:
+    return seconds_to_target(run, target_crossing(run))
+
+
+def _bounds(one: float, other: float, end: float, other_end: float) -> tuple[float, float]:
+    """Return what the ratio of a seed is known to exceed and to stay below; 0 and infinity where nothing is known."""
+    if math.isinf(one) and math.isinf(other):
+        return 0.0, math.inf
+    if math.isinf(one):
+        return (end / other if other > 0 else math.inf), math.inf
+    if math.isinf(other):
+        return 0.0, (0.0 if math.isinf(other_end) else one / other_end if other_end > 0 else math.inf)
+    exact = _ratio(one, other, undecided=math.nan)
+    return exact, exact
+
+
+def _ratio(one: float, other: float, undecided: float) -> float:
+    if math.isinf(one) and math.isinf(other):
+        return undecided
+    if one == other:
+        return 1.0
+    if one > 0 and other > 0:
+        return one / other
+    return math.inf if one > other else 0.0  # a target reached at once, or a loss of 0: only who is first is known

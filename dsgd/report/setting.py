@@ -1,0 +1,277 @@
+"""Say under which circumstances runs were made, so that a result can be read without its author.
+
+The caption has what the runs share, as far as it is no default, in the units that a person reads; a number in which
+they differ is there with its values, or from the smallest to the largest. The whole is `whole_setting`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dsgd.record.reader import Run, number
+from dsgd.report.crossing import rule_text
+from dsgd.report.fields import DERIVED, field_value
+from dsgd.report.labels import differing_settings, flatten, goal_text
+from dsgd.report.quantities import bandwidth, duration, share, size
+
+MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
+_OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set
+# what is not said of a choice: as conf/ has it
+USUAL: dict[str, Any] = {
+    "data.validation": 0, "data.evaluate": "test", "data.split": "iid", "data.split_alpha": 0.1, "data.seed": 0,
+    "optimizer.momentum": 0, "optimizer.nesterov": False, "optimizer.weight_decay": 0,
+    "optimizer.decay_norm_and_bias": True, "optimizer.betas": [0.9, 0.999], "optimizer.eps": 1e-8,
+    "schedule.warmup_epochs": 0, "schedule.linear_scaling": False, "schedule.reference_batch": None,
+    "schedule.final": 0, "precision": "fp32", "topology.name": "ring",
+    "cluster.server_bandwidth": None, "cluster.servers_colocated": False, "cluster.node_bandwidth": None,
+    "cluster.receive_overhead_s": 0, "cluster.chunks_per_message": 1, "cluster.slow_nodes": None,
+    "cluster.jitter": 0, "cluster.jitter_distribution": "gamma", "cluster.stalls": [], "cluster.islands": 1,
+    "cluster.wan_bandwidth": None, "cluster.wan_latency_s": None, "cluster.congestion": [], "cluster.loss": 0,
+    "cluster.message_bytes": None, "cluster.collective": "best", "cluster.collective_messages": False,
+}  # fmt: skip
+
+Text = Callable[[Any], str]
+# key of the cluster: its text, of a value that is not the usual one
+_CLUSTER: dict[str, Text] = {
+    "cluster.bandwidth": bandwidth,
+    "cluster.latency_s": lambda value: f"{duration(value)} latency",
+    "cluster.server_bandwidth": lambda value: f"servers {bandwidth(value)}",
+    "cluster.servers_colocated": lambda _: "servers on workers' ports",
+    "cluster.node_bandwidth": lambda value: f"nodes {_mapping(value, bandwidth)}",
+    "cluster.islands": lambda value: f"{value} islands",
+    "cluster.wan_bandwidth": lambda value: f"{bandwidth(value)} between islands",
+    "cluster.wan_latency_s": lambda value: f"{duration(value)} latency between islands",
+    "cluster.receive_overhead_s": lambda value: f"{duration(value)} for each received vector",
+    "cluster.chunks_per_message": lambda value: f"{value} chunks a message",
+    "cluster.collective": lambda value: f"all-reduce {value}",
+    "cluster.collective_messages": lambda _: "simulated message by message",
+    "cluster.jitter": lambda value: f"jitter {share(value)}",
+    "cluster.jitter_distribution": str,
+    "cluster.slow_nodes": lambda value: f"slow nodes {_mapping(value, lambda factor: f'{factor:g} times as long')}",
+    "cluster.stalls": lambda value: f"stalls: {_entries(value)}",
+    "cluster.congestion": lambda value: f"congestion: {_entries(value)}",
+    "cluster.loss": lambda value: f"{share(value)} of messages lost",
+}
+
+
+def setting_text(runs: Sequence[Run]) -> str:
+    """Return the caption of some runs, in one line; empty without runs."""
+    if not runs:
+        return ""
+    parts = [
+        _joined(" on ", [_choice(runs, "model"), _choice(runs, "data")]),
+        _optimizer(runs),
+        _schedule(runs),
+        _spanned(runs, "batch_size", lambda value: f"batch {value} per node"),
+        _unusual(runs, "precision", str),
+        _budget(runs),
+        _spanned(runs, "nodes", lambda value: f"{value} nodes"),
+        _unusual(runs, "topology.name", lambda value: f"topology {value}"),
+        *_machines(runs),
+        f"target: {goal}, reached {rule_text(runs)}" if (goal := goal_text(runs)) else "",
+        _held_out(runs),
+        _spanned(runs, "seed", lambda value: f"seed {value}", lambda text: f"seeds {text.replace(' or ', ' and ')}"),
+    ]
+    text = "; ".join(part for part in parts if part)
+    return f"setting: {text}" if text else ""
+
+
+def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the setting of some runs as plain values, as JSON has them: its caption, the keys that all share, and each
+    run with those in which it differs and its time to target, null where that is censored or not known."""
+    differing = differing_settings(runs)
+    flats = flatten(runs)
+    listed = []
+    for i, run in enumerate(runs):
+        values = {name: field_value(run, name) for name in DERIVED if "crossing" in name or "target" in name}
+        known = {
+            name: None if abs(value) == float("inf") or value != value else value for name, value in values.items()
+        }
+        keys = {key: texts[i] for key, texts in differing.items()}
+        listed.append({"folder": str(run.folder), "status": run.outcome, **keys, **known})
+    shared = {key: text for key, text in (flats[0] if flats else {}).items() if key not in differing}
+    return {"setting": setting_text(runs).removeprefix("setting: "), "shared": shared, "runs": listed}
+
+
+def _machines(runs: Sequence[Run]) -> list[str]:
+    """Return what the cluster is, as far as the runs were simulated: those of real processes had another."""
+    simulated = [run for run in runs if run.clock != "wall"]
+    if not simulated:
+        return ["real processes"]
+    return [
+        *(_each(simulated, key, text) for key, text in _CLUSTER.items()),
+        _gradient_time(simulated),
+        _messages(simulated),
+        "real processes besides" if len(simulated) < len(runs) else "",
+    ]
+
+
+def _gradient_time(runs: Sequence[Run]) -> str:
+    """Return how long a gradient takes, and whether that was given or measured."""
+    given = [number(run.setting("cluster.gradient_s")) for run in runs]
+    known = [
+        time_s if time_s == time_s else number(run.final("gradient_s")) for run, time_s in zip(runs, given, strict=True)
+    ]
+    if not (numbers := [value for value in known if value == value]):
+        return ""
+    kinds = {"given" if value == value else "measured" for value in given}
+    return f"gradient of {_listed(numbers, duration)} ({' or '.join(sorted(kinds))})"
+
+
+def _messages(runs: Sequence[Run]) -> str:
+    """Say that messages are not of the model's own size, and whose they are, as far as that is known."""
+    sizes = [run.setting("cluster.message_bytes") for run in runs]
+    if not any(sizes):
+        return ""
+    names = {str(run.setting("cluster.time_model") or "").partition(",")[0] for run in runs} - {""}
+    whose = f"those of {' or '.join(sorted(names))}" if names else "not of the model's own size"
+    models = _choice_names(runs, "model")
+    gradients = f", gradients of {' or '.join(models)}" if models else ""
+    some = "" if all(sizes) else "some "
+    return f"{some}messages of {_listed([number(value) for value in sizes if value], size)}, {whose}{gradients}"
+
+
+def _optimizer(runs: Sequence[Run]) -> str:
+    name = _shared(runs, "optimizer.name") or _last(_shared(runs, "optimizer._target_"))
+    parts = [
+        str(name).upper() if name == "sgd" else str(name or ""),
+        _spanned(runs, "optimizer.lr", lambda value: f"lr {value:g}", lambda text: f"lr {text}"),
+        _unusual(runs, "optimizer.momentum", lambda value: f"momentum {value:g}"),
+        _unusual(runs, "optimizer.nesterov", lambda _: "Nesterov"),
+        _unusual(runs, "optimizer.weight_decay", lambda value: f"weight decay {value:g}"),
+        _unusual(runs, "optimizer.decay_norm_and_bias", lambda _: "none of norms and biases"),
+        _unusual(runs, "optimizer.betas", lambda value: f"betas {_plain(value)}"),
+        _unusual(runs, "optimizer.eps", lambda value: f"eps {value:g}"),
+    ]
+    return _joined(", ", parts)
+
+
+def _schedule(runs: Sequence[Run]) -> str:
+    kind = _shared(runs, "schedule.kind")
+    steps = f" at {_plain(_shared(runs, 'schedule.milestones'))}" if kind == "step" else ""
+    parts = [
+        f"{kind} schedule{steps}" if kind else "",
+        _unusual(runs, "schedule.warmup_epochs", lambda value: f"warm-up {value:g} epochs"),
+        _unusual(runs, "schedule.linear_scaling", lambda _: "linear scaling"),
+        _unusual(runs, "schedule.reference_batch", lambda value: f"reference batch {value}"),
+        _unusual(runs, "schedule.final", lambda value: f"down to {share(value)}"),
+    ]
+    return _joined(", ", parts)
+
+
+def _budget(runs: Sequence[Run]) -> str:
+    units = {"epochs": "epochs", "samples": "samples", "steps": "steps"}
+    parts = [
+        _spanned(runs, f"budget.{key}", lambda value, unit=unit: f"{value:g} {unit}") for key, unit in units.items()
+    ]
+    parts.append(_spanned(runs, "budget.time_s", duration))
+    return f"budget {text}" if (text := _joined(", ", parts)) else ""
+
+
+def _held_out(runs: Sequence[Run]) -> str:
+    held_out = _shared(runs, "data.validation")
+    return f"{share(held_out)} of the training samples held out" if held_out else ""
+
+
+def _choice(runs: Sequence[Run], group: str) -> str:
+    """Return the shared choice of a group with its arguments: `mlp (hidden [64])`; empty where it differs."""
+    names = _choice_names(runs, group)
+    if len(names) != 1:
+        return ""
+    keys = dict.fromkeys(key for run in runs for key in run.setting(group) or {} if key not in _OF_CHOICE)
+    texts = []
+    for key in keys:
+        value = _shared(runs, f"{group}.{key}")
+        full = f"{group}.{key}"
+        if value is not None and not (full in USUAL and value == USUAL[full]) and key != "validation":
+            texts.append(f"{key} {_plain(value)}")
+    return f"{names[0]} ({', '.join(texts)})" if texts else names[0]
+
+
+def _choice_names(runs: Sequence[Run], group: str) -> list[str]:
+    return list(dict.fromkeys(name for run in runs if (name := run.chosen(group))))
+
+
+def _spanned(runs: Sequence[Run], key: str, text: Text, several: Callable[[str], str] | None = None) -> str:
+    """Return the text of a number; of several the text of their list, or of the smallest and the largest."""
+    values = [value for run in runs if (value := run.setting(key)) is not None]
+    if not values or any(number(value) != value for value in values):
+        return ""
+    if len(distinct := sorted(set(values))) == 1:
+        single = text(distinct[0])
+        return single.removesuffix("s") if key == "nodes" and distinct[0] == 1 else single
+    listed = _listed(distinct, lambda value: f"{value:g}")
+    return several(listed) if several else text(_Listed(listed))
+
+
+class _Listed(str):
+    """A list of numbers in place of a number, in a text of one."""
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+def _listed(values: Sequence[float], text: Text) -> str:
+    distinct = sorted(set(values))
+    consecutive = all(isinstance(value, int) for value in distinct) and distinct[-1] - distinct[0] == len(distinct) - 1
+    if len(distinct) > MOST_VALUES or (consecutive and len(distinct) > 2):
+        return f"{text(distinct[0])} to {text(distinct[-1])}"
+    *before, last = map(text, distinct)
+    return f"{', '.join(before)} or {last}" if before else last
+
+
+def _unusual(runs: Sequence[Run], key: str, text: Text) -> str:
+    """Return the text of a value that all share and that is not the usual one; empty otherwise."""
+    value = _shared(runs, key)
+    return "" if value is None or (key in USUAL and value == USUAL[key]) else _written(key, value, text)
+
+
+def _each(runs: Sequence[Run], key: str, text: Text) -> str:
+    """Return the text of a value of the cluster that is not the usual one; of several numbers the text of each."""
+    if _shared(runs, key) is not None:
+        return _unusual(runs, key, text)
+    values = [run.setting(key) for run in runs]
+    return _listed([number(value) for value in values], text) if all(number(v) == v for v in values) else ""
+
+
+def _written(key: str, value: Any, text: Text) -> str:
+    """Return the text of a value; of one that no run of today can have, as in a record of another version, plainly."""
+    try:
+        return text(value)
+    except (TypeError, ValueError):
+        return f"{key} {value}"
+
+
+def _shared(runs: Sequence[Run], key: str) -> Any:
+    """Return the value of a key that all runs have; None where they differ."""
+    values = [run.setting(key) for run in runs]
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _last(target: Any) -> str | None:
+    return target.rpartition(".")[2] if isinstance(target, str) else None
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "[" + ", ".join(map(_plain, value)) + "]" if isinstance(value, list) else str(value)
+
+
+def _mapping(value: Any, text: Text) -> str:
+    return (
+        ", ".join(f"{node} ({text(each)})" for node, each in value.items())
+        if isinstance(value, Mapping)
+        else str(value)
+    )
+
+
+def _entries(value: Any) -> str:
+    entries = value if isinstance(value, list) else [value]
+    return "; ".join(
+        ", ".join(f"{k} {_plain(v)}" for k, v in entry.items()) for entry in entries if isinstance(entry, Mapping)
+    )
+
+
+def _joined(separator: str, parts: Sequence[str]) -> str:
+    return separator.join(part for part in parts if part)
