@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from dsgd.host.held import positions, reopen
 from dsgd.host.signals import STOP_SIGNALS, blocked
 
 EXIT_INTERRUPTED = 130
@@ -25,16 +26,18 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
 
     STOP_SIGNALS are blocked around the fork, where exceptions of their handlers would be lost, and in the new process
     until it is prepared. No OpenMP runtime keeps threads: the new process would wait for them in its next parallel
-    region, for ever."""
+    region, for ever. Files that data sets read from are opened once more in it (`dsgd.host.held`)."""
     _end_openmp_threads()
     sys.stdout.flush()
     sys.stderr.flush()
+    files = positions()
     with blocked(STOP_SIGNALS) as mask:
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
                 try:
+                    reopen(files)
                     prepare()
                     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                     status = main()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dsgd.data.items import Items
 from dsgd.data.protocols import SharedDecoding
 from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
@@ -109,6 +110,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         if any(names == ["cpu"] for names in devices.values()):
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    if isinstance(problem.data, Items) and problem.data.own and problem.data.own.why and where.rank == 0:
+        _print(problem.data.own.why)
     if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:
