@@ -175,6 +175,7 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
 def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:
     """Return what the process of a sweep's job does. Its result is the status of the run."""
     import_engines([plan.engine])  # each job would take more than a second to do it for itself
+    plan.config.load()
     plan = with_threads(with_wandb_group(plan, group))
 
     def run() -> str:
