@@ -24,6 +24,7 @@ from dsgd.host.signals import Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
+from dsgd.run.configuration import LoadedData
 from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute, join_launch
 from dsgd.run.plan import Plan, plan_run, with_wandb_group
@@ -63,7 +64,7 @@ def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interrupt
 
     elsewhere = not checked.plans  # what Hydra starts may wait for long
     try:
-        with sweep or (interruption.armed() if elsewhere else nullcontext()):
+        with LoadedData().shared(), sweep or (interruption.armed() if elsewhere else nullcontext()):
             if sweep is not None and checked.multirun is not None:
                 _start_jobs(sweep, checked, checked.multirun, interruption)
             elif not checked.needs_hydra:

@@ -111,6 +111,11 @@ class Items:
                 found = self._read(samples, order[begin : begin + EVALUATION_BATCH])
             yield found
 
+    def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
+        """Return input and label of one sample of the test or training set, as they are in a batch. Raises DataLost."""
+        inputs, labels = self._read(self.test if test else self.train, [index])
+        return inputs[0], labels[0]
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 from dsgd.data import DataLost
 from dsgd.host.held import Holdings, lacking, open_in_forks
@@ -142,16 +141,30 @@ class OwnSamples:
         return self._own.sets[self._place][index]
 
 
-_loaded: WeakValueDictionary[str, OwnSets] = WeakValueDictionary()
+_shared: dict[str, OwnSets] | None = None  # that the configurations of this process have in common
+
+
+@contextmanager
+def sharing(known: dict[str, OwnSets]) -> Iterator[None]:
+    """Load the sets of a target once for all configurations that are made inside of the block. known: those that are
+    loaded already; what is loaded is added."""
+    global _shared
+    before, _shared = _shared, known
+    try:
+        yield
+    finally:
+        _shared = before
 
 
 def own_sets(target: str, arguments: Mapping[str, Any], classes: int, read: Callable[[Sets], None]) -> OwnSets:
-    """Return the sets of a target, those that another configuration of this process has loaded where there is one:
-    the jobs of a sweep have many. classes: for which `read` checks them. As `OwnSets`."""
+    """Return the sets of a target, loaded now unless they are shared. classes: for which `read` checks them. As
+    `OwnSets`."""
+    if _shared is None:
+        return OwnSets(target, arguments, read)
     key = json.dumps([target, arguments, classes], sort_keys=True, default=repr)
-    if (own := _loaded.get(key)) is None:
-        own = _loaded[key] = OwnSets(target, arguments, read)
-    return own
+    if key not in _shared:
+        _shared[key] = OwnSets(target, arguments, read)
+    return _shared[key]
 
 
 def _listed(names: Sequence[str]) -> str:

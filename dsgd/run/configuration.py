@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
 from dsgd.record.mirror import MirrorOptions
@@ -112,6 +114,17 @@ class RunConfig:
     def load(self) -> None:
         """Make the experiment here, if that is still to be done: processes forked later share the data it loads."""
         _ = self.experiment
+
+
+class LoadedData:
+    """Data sets that the configurations of several runs have in common: those of a user's function are loaded once."""
+
+    def __init__(self) -> None:
+        self._sets: dict[str, OwnSets] = {}
+
+    def shared(self) -> AbstractContextManager[None]:
+        """Return a block inside of which configurations share them."""
+        return sharing(self._sets)
 
 
 def configure(values: Mapping[str, Any]) -> RunConfig:

@@ -22,6 +22,7 @@ from dsgd.host.signals import STOP_SIGNALS, remembered
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
+from dsgd.run.alike import checked_digest
 from dsgd.run.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
@@ -66,6 +67,7 @@ class SimulatedTraining:
         try:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
+                self.digest = checked_digest(problem, checkpoint)
                 experiment = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
                 configured = before.get("threads") or options.threads

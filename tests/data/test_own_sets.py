@@ -25,6 +25,7 @@ from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
 from dsgd.run.children import told_by_child
+from dsgd.run.configuration import LoadedData
 
 HERE = "tests.data.test_own_sets."
 COUNT = 40
@@ -220,9 +221,12 @@ def test_what_holds_nothing_is_shared(path: str) -> None:
 def test_configurations_of_one_process_load_once(path: str) -> None:
     """As the jobs of a sweep, which are all checked before the first one starts."""
     configs = [ImportedData(f"{HERE}in_memory", 2, {"path": path}) for _ in range(3)]
-    for config in configs:
-        config.check(1, 5)
+    with LoadedData().shared():
+        for config in configs:
+            config.check(1, 5)
     assert Path(f"{path}.calls").read_text() == "."
+    ImportedData(f"{HERE}in_memory", 2, {"path": path}).check(1, 5)
+    assert Path(f"{path}.calls").read_text() == ".."
 
 
 @pytest.mark.parametrize(
