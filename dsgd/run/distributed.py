@@ -185,6 +185,7 @@ class CoordinatedTraining(Coordinator):
     def __init__(self, plan: Plan, job: ProcessJob, hub: Hub) -> None:
         super().__init__(job, hub, _print, plan.config.engine.checkpoint_every_s)
         self.header: dict[str, Any] = {}
+        self.circumstances: dict[str, Any] = {}
         self.digest = job.digest
         self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
 

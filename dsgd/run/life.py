@@ -48,6 +48,7 @@ class Training(Protocol):
     clock: str  # virtual | wall
     devices: list[str]  # their names
     header: dict[str, Any]  # what a checkpoint says of this engine
+    circumstances: dict[str, Any]  # what only env.json says besides
     digest: Digest  # of its data and model, likewise
 
     @property
@@ -140,12 +141,13 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:
     """Begin the record, or go on with that of the plan's checkpoint."""
     values, checkpoint = plan.config.values, plan.checkpoint
+    chosen = {**training.header, **training.circumstances}
     if checkpoint is None:
         (folder / NAME).unlink(missing_ok=True)  # of another run
-        return Record(folder, values, training.devices, chosen=training.header)
+        return Record(folder, values, training.devices, chosen=chosen)
     header = checkpoint.header
     before = (checkpoint.path.parent, header["lines"], header["wall_s"])
-    return Record(folder, values, training.devices, *before, chosen=training.header)
+    return Record(folder, values, training.devices, *before, chosen=chosen)
 
 
 def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:

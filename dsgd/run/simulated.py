@@ -23,7 +23,7 @@ from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
 from dsgd.run.alike import checked_digest
-from dsgd.run.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
+from dsgd.run.gradient_time import GRADIENT_S, foreign_time, measured_on, with_gradient_time
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.resume import Checkpoint
@@ -96,6 +96,7 @@ class SimulatedTraining:
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
         self.header[GRADIENT_S] = experiment.cluster.gradient_s
+        self.circumstances = {"gradient_measured": measured_on(plan.config, experiment.cluster.gradient_s, problem)}
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property
