@@ -49,9 +49,9 @@ def kept_time(key: Mapping[str, str]) -> KeptTime | None:
         raise CacheUnusable(f"{path} cannot be read: {error.strerror}") from error
     content = content or {}
     seconds, measured = content.get("seconds"), content.get("measured")
-    is_time = isinstance(seconds, float) and 0 < seconds < math.inf
-    is_date = isinstance(measured, str) and DATE.fullmatch(measured) is not None
-    if not is_time or not is_date or content.get("of") != dict(key):
+    if not isinstance(seconds, float) or not 0 < seconds < math.inf or content.get("of") != dict(key):
+        raise CacheUnusable(f"{path} is no gradient time of this version")
+    if not isinstance(measured, str) or not DATE.fullmatch(measured):
         raise CacheUnusable(f"{path} is no gradient time of this version")
     return KeptTime(seconds, measured, path)
 
