@@ -39,7 +39,7 @@ def data_digest(data: Data | Items) -> Digest:
         "numbers of classes": _one(data.classes),
     }
     if isinstance(data, Items):
-        with data.own.watched() if data.own is not None else nullcontext():
+        with data.source.watched() if data.source is not None else nullcontext():
             for test, kind in ((False, "training"), (True, "test")):
                 digest |= {f"{kind} {part}": hashes for part, hashes in _of_items(data, test).items()}
         return digest

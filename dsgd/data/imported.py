@@ -39,7 +39,7 @@ class ImportedData(Split):
 
     def train_samples(self, nodes: int) -> int:
         """Count the samples to train on. Calls the target. Raises ValueError."""
-        return self.kept(self._own.sizes[0])
+        return self.kept(self._source.sizes[0])
 
     def check(self, nodes: int, batch_size: int) -> None:
         check_share(self.train_samples(nodes), nodes, batch_size)
@@ -48,11 +48,11 @@ class ImportedData(Split):
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Items:
         from dsgd.data.items import ChosenSamples, Items
 
-        sets = OwnSamples(self._own, 0), OwnSamples(self._own, 1)
-        train, test = self.parts(*sets, ChosenSamples, self._own.sizes[0])
+        sets = OwnSamples(self._source, 0), OwnSamples(self._source, 1)
+        train, test = self.parts(*sets, ChosenSamples, self._source.sizes[0])
         partition = self.partition(self._labels(), nodes, batch_size, seed)
         return Items(
-            self._own.name, train, test, self.classes, self.input_shape, partition, dtype, self._first, self._own
+            self._source.name, train, test, self.classes, self.input_shape, partition, dtype, self._first, self._source
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,12 +62,12 @@ class ImportedData(Split):
     def _labels(self) -> np.ndarray:
         """Return the labels [n] of the samples to train on, as `targets` of the training set has them; zeros where
         data.split=iid asks for none, since reading all samples may take long. Raises ValueError."""
-        kept, _ = self.indices(samples := self._own.sizes[0])
+        kept, _ = self.indices(samples := self._source.sizes[0])
         if self.split == "iid":
             return np.zeros(len(kept), np.int64)
-        name = self._own.name
+        name = self._source.name
         rule = f"{name} must give a training set with `targets`, {samples} labels, for data.split={self.split}"
-        if (targets := getattr(self._own.sets[0], "targets", None)) is None:
+        if (targets := getattr(self._source.sets[0], "targets", None)) is None:
             raise ValueError(f"{rule}, got none")
         labels = np.asarray(targets)
         if labels.shape != (samples,) or labels.dtype.kind not in "biuf":
@@ -78,7 +78,7 @@ class ImportedData(Split):
         return labels[kept].astype(np.int64)
 
     @cached_property
-    def _own(self) -> OwnSets:
+    def _source(self) -> OwnSets:
         return own_sets(self.target, self.arguments, self.classes, self._read_ends)
 
     @cached_property
@@ -86,7 +86,7 @@ class ImportedData(Split):
         from dsgd.data.items import read_sample
 
         try:
-            return read_sample(self._own.name, self._own.sets[0], 0, self.classes)[0]
+            return read_sample(self._source.name, self._source.sets[0], 0, self.classes)[0]
         except DataLost as error:
             raise ValueError(str(error)) from error
 

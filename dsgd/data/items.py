@@ -77,7 +77,7 @@ def _type_name(value: Tensor) -> str:
 @dataclass(eq=False, repr=False)
 class Items:
     """Samples of two map-style data sets, split over the workers. name: of the data, for errors. first: an input that
-    all must be like; None: the first one that is read. own: where the sets are from, if a function of the user's.
+    all must be like; None: the first one that is read. source: where the sets are from, if a function of the user's.
 
     Torch's global random stream, from which they draw augmentation, is seeded by (seed, rank, step)."""
 
@@ -89,7 +89,7 @@ class Items:
     partition: Partition
     dtype: torch.dtype
     first: Tensor | None = None
-    own: OwnSets | None = None
+    source: OwnSets | None = None
 
     def __post_init__(self) -> None:
         self.samples = len(self.train)

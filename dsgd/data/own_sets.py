@@ -130,15 +130,15 @@ class OwnSets:
 class OwnSamples:
     """One of two sets, as this process has it. place: 0, for training, or 1."""
 
-    def __init__(self, own: OwnSets, place: int) -> None:
-        self._own = own
+    def __init__(self, source: OwnSets, place: int) -> None:
+        self._source = source
         self._place = place
 
     def __len__(self) -> int:
-        return self._own.sizes[self._place]
+        return self._source.sizes[self._place]
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self._own.sets[self._place][index]
+        return self._source.sets[self._place][index]
 
 
 _shared: dict[str, OwnSets] | None = None  # that the configurations of this process have in common

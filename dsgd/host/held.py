@@ -51,17 +51,17 @@ class Holdings:
         return connections + ["a thread"] * len(self.threads)
 
 
-_own: dict[int, str] = {}  # descriptors of files that every forked process opens once more
+_private: dict[int, str] = {}  # descriptors of files that every forked process opens once more
 
 
 def open_in_forks(files: Mapping[int, str]) -> None:
     """Have files opened once more in every process that is forked from now on: each gets a position of its own."""
-    _own.update(files)
+    _private.update(files)
 
 
 def positions() -> dict[int, tuple[int, int]]:
     """Return position and flags of the files to open in a process that is forked now."""
-    present = [number for number, name in _own.items() if _name(str(number)) == name]
+    present = [number for number, name in _private.items() if _name(str(number)) == name]
     return {
         number: (os.lseek(number, 0, os.SEEK_CUR), fcntl.fcntl(number, fcntl.F_GETFL))
         for number in present

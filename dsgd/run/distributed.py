@@ -115,8 +115,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
     digest = checked_digest(problem, plan.checkpoint)
-    if isinstance(problem.data, Items) and problem.data.own and problem.data.own.why and where.rank == 0:
-        _print(problem.data.own.why)
+    if isinstance(problem.data, Items) and problem.data.source and problem.data.source.why and where.rank == 0:
+        _print(problem.data.source.why)
     if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:

@@ -183,37 +183,37 @@ def test_a_forked_process_opens_files_for_itself(target: str, path: str) -> None
         assert told_by_child(lambda: first_samples(data)).text == "as they should be"
     assert [(opened, os.lseek(opened.fileno(), 0, os.SEEK_CUR)) for opened, _ in here] == here
     assert first_samples(data) == "as they should be"
-    assert data.own is not None
-    assert data.own.why is not None
-    assert data.own.why.startswith(
+    assert data.source is not None
+    assert data.source.why is not None
+    assert data.source.why.startswith(
         f"data.target={HERE}{target} holds open files, which every process opens for itself: "
     )
-    assert ("(deleted)" if "temporary" in target else path) in data.own.why
+    assert ("(deleted)" if "temporary" in target else path) in data.source.why
 
 
 @pytest.mark.parametrize(("target", "held"), [("asked_for", "socket:["), ("by_threads", "a thread")])
 def test_a_forked_process_loads_for_itself_what_it_cannot_share(target: str, held: str, path: str) -> None:
     data = loaded(target, path)
-    assert data.own is not None
-    inherited = data.own.sets
+    assert data.source is not None
+    inherited = data.source.sets
     assert first_samples(data) == "as they should be"
 
     def forked() -> str:
-        assert data.own is not None
-        assert data.own.sets is not inherited
+        assert data.source is not None
+        assert data.source.sets is not inherited
         return first_samples(data)
 
     assert told_by_child(forked).text == "as they should be"
-    assert data.own.sets is inherited
-    assert data.own.why is not None
-    assert held in data.own.why
-    assert data.own.why.startswith(f"data.target={HERE}{target} is loaded in every process by itself, as it holds ")
+    assert data.source.sets is inherited
+    assert data.source.why is not None
+    assert held in data.source.why
+    assert data.source.why.startswith(f"data.target={HERE}{target} is loaded in every process by itself, as it holds ")
 
 
 def test_what_holds_nothing_is_shared(path: str) -> None:
     data = loaded("in_memory", path)
-    assert data.own is not None
-    assert data.own.why is None
+    assert data.source is not None
+    assert data.source.why is None
     assert told_by_child(lambda: first_samples(data)).text == "as they should be"
     assert Path(f"{path}.calls").read_text() == "."
 
