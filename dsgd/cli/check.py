@@ -19,6 +19,7 @@ from dsgd.host.signals import Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
+from dsgd.run.configuration import LoadedData
 from dsgd.run.execute import join_launch
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.gradient_time import with_shared_times
@@ -58,7 +59,7 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     if not options.multirun:
         overrides = [*_run_folder(overrides), *_choices_to_go_on_with(tree, overrides), *overrides]
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
-    with interruption.armed(), ends_are_errors():
+    with interruption.armed(), ends_are_errors(), LoadedData().shared():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
 
 

@@ -20,6 +20,7 @@ from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.record.reader import Run, find_runs
 from dsgd.record.writer import write_atomically
+from dsgd.run.configuration import LoadedData
 from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute
 from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
@@ -74,11 +75,13 @@ class LocalRunner:
         self._tally = tally
         self._at_once = at_once
         self._printed: set[str] = set()  # lines that all runs have in common come once
+        self._data = LoadedData()
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         points = [point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs]
         self._tally.expect(self._tally.ended + len(jobs) + later, about)
-        self._run_missing(jobs, points)
+        with self._data.shared():
+            self._run_missing(jobs, points)
         return find_runs([self._folder / point.folder for point in points]) if points else []
 
     def _run_missing(self, jobs: Sequence[Job], points: Sequence[Point]) -> None:

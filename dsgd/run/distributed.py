@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from dsgd.data.items import Items
 from dsgd.data.protocols import SharedDecoding
 from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.host.signals import signal_pipe
+from dsgd.problem.digest import start_digest
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Hub
@@ -32,6 +34,7 @@ from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
 from dsgd.record.checkpoint import check_state, read_state
 from dsgd.record.reader import read_status
+from dsgd.run.alike import checked_digest, has_common_start
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
@@ -77,6 +80,8 @@ def _supervised(
         else:
             over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
             over.send({"kind": "hello", "role": "agent"})
+            if not has_common_start(over, job, joined.rank if joined else 0):
+                return "failed"
             parent.closing.append(over.socket)
     except CoordinatorGone as error:
         _print(str(error))
@@ -109,6 +114,9 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         if any(names == ["cpu"] for names in devices.values()):
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    digest = checked_digest(problem, plan.checkpoint)
+    if isinstance(problem.data, Items) and problem.data.source and problem.data.source.why and where.rank == 0:
+        _print(problem.data.source.why)
     if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:
@@ -128,6 +136,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         share_gpus=options.workers_per_gpu > 1,
         attach=options.transport == "auto",
         state=state,
+        digest=digest,
+        start_hash="" if joined is None else start_digest(problem),
     )
     return job, listener
 
@@ -175,6 +185,8 @@ class CoordinatedTraining(Coordinator):
     def __init__(self, plan: Plan, job: ProcessJob, hub: Hub) -> None:
         super().__init__(job, hub, _print, plan.config.engine.checkpoint_every_s)
         self.header: dict[str, Any] = {}
+        self.circumstances: dict[str, Any] = {}
+        self.digest = job.digest
         self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dsgd.data import DataLost
+from dsgd.data.digest import Digest
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
@@ -19,6 +20,7 @@ from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import TRACE, Record, write_atomically
+from dsgd.run.alike import DIGEST
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
 from dsgd.run.progress import ProgressLine
@@ -46,6 +48,8 @@ class Training(Protocol):
     clock: str  # virtual | wall
     devices: list[str]  # their names
     header: dict[str, Any]  # what a checkpoint says of this engine
+    circumstances: dict[str, Any]  # what only env.json says besides
+    digest: Digest  # of its data and model, likewise
 
     @property
     def state(self) -> TrainingState: ...
@@ -91,6 +95,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
             "config": {**config.values, "resume": None},
             "engine": training.engine,
             **training.header,
+            DIGEST: training.digest,
             "lines": training.state.marks,
             "wall_s": record.wall_s,
             **_extended(plan),
@@ -138,12 +143,13 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:
     """Begin the record, or go on with that of the plan's checkpoint."""
     values, checkpoint = plan.config.values, plan.checkpoint
+    chosen = {**training.header, **training.circumstances}
     if checkpoint is None:
         (folder / NAME).unlink(missing_ok=True)  # of another run
-        return Record(folder, values, training.devices, chosen=training.header)
+        return Record(folder, values, training.devices, chosen=chosen)
     header = checkpoint.header
     before = (checkpoint.path.parent, header["lines"], header["wall_s"])
-    return Record(folder, values, training.devices, *before, chosen=training.header)
+    return Record(folder, values, training.devices, *before, chosen=chosen)
 
 
 def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:

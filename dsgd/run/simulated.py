@@ -23,7 +23,8 @@ from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
-from dsgd.run.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
+from dsgd.run.alike import checked_digest
+from dsgd.run.gradient_time import GRADIENT_S, foreign_time, measured_on, with_gradient_time
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.resume import Checkpoint
@@ -67,6 +68,7 @@ class SimulatedTraining:
         try:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
+                self.digest = checked_digest(problem, checkpoint)
                 experiment = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
                 configured = before.get("threads") or options.threads
@@ -95,6 +97,7 @@ class SimulatedTraining:
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
         self.header[GRADIENT_S] = experiment.cluster.gradient_s
+        self.circumstances = {"gradient_measured": measured_on(plan.config, experiment.cluster.gradient_s, problem)}
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property

@@ -103,6 +103,7 @@ class MessageRules:
         self._x = [start.numel()] * p + ([part.numel() for part in start.tensor_split(k)] if k else [])
         self._buffers = buffers.numel()
         self._dtype = start.dtype
+        self._parts = job.digest.keys()
         self._rng = stream("algorithm", 0, 0).bit_generator.state
         node: Mapping[str, Check] = {"node": self._is_node}
         self._hellos: dict[Any, Mapping[str, Check]] = {
@@ -132,7 +133,9 @@ class MessageRules:
                 },
             },
             "evaluator": {"heartbeat": heartbeat, "evaluated": {}, "failed": failed},
-            "agent": {"interrupt": {}},
+            "agent": {
+                "interrupt": {}, "start": {"rank": self._is_rank, "digest": self._is_digest, "hash": _is_text}
+            },
         }  # fmt: skip
 
     def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
@@ -205,6 +208,17 @@ class MessageRules:
 
     def _is_node(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._nodes
+
+    def _is_digest(self, value: Any) -> bool:
+        """Return whether this is a digest with the parts of this process's own."""
+        return (
+            isinstance(value, dict)
+            and value.keys() == self._parts
+            and all(isinstance(part, dict) and all(map(_is_text, part.values())) for part in value.values())
+        )
+
+    def _is_rank(self, value: Any) -> bool:
+        return self._is_node(value) and self._is_worker(value)
 
     def _is_worker(self, node: int | None) -> bool:
         return node is not None and node < self._workers

@@ -409,6 +409,27 @@ def test_the_coordinator_goes_on(hello: dict[str, Any], content: dict[str, Any])
         agent.socket.close()
 
 
+@pytest.mark.parametrize(
+    ("change", "heard"),
+    [
+        ({}, True),
+        ({"rank": 9}, False),
+        ({"rank": "1"}, False),
+        ({"digest": {"training labels": {"8": 1}}}, False),
+        ({"digest": {"others": {}}}, False),
+        ({"digest": None}, False),
+        ({"hash": 1}, False),
+    ],
+)
+def test_a_parent_says_which_problem_it_has(change: dict[str, Any], heard: bool) -> None:
+    listening = Listening(replace(JOB, digest={"training labels": {"8": "a"}}))
+    try:
+        start = {"kind": "start", "rank": 1, "digest": {"training labels": {"8": "b"}}, "hash": "c"}
+        assert listening.hears(AGENT, {**start, **change}) is heard
+    finally:
+        listening.close()
+
+
 def hear_all(line: CoordinatorConnection) -> None:
     while True:
         line.receive()
