@@ -19,7 +19,8 @@ from dsgd.gradients.stack_threads import StackThreadPool
 from dsgd.gradients.stacking import StackedNetwork
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.unfolded import ALIGNED
-from dsgd.problem.problem import Problem, Slot
+from dsgd.problem.problem import Problem
+from dsgd.problem.slots import Slot
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
 CACHED_BYTES = 2 << 20  # of the largest activation of all stacks that are computed at once

@@ -4,48 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
 from dsgd.data.protocols import MovableData, evaluation_batches
 from dsgd.experiment import Experiment
+from dsgd.problem.decay import is_norm_or_bias
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
+from dsgd.problem.slots import Slot
 from dsgd.streams import stream
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Locate a parameter or buffer in its flat vector. channels_last: its four axes o, c, h, w are stored in the order
-    o, h, w, c."""
-
-    owner: nn.Module
-    name: str  # within the owner
-    path: str  # within the whole module
-    start: int
-    shape: torch.Size
-    channels_last: bool = False
-
-    @property
-    def layout(self) -> tuple[int, ...]:
-        """Its shape as it lies in the flat vector."""
-        if not self.channels_last:
-            return tuple(self.shape)
-        o, c, h, w = self.shape
-        return o, h, w, c
-
-    def view(self, flat: Tensor, begin: int = 0) -> Tensor:
-        """Return its view of a flat vector, or of a range of one that starts at `begin`."""
-        start = self.start - begin
-        part = flat[start : start + self.shape.numel()]
-        if not self.channels_last:
-            return part.view(self.shape)
-        o, c, h, w = self.shape
-        return part.view(o, h, w, c).permute(0, 3, 1, 2)
 
 
 class Sums(NamedTuple):
@@ -123,7 +94,7 @@ class Problem:
     def _mask(self) -> Tensor:
         mask = torch.ones_like(self.start)
         for slot in self.parameters:
-            if slot.name == "bias" or isinstance(slot.owner, (_NormBase, nn.GroupNorm, nn.LayerNorm)):
+            if is_norm_or_bias(slot):
                 slot.view(mask).zero_()
         return mask
 
@@ -286,13 +257,27 @@ class Problem:
         self.module.train()
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
-        for count, (batch, _) in enumerate(evaluation_batches(self.data, test=False, limit=limit), start=1):
+        batches = (inputs for inputs, _ in evaluation_batches(self.data, test=False, limit=limit))
+        for count, batch in enumerate(without_single(batches), start=1):
             for norm in norms:
                 norm.momentum = 1 / count
             self.module(batch.to(self.device))
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         return buffers.to(x.device)
+
+
+def without_single(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Join a last batch of one sample to the batch before it: batch norm cannot normalise one sample by itself."""
+    before: Tensor | None = None
+    for batch in batches:
+        if before is not None and len(batch) == 1:
+            batch, before = torch.cat((before, batch)), None
+        if before is not None:
+            yield before
+        before = batch
+    if before is not None:
+        yield before
 
 
 def _larger(outputs: Tensor, labels: Tensor) -> Tensor:

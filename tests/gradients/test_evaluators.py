@@ -19,9 +19,10 @@ from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.gradients.vmap import VmapEvaluator
-from dsgd.problem.problem import Problem, build_problem
+from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.kernels import require_kernels
 from tests.support.long import long_but
+from tests.support.networks import problem_of
 from tests.support.simulate import experiment, simulate
 
 EXACT = 1e-12  # of float64, relative to the largest entry
@@ -259,6 +260,25 @@ def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int |
     assert_close(of.recalibrated(item.snapshot, limit), torch.stack(found).mean(dim=0))
     momenta = {norm.momentum for norm in of.module.modules() if isinstance(norm, nn.BatchNorm2d)}
     assert momenta == {0.1}
+
+
+@pytest.mark.parametrize("counts", [[4, 1], [3, 4, 1], [1], [4, 4], [1, 1]])
+def test_statistics_are_recalibrated_in_batches_of_more_than_one_sample(counts: list[int]) -> None:
+    """A last sample that is left over is normalised with the batch before it; all samples are seen once, in order."""
+    samples = torch.arange(float(sum(counts)))
+    found = list(without_single(samples.split(counts)))
+    assert torch.equal(torch.cat(found), samples)
+    assert len(found[-1]) > 1 or len(samples) == 1
+    assert len(found) == len(counts) - (counts[-1] == 1 and len(counts) > 1)
+
+
+def test_one_sample_more_than_fills_the_batches_can_be_recalibrated() -> None:
+    """Of 1,025 images the last one is left over, and it counts."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    of = problem_of(module)
+    found = {limit: of.recalibrated(of.start, limit) for limit in (1024, 1025)}
+    assert bool(found[1025].isfinite().all())
+    assert not torch.equal(found[1025], found[1024])
 
 
 def test_models_without_batch_norm_have_no_statistics_to_recalibrate() -> None:
