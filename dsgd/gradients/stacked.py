@@ -123,7 +123,10 @@ class StackedEvaluator:
         outputs = self._training(parameters, statistics, len(x), inputs.to(self.device))
         losses = stacked_losses(self.problem.data, outputs.to(targets.device), targets)
         gradients = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
-        changed = _flat(statistics).to(x.device) if statistics else buffers
+        changed = buffers
+        if statistics:
+            changed = torch.cat((_flat(statistics).to(x.device), buffers[:, self.problem.state.numbers :]), dim=1)
+            self._training.counters.count(changed)
         return _flat(gradients).to(x.device), changed, losses.detach()
 
     def _invariant_sizes(self, most: int) -> list[int]:
@@ -199,6 +202,7 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 def _verify(problem: Problem, training: StackedNetwork, evaluation: StackedNetwork) -> None:
     """Compare two stacked models with the module itself, in double precision, to find whatever it does besides its
     layers. Raises Unstackable."""
+    problem = problem.twin()
     inputs = problem.data.batch(0, 0)[0][:4]
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     x, buffers = map(torch.stack, zip(*random_points(problem, 2, dtype=torch.float64), strict=True))

@@ -36,6 +36,7 @@ from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.resume import ENDED
+from dsgd.run.trial import try_training
 from dsgd.run.values import prefixed
 
 LOGS = "logs"
@@ -109,6 +110,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         if any(names == ["cpu"] for names in devices.values()):
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    if any(names == ["cpu"] for names in devices.values()) and not problem.compiled:
+        try_training(problem, options.threads or 1)
     if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:

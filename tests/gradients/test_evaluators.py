@@ -49,7 +49,8 @@ def pending_gradients(of: Problem, count: int) -> list[PendingGradient]:
     found = []
     for index in range(count):
         x = of.start + 0.05 * torch.randn(of.dimension, generator=noise, dtype=of.dtype)
-        buffers = of.start_buffers + torch.rand(of.start_buffers.numel(), generator=noise, dtype=of.dtype)
+        buffers, numbers = of.start_buffers.clone(), of.state.numbers
+        buffers[:numbers] += torch.rand(numbers, generator=noise, dtype=of.dtype)
         found.append(PendingGradient(index % RANKS, index // RANKS, x, buffers))
     return found
 
@@ -80,17 +81,21 @@ def own_module(of: Problem, x: Tensor, buffers: Tensor) -> nn.Module:
         parameter.data, parameter.grad = parameter.data.clone(), None
     vector_to_parameters(x.clone(), module.parameters())
     left = buffers.clone()
-    for buffer in module.buffers():
-        if buffer.is_floating_point():
-            buffer.data = left[: buffer.numel()].view(buffer.shape).clone()
-            left = left[buffer.numel() :]
+    for numbers in (True, False):  # the others are counters, whose bytes come after the numbers
+        for buffer in module.buffers():
+            if buffer.is_floating_point() == numbers:
+                size = buffer.numel() if numbers else buffer.nbytes
+                part = left[:size] if numbers else left[:size].to(torch.uint8).view(buffer.dtype)
+                buffer.data = part.view(buffer.shape).clone()
+                left = left[size:]
     assert not left.numel()
     return module
 
 
 def statistics(module: nn.Module) -> Tensor:
     flat = [buffer.reshape(-1) for buffer in module.buffers() if buffer.is_floating_point()]
-    return torch.cat(flat) if flat else torch.empty(0)
+    counters = [buffer.reshape(1).view(torch.uint8) for buffer in module.buffers() if not buffer.is_floating_point()]
+    return torch.cat([*flat, *(counter.to(flat[0].dtype) for counter in counters)]) if flat else torch.empty(0)
 
 
 def reference(of: Problem, item: PendingGradient, decay: float = 0.0, decays_all: bool = True) -> tuple[Tensor, Tensor]:
@@ -287,11 +292,12 @@ def test_models_without_batch_norm_have_no_statistics_to_recalibrate() -> None:
         assert of.recalibrated(of.start, None).numel() == 0
 
 
-def test_integer_buffers_are_nobodys_parameters() -> None:
-    """Batch norm counts its batches in an integer buffer, which is neither averaged nor sent."""
+def test_counters_belong_to_the_worker_as_statistics_do() -> None:
+    """Batch norm counts its batches in an integer buffer of 8 bytes, each of which is a number of the vector."""
     of = problem("resnet8, batch norm")
     norms = [module for module in of.module.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert of.start_buffers.numel() == sum(2 * norm.num_features for norm in norms)
+    assert of.state.numbers == sum(2 * norm.num_features for norm in norms)
+    assert of.start_buffers.numel() == of.state.numbers + 8 * len(norms)
     assert of.dimension == sum(p.numel() for p in of.module.parameters())
 
 
