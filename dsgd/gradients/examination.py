@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dsgd.problem.problem import Problem
 
 STEPS = 2
 RATE = 0.1  # of these steps
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-2}  # of the norm: what another order of operations never makes
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the norm: what another order of operations never makes
 DEPTH = 4  # of attributes of attributes that are looked at
 
 
@@ -31,8 +32,8 @@ def reason_for_the_loop(problem: Problem, device: torch.device) -> str | None:
     where to try. Raises ModelFailed for a module that cannot be trained."""
     if (reason := watched(problem.module)) is not None:
         return reason
-    if problem.state.in_place and not has_own_code(problem.module):
-        return "tensors that share memory"
+    if problem.state.shared:
+        return f"{problem.state.shared}, which share memory"
     if not problem.state.in_place:
         return None
     try:
@@ -54,13 +55,16 @@ def _reason_by_steps(twin: Problem) -> str | None:
         with twin.drawing(0, step):
             drawn = _streams()
             try:
-                g, _, function = twin.examined_gradient(x, buffers, inputs, targets, own_function)
+                with _noted_hooks() as hooks:
+                    g, _, function = twin.examined_gradient(x, buffers, inputs, targets, own_function)
             except ModelFailed:
                 raise
             except Exception as error:  # whatever the user's module may raise
                 raise ModelFailed(f"the model fails in training: {type(error).__name__}: {one_line(error)}") from error
             if _streams() != drawn:
                 return f"random numbers of Python or NumPy that {name} draws"
+        if hooks:
+            return f"a hook that {name} registers in its forward pass"
         if function is not None:
             return f"the function {function.removesuffix('Backward')} of {name}, whose gradient is its own"
         if not torch.equal(x, at):
@@ -96,6 +100,22 @@ def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
 def _is_close(value: Tensor, right: Tensor) -> bool:
     off, size = float((value - right).norm()), float(right.norm())
     return off <= CLOSE[right.dtype] * size or not (np.isfinite(off) or np.isfinite(size))
+
+
+@contextmanager
+def _noted_hooks() -> Iterator[list[Tensor]]:
+    """Note the tensors that are given a hook inside of the block."""
+    hooked, register = list[Tensor](), Tensor.register_hook
+
+    def noted(tensor: Tensor, hook: Any) -> Any:
+        hooked.append(tensor)
+        return register(tensor, hook)
+
+    Tensor.register_hook = noted
+    try:
+        yield hooked
+    finally:
+        Tensor.register_hook = register
 
 
 def _streams() -> tuple[object, object]:

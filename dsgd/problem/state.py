@@ -27,16 +27,18 @@ class ModuleState:
     """Where the parameters and buffers of a module are in x [d] and in the buffers' vector [nb].
 
     parameters: the trained ones. buffers: the floating-point ones. others: the other buffers, whose slots are of bytes,
-    after the first `numbers` entries. trained: the parameters with slots. in_place: whether the module keeps its
-    tensors. Raises ModelFailed for a module whose parameters or buffers cannot be kept."""
+    after the first `numbers` entries. trained: the parameters with slots. shared: names of tensors that share memory,
+    "" if none do. in_place: whether the module keeps its tensors. Raises ModelFailed for a module whose parameters or
+    buffers cannot be kept."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:
         self.module = module
         self._places = _places(module)
-        overlapping = _overlapping(module)
-        self.in_place = bool(overlapping) or has_own_code(module) or any(len(at) > 1 for at in self._places)
-        if overlapping and not _is_of(module, dtype):
-            raise ModelFailed(f"precision must keep {overlapping}, which share memory, as they are; got {dtype}")
+        self._overlapping = _overlapping(module)
+        self.shared = self._overlapping or next((_names(at) for at in self._places if len(at) > 1), "")
+        self.in_place = bool(self.shared) or has_own_code(module)
+        if self._overlapping and not _is_of(module, dtype):
+            raise ModelFailed(f"precision must keep {self._overlapping}, which share memory, as they are; got {dtype}")
         _convert(module, dtype)
         if channels_last and self.in_place:
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -45,7 +47,6 @@ class ModuleState:
         self.buffers = make_slots(module, "_buffers", _is_number)
         self.others = _byte_slots(make_slots(module, "_buffers", lambda of: not _is_number(of)))
         self.numbers = sum(slot.shape.numel() for slot in self.buffers)
-        self._overlapping = overlapping
         self._attach()
 
     def _tie(self) -> None:
@@ -175,15 +176,18 @@ class ModuleState:
                 raise ModelFailed(f"the model's {path} must be a buffer, not a fixed parameter, to change in training")
         for at in self._places:
             if any(_buffer(other) is not _buffer(at[0]) for other in at[1:]):
-                names = " and ".join(f"{type(owner).__name__}.{name}" for owner, name in at)
                 raise ModelFailed(
-                    f"the model's buffers {names} must stay one tensor, as they were; change them in place"
+                    f"the model's buffers {_names(at)} must stay one tensor, as they were; change them in place"
                 )
 
 
 def dense(gradient: Tensor) -> Tensor:
     """Return a gradient, which that of an embedding may give as a sparse tensor, with all its zeros."""
     return gradient if gradient.layout == torch.strided else gradient.to_dense()
+
+
+def _names(at: Sequence[Place]) -> str:
+    return " and ".join(f"{type(owner).__name__}.{name}" for owner, name in at)
 
 
 def _hashable(entry: tuple[str, int, object]) -> tuple[str, int, str]:
