@@ -111,7 +111,7 @@ def _noted_hooks() -> Iterator[list[Tensor]]:
         hooked.append(tensor)
         return register(tensor, hook)
 
-    Tensor.register_hook = noted
+    Tensor.register_hook = noted  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield hooked
     finally:

@@ -156,19 +156,18 @@ class ModuleState:
             first = self.numbers + slot.start
             buffers[first : first + slot.shape.numel()].copy_(encoded)
 
-    def _registered(self) -> list[tuple[str, int, object]]:
-        """Return the names of all parameters, and of all buffers with their shapes and types."""
-        trained = [(path, id(of), None) for path, of in self.module.named_parameters()]
-        return trained + [
-            (path, 0, None if of is None else (of.shape, of.dtype))
-            for prefix, owner in self.module.named_modules()
-            for path, of in ((f"{prefix}.{name}" if prefix else name, of) for name, of in owner._buffers.items())
-        ]
+    def _registered(self) -> dict[str, object]:
+        """Return what is registered under every name: which parameter, or a buffer of which shape and type."""
+        found: dict[str, object] = {path: id(of) for path, of in self.module.named_parameters()}
+        for prefix, owner in self.module.named_modules():
+            for name, of in owner._buffers.items():
+                found[f"{prefix}.{name}" if prefix else name] = None if of is None else (of.shape, of.dtype)
+        return found
 
     def _check(self) -> None:
         """Raise ModelFailed if a pass has changed what the vectors have no place for."""
         if (now := self._registered()) != self._names:
-            changed = next(path for path, *_ in {*map(_hashable, now)} ^ {*map(_hashable, self._names)})
+            changed = next(path for path in {**now, **self._names} if now.get(path, "") != self._names.get(path, ""))
             rule = "must be the same parameter, or a buffer of the same shape and type, after every pass"
             raise ModelFailed(f"the model's {changed} {rule}; register it as it will be")
         for path, of, version in self._fixed:
@@ -176,9 +175,7 @@ class ModuleState:
                 raise ModelFailed(f"the model's {path} must be a buffer, not a fixed parameter, to change in training")
         for at in self._places:
             if any(_buffer(other) is not _buffer(at[0]) for other in at[1:]):
-                raise ModelFailed(
-                    f"the model's buffers {_names(at)} must stay one tensor, as they were; change them in place"
-                )
+                raise ModelFailed(f"the model's buffers {_names(at)} must stay one tensor; change it in place")
 
 
 def dense(gradient: Tensor) -> Tensor:
@@ -190,10 +187,6 @@ def _names(at: Sequence[Place]) -> str:
     return " and ".join(f"{type(owner).__name__}.{name}" for owner, name in at)
 
 
-def _hashable(entry: tuple[str, int, object]) -> tuple[str, int, str]:
-    return entry[0], entry[1], str(entry[2])
-
-
 def _buffer(place: Place) -> Tensor:
     owner, name = place
     found = owner._buffers[name]
@@ -203,7 +196,7 @@ def _buffer(place: Place) -> Tensor:
 
 def _copy(to: list[Tensor], of: list[Tensor]) -> None:
     if to:
-        torch._foreach_copy_(to, of)
+        torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -234,7 +227,7 @@ def _places(module: nn.Module) -> list[list[Place]]:
             if own is not None:
                 places.setdefault(id(own), []).append((owner, name))
     for at in places.values():
-        if torch._debug_has_internal_overlap(_buffer(at[0])) == 1:
+        if torch._debug_has_internal_overlap(_buffer(at[0])) == 1:  # pyright: ignore[reportPrivateImportUsage]
             alone = _buffer(at[0]).detach().clone(memory_format=torch.contiguous_format)
             for owner, name in at:
                 owner._buffers[name] = alone
@@ -262,7 +255,8 @@ def _overlapping(module: nn.Module) -> str:
         if begin < reach[0]:
             if trained and reach[2]:
                 rule = "must each have memory of its own, or be one parameter"
-                raise ModelFailed(f"the model's {reach[1]} and {path} {rule}; they share theirs")
+                both = " and ".join(sorted((reach[1], path)))
+                raise ModelFailed(f"the model's {both} {rule}; they share theirs")
             names = names or f"{reach[1]} and {path}"
         if end > reach[0]:
             reach = end, path, trained

@@ -111,7 +111,7 @@ def test_a_hook_of_all_modules_is_seen() -> None:
 def test_a_layer_of_torch_with_a_hook_is_no_layer_of_torch() -> None:
     of = experiment("model=mlp", "nodes=2", "engine.gradients=auto")
     problem = build_problem(of)
-    problem.module[1].weight.register_hook(lambda g: 2 * g)
+    next(problem.module.parameters()).register_hook(lambda g: 2 * g)
     again = Problem(problem.module, problem.data, problem.dtype, 0.0, decay_norm_and_bias=True)
     assert again.state.in_place
     assert choose_evaluator(of, again).name == "loop"

@@ -62,7 +62,6 @@ class LimitedInputs(Two):
 class ScaledBackwards(Two):
     def __init__(self) -> None:
         super().__init__()
-        self.a.register_full_backward_hook(lambda m, i, o: tuple(None if g is None else 2 * g for g in i))
         self.b.register_full_backward_hook(lambda m, i, o: (2 * i[0],))
 
 
@@ -400,7 +399,7 @@ LOOP: dict[str, str] = {  # by name, and what the line says
     "ClippedWhenAccumulated": "a hook of the parameter a.weight",
     "LimitedOutputs": "a hook of LimitedOutputs",
     "LimitedInputs": r"a hook of b \(Linear\)",
-    "ScaledBackwards": r"a hook of a \(Linear\)",
+    "ScaledBackwards": r"a hook of b \(Linear\)",
     "ClippedInside": "a hook that ClippedInside registers in its forward pass",
     "WeightNormed": "a parametrization of a ",
     "WeightNormedBefore": r"a hook of a \(Linear\)",
