@@ -267,6 +267,7 @@ class Scheduled(Two):
         self.register_buffer("nothing", None)
         self.register_buffer("signal", torch.ones(3, dtype=torch.complex64))
         self.steps: Tensor
+        self.small: Tensor
         self.used: Tensor
         self.signal: Tensor
 
