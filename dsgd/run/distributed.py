@@ -39,6 +39,7 @@ from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.resume import ENDED
+from dsgd.run.trial import try_training
 from dsgd.run.values import prefixed
 
 LOGS = "logs"
@@ -117,6 +118,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
     digest = checked_digest(problem, plan.checkpoint)
     if isinstance(problem.data, Items) and problem.data.source and problem.data.source.why and where.rank == 0:
         _print(problem.data.source.why)
+    if any(names == ["cpu"] for names in devices.values()) and not problem.compiled:
+        try_training(problem, options.threads or 1)
     if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:

@@ -17,6 +17,7 @@ from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
+from dsgd.problem.model_failed import ModelFailed
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.writer import TRACE, Record, write_atomically
@@ -125,7 +126,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         status, error = training.state.status, training.state.error
     except Interrupted:  # a second Ctrl-C
         status = "interrupted"
-    except (DataLost, RecordLost) as failure:
+    except (DataLost, ModelFailed, RecordLost) as failure:
         error = str(failure)
     except BaseException as failure:  # whatever an algorithm, a model or a data set may raise
         where = "evaluation" if training.engine == "dist" else "simulation"
