@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from tests.support.command import SCRIPTS
 from tests.support.slurm import ENDED, NODES, Slurm
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
-RUN = f"{SCRIPTS / 'dsgd-run'}"
+RUN = shlex.quote(str(SCRIPTS / "dsgd-run"))
 QUADRATIC = "experiment=quadratic eval.every_steps=10"
 # with steps that take a while, so that something can happen to a run
 SLOW = f"{QUADRATIC} data._target_=tests.support.slow_gradients.SlowGradients engine.patience_s=0.5"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -232,11 +233,14 @@ def _late(happened: Mapping[Fault, float], folder: Path) -> set[Fault]:
     return {fault for fault, after_s in happened.items() if after_s > summary["time_s"] - TO_BE_HEARD_S}
 
 
-def _traceback(folder: Path, torchrun: bool) -> bool:
-    """Return whether there is a traceback of ours on the terminal."""
-    err = folder.with_suffix(".err")
-    said = err.read_text(errors="replace") if err.exists() else ""
-    return "Traceback" in said and not (torchrun and "/dsgd/" not in said)
+def has_traceback(printed: str, torchrun: bool) -> bool:
+    """Return whether a run has printed a traceback.
+
+    torchrun: started it, and prints tracebacks of its own, in which there is no file of this checkout nor dsgd-run."""
+    files = re.findall(r'^ *File "(.+)", line \d+', printed, re.MULTILINE)
+    ours = (f"{ROOT}/dsgd/", f"{ROOT}/tests/")
+    is_ours = any(name.startswith(ours) or name.endswith("/dsgd-run") for name in files)
+    return "Traceback" in printed and (is_ours or not torchrun)
 
 
 def _happens(fault: Fault, run: Command, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:
@@ -312,7 +316,8 @@ def _judge(
         wrong = (trial.status == 0) != (end == COMPLETED) if any_failure else trial.status not in EXITS[end]
         if wrong:
             trial.found.append(f"{after}its exit status is {trial.status} where it is {end}")
-    if _traceback(folder, torchrun):
+    err = folder.with_suffix(".err")
+    if err.exists() and has_traceback(err.read_text(errors="replace"), torchrun):
         trial.found.append(f"{after}a traceback on the terminal")
     if end != NONE:
         trial.found += [after + problem for problem in problems(folder, before)]
