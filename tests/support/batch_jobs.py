@@ -79,7 +79,8 @@ class Batch:
         deadline = time.monotonic() + PATIENCE_S
         while left := {node: found for node in NODES if (found := self.slurm.processes(node))}:
             assert time.monotonic() < deadline, f"left on the nodes: {left}"
-            assert not any(name.startswith(("dsgd", "worker")) for found in left.values() for name in found.values())
+            names = [name for found in left.values() for name in found.values()]
+            assert not any(name.startswith(("dsgd", "python", "worker")) for name in names)
             time.sleep(0.05)
 
 
