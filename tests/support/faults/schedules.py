@@ -143,7 +143,9 @@ class Schedule:
                 lost = {COMPLETED} if fault.phase == "start" or "USR" in fault.kind else set[str]()
                 return {INTERRUPTED} | lost | late | early | torchrun
             case "signals", _:
-                return {INTERRUPTED} | late | early
+                # the checkpoint waits for who stands still; where nobody else does, the others may come to the end
+                still = any("pause" in other.kind or other.kind == "stop" for other in self.faults)
+                return {INTERRUPTED} | late | early | ({COMPLETED} if still and not self.lockstep else set())
             case "disk", _:  # an older checkpoint that goes may leave enough room for the rest
                 return {FAILED, COMPLETED} | early
             case "command", _:
