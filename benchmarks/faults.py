@@ -4,7 +4,8 @@
     python benchmarks/faults.py --only 137                                 # one again, with all that it printed
 
 A schedule is drawn from its number: algorithm, options, launcher, and one or two faults between the first moment and
-the very end: killed, stopped or cut-off processes, signals, a full disk. The rules by which it is judged stand in
+the very end: killed, stopped or cut-off processes, signals, a full disk. Some of the runs are kept and extended, while
+another fault happens. The rules by which it is judged stand in
 tests/support/faults/schedules.py and tests/support/valid_record.py. A run that did not complete is gone on with, to
 its end. Needs Linux and root: a disk of its own is mounted and filled, connections of other processes are broken.
 """
@@ -90,7 +91,7 @@ def work(folder: Path, waiting: multiprocessing.Queue[int | None], results: mult
 def described(trial: Trial) -> dict[str, Any]:
     """Return a trial as plain values."""
     schedule = trial.schedule
-    faults = [asdict(fault) | {"happened": fault in trial.happened} for fault in (*schedule.faults, *schedule.later)]
+    faults = [asdict(fault) | {"happened": fault in trial.happened} for fault in schedule.all_faults]
     return {
         "number": schedule.number,
         "algo": schedule.algo,

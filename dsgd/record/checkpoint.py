@@ -42,7 +42,18 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
 
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    payload = buffer.getvalue()
+    _write(folder, header, buffer.getvalue())
+
+
+def replace_header(folder: Path, header: dict[str, Any]) -> None:
+    """Replace the header of the checkpoint in a folder, and leave its state as it is. Raises OSError."""
+    with (folder / NAME).open("rb") as file:
+        file.readline(HEADER_BYTES)
+        payload = file.read()
+    _write(folder, header, payload)
+
+
+def _write(folder: Path, header: dict[str, Any], payload: bytes) -> None:
     first = {"dsgd_checkpoint": FORMAT, **header}
     signed = {**first, "sha256": _digest(first, payload)}
     write_atomically(folder / NAME, json.dumps(signed).encode() + b"\n" + payload)

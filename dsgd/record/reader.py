@@ -6,6 +6,7 @@ they return: `dsgd-sweep status` asks hundreds of records. Broken files raise Va
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
-from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY
+from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, SUMMARY
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
@@ -191,14 +192,17 @@ def count_marks(folder: Path) -> int:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a run; None while it goes on, or if it was killed."""
+    """Read the summary of a run; None while it goes on, or if it was killed.
+
+    A summary that names another configuration than the one beside it is of an earlier run, and counts as none."""
     path = folder / SUMMARY
     if not path.is_file():
         return None
     summary = json_object(_content(path, SUMMARY_BYTES))
     if summary is None:
         raise ValueError(f"{path} is not a JSON object")
-    return summary
+    named = summary.get(CONFIG_SHA256)  # not in records of earlier versions
+    return summary if named is None or named == _config_sha256(folder) else None
 
 
 def read_status(folder: Path) -> str | None:
@@ -228,6 +232,11 @@ def _natural(folder: Path) -> list[tuple[int, int, str]]:
     """Return a sorting key by which 2 comes before 10."""
     pieces = re.split(r"([0-9]+)", str(folder))
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]
+
+
+def _config_sha256(folder: Path) -> str | None:
+    path = folder / CONFIG
+    return hashlib.sha256(_content(path, CONFIG_BYTES)).hexdigest() if path.is_file() else None
 
 
 def _metrics(folder: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import yaml
 from dsgd.record.lock import give_room_back
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
+CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
 OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
 
 
@@ -41,18 +43,27 @@ class Record:
         folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
         `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
         of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
-        what the run has decided by itself, for env.json."""
+        what the run has decided by itself, for env.json.
+
+        A kill at any write leaves no configuration beside marks or a summary of another one."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
-        if before is None:  # a summary of another run must not stand beside this configuration
-            (folder / SUMMARY).unlink(missing_ok=True)
         kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False).encode())
+        remove_end(folder)
+        is_here = before is not None and before.samefile(folder)
+        if is_here:
+            write_atomically(folder / METRICS, kept)
+        else:  # there may be another run's
+            for name in (METRICS, ENV):
+                (folder / name).unlink(missing_ok=True)
+        content = yaml.safe_dump(dict(config), sort_keys=False).encode()
+        self._config_sha256 = hashlib.sha256(content).hexdigest()
+        write_atomically(folder / CONFIG, content)
         described = {**environment(devices), **(chosen or {})}
         write_atomically(folder / ENV, json.dumps(described, indent=2).encode() + b"\n")
-        write_atomically(folder / METRICS, kept)
-        (folder / SUMMARY).unlink(missing_ok=True)
+        if not is_here:
+            write_atomically(folder / METRICS, kept)
         self._metrics = (folder / METRICS).open("ab", buffering=0)
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
 
@@ -83,9 +94,15 @@ class Record:
         """Write the summary, atomically, and close the record; returns the summary as written."""
         self._metrics.close()
         give_room_back(self.folder)
-        whole = {**summary, "wall_s": round(self.wall_s, 3)}
+        whole = {**summary, "wall_s": round(self.wall_s, 3), CONFIG_SHA256: self._config_sha256}
         write_atomically(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
         return whole
+
+
+def remove_end(folder: Path) -> None:
+    """Remove what a run has written at its end, if there is any: before all else when it goes on or another begins."""
+    for name in (SUMMARY, TRACE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from dsgd.record.bounded import json_object
 from dsgd.record.reader import Run, number, read_env
-from dsgd.record.writer import write_atomically
+from dsgd.record.writer import CONFIG_SHA256, write_atomically
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 
@@ -27,7 +27,7 @@ SUFFIX = ".jsonl.gz"
 MEASURED, TUNING = "measured", "tuning"  # stages
 OWN = ("study", "words", "stage", "contender", "chosen", "works", "spent", "made_with", "config", "marks")
 MADE_WITH = ("dsgd", "commit", "python", "torch", "numpy")
-HOST_FIELDS = ("wall_s", "devices", "threads")  # of a summary, which say nothing of the result
+HOST_FIELDS = ("wall_s", "devices", "threads", CONFIG_SHA256)  # of a summary, which say nothing of the result
 DIGITS = 7  # of what marks measure; more than float32 holds of a loss
 LONGEST = 2**28  # bytes of a file, uncompressed
 

@@ -34,6 +34,7 @@ from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
 from dsgd.record.checkpoint import check_state, read_state
 from dsgd.record.reader import read_status
+from dsgd.record.writer import SUMMARY
 from dsgd.run.alike import checked_digest, has_common_start
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
@@ -71,6 +72,7 @@ def _supervised(
 ) -> str:
     """Start all processes of this command and wait for the end of the run. Returns its status."""
     over: Child | CoordinatorConnection
+    earlier = _summary(folder)
     try:
         if listener is not None:
             line = Lifeline(job.limits.timeout_s)
@@ -91,17 +93,27 @@ def _supervised(
     try:
         status = parent.supervise(over, lambda: _ask_to_stop(over))
     except KeyboardInterrupt:
-        if not isinstance(over, Child) or read_status(folder) not in ENDED:
+        if not isinstance(over, Child) or _written_status(folder, earlier) not in ENDED:
             raise
         status = None
     if isinstance(over, CoordinatorConnection):
         return parent.status or "failed"
     if status is not None and status < 0 and parent.status is None:
         _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
-    written = read_status(folder)
-    if written in ENDED:  # by this run, whatever happened to the coordinator after that
+    written = _written_status(folder, earlier)
+    if written in ENDED:  # whatever happened to the coordinator after that
         return written
-    return "failed" if status or written is None else written  # without its own summary, one that is there is older
+    return "failed" if status or written is None else written
+
+
+def _written_status(folder: Path, earlier: bytes | None) -> str | None:
+    """Return how this run has ended, as its summary says; None without one. earlier: the summary from before it."""
+    return None if _summary(folder) == earlier else read_status(folder)
+
+
+def _summary(folder: Path) -> bytes | None:
+    path = folder / SUMMARY
+    return path.read_bytes() if path.is_file() else None
 
 
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:

@@ -18,9 +18,9 @@ from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.problem.model_failed import ModelFailed
-from dsgd.record.checkpoint import NAME, write_checkpoint
+from dsgd.record.checkpoint import NAME, replace_header, write_checkpoint
 from dsgd.record.mirror import Mirror
-from dsgd.record.writer import TRACE, Record, write_atomically
+from dsgd.record.writer import TRACE, Record, remove_end, write_atomically
 from dsgd.run.alike import DIGEST
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
@@ -93,13 +93,12 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 
     def save(contents: Mapping[str, Any]) -> None:
         header = {
-            "config": {**config.values, "resume": None},
+            **_configured(plan),
             "engine": training.engine,
             **training.header,
             DIGEST: training.digest,
             "lines": training.state.marks,
             "wall_s": record.wall_s,
-            **_extended(plan),
         }
         with stops.held(), _writing(folder):
             record.sync()
@@ -142,15 +141,28 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 
 
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:
-    """Begin the record, or go on with that of the plan's checkpoint."""
+    """Begin the record, or go on with that of the plan's checkpoint.
+
+    At every moment the folder holds one run, with a checkpoint of its own or none: first an earlier end goes, then the
+    checkpoint becomes one of the larger budget, or goes if it is another run's."""
     values, checkpoint = plan.config.values, plan.checkpoint
     chosen = {**training.header, **training.circumstances}
+    remove_end(folder)
+    here = folder / NAME
+    if checkpoint is None or not (here.exists() and here.samefile(checkpoint.path)):
+        here.unlink(missing_ok=True)
+    elif checkpoint.header["config"]["budget"] != values["budget"]:
+        replace_header(folder, {**checkpoint.header, **_configured(plan)})
     if checkpoint is None:
-        (folder / NAME).unlink(missing_ok=True)  # of another run
         return Record(folder, values, training.devices, chosen=chosen)
     header = checkpoint.header
     before = (checkpoint.path.parent, header["lines"], header["wall_s"])
     return Record(folder, values, training.devices, *before, chosen=chosen)
+
+
+def _configured(plan: Plan) -> dict[str, Any]:
+    """Return what a checkpoint's header says of the configuration."""
+    return {"config": {**plan.config.values, "resume": None}, **_extended(plan)}
 
 
 def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:

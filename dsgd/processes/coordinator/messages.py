@@ -174,11 +174,15 @@ class MessageRules:
 
     def _check_counters(self, node: int, counters: Mapping[str, Any]) -> None:
         staleness = counters.get("staleness", [0, 0, 0])
-        names = ("bytes_sent", "bytes_received", "busy_s", "missed")
+        names = ("bytes_sent", "bytes_received", "reduced", "busy_s", "missed")
         plain = all(_is_number(counters.get(name, 0)) for name in names)
+        plain &= all(self._are_of_nodes(counters[name]) for name in ("sent", "received") if name in counters)
         own = node >= self._workers or not counters or "busy_s" in counters
         if not plain or not own or not isinstance(staleness, list) or len(staleness) != 3:
             raise BadFrame("a message had no possible counters")
+
+    def _are_of_nodes(self, counts: object) -> bool:
+        return isinstance(counts, list) and len(counts) == len(self._x) and all(map(_is_number, counts))
 
     def _check_snapshot(self, node: int, message: Message, vectors: Mapping[str, Tensor]) -> None:
         """Check that the vectors can be evaluated, and the whole be resumed from."""
