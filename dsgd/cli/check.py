@@ -142,7 +142,8 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         automatic = is_automatic(resume) and not timed
         if resume is not None and not is_automatic(resume):
             raise ConfigError(f"resume must be auto in a sweep, got {resume}")
-        job.values["resume"] = None
+        if is_automatic(resume) and timed:
+            job.values["resume"] = None  # there is nothing in a new folder
         plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
