@@ -59,7 +59,7 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
 def _end_openmp_threads() -> None:
     """End the threads that parallel regions of this thread have left; its next region starts them again."""
     with contextlib.suppress(OSError):  # a system without /proc
-        for path in set(OPENMP.findall(Path("/proc/self/maps").read_text())):
+        for path in set(OPENMP.findall(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))):
             # of OpenMP 5.0; an older runtime lacks it
             pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
             if pause is not None:

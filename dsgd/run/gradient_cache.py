@@ -64,7 +64,7 @@ def keep_time(key: Mapping[str, str], seconds: float) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number, partial = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # follows no link, and overwrites nothing
-        with os.fdopen(number, "w") as file:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=1) + "\n")
         os.replace(partial, path)
     except OSError as error:
@@ -78,7 +78,11 @@ def machine() -> str:
     """Return the name of this machine and of its processor."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):  # a system without /proc
-        names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        names = re.findall(
+            r"^model name\s*:\s*(.+)$",
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"),
+            re.MULTILINE,
+        )
         processor = names[0] if names else processor
     return f"{platform.node()}, {processor}"
 
