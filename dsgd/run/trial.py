@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dsgd.host.signals import Interrupted
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.problem import Problem
 from dsgd.run.children import told_by_child
@@ -19,7 +20,7 @@ def try_training(problem: Problem, threads: int) -> None:
         return
     told = told_by_child(lambda: _failure(problem, threads))
     if told.signals:
-        raise KeyboardInterrupt
+        raise Interrupted
     if told.text:
         raise ConfigError(told.text)
 
