@@ -15,10 +15,11 @@ from rich.table import Table
 
 from dsgd.cli.arguments import Parser, check_quotes, version_line
 from dsgd.cli.folders import check_writable
+from dsgd.cli.stored_sweep import code_of_point
 from dsgd.record.reader import read_config
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
-from dsgd.sweep.manifest import Point, Sweep, engine_of, identity, locked, point_of, read
+from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
 
 SHOWN = 10  # points that `status` lists without --points
@@ -74,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     add("cancel", _cancel, "take points out of the queue and end those that run", "which (default: all)")
     again = add("retry", _retry, "submit anew what has ended without a result", "which (default: all such)")
     again.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="changes slurm.KEY")
+    again.add_argument("--trusted", action="store_true", help="run also the code that its manifest names")
     collect = add("collect", _collect, "table and figures of all completed points", None)
     collect.add_argument("--out", metavar="DIR", help="where to write (default: figures in the sweep's folder)")
     return whole
@@ -274,7 +276,10 @@ def _retry(options: argparse.Namespace) -> int:
                 if options.points:
                     raise ValueError(f"POINT must have ended without a result, got {state.point.name}: {state.name}")
                 continue
-            words = (*sweep.slurm.get(state.point.id, ()), *(f"slurm.{text}" for text in options.slurm))
+            stored = sweep.slurm.get(state.point.id, ())
+            if not options.trusted and (code := code_of_point(state.point, stored)):
+                raise ValueError(f"--trusted must be given, as {folder / MANIFEST} runs code of its own, got {code}")
+            words = (*stored, *(f"slurm.{text}" for text in options.slurm))
             batches.setdefault((words, state.point.config_dir), []).append(state.point)
         if not batches:
             print("nothing to retry: every point is completed or in the queue")

@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,10 @@ from typing import Any
 
 MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
 LOCK_WAIT_S = 60.0
+FOLDER, JOB = re.compile(rf"{RUNS}/[^/'\\]+-[0-9a-f]{{12}}"), re.compile("[0-9]+")  # as `point_of` and SLURM give them
 
 # Keys that do not change a result: two configurations that differ in them only are one point.
-WITHOUT_EFFECT = ("resume", "wandb", "trace")
+WITHOUT_EFFECT = ("resume", "resume_trusted", "wandb", "trace")
 # Keys of `engine` that do change it.
 OF_ENGINE = {
     "sim": ("name", "gradients"),  # gradients only if `none`
@@ -160,14 +162,15 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
     """Apply one line of the manifest to a sweep."""
     kind = event["event"]
     if kind == "point":
-        values = {name: event[name] for name in Point.__dataclass_fields__}
-        point = Point(**{**values, "overrides": tuple(values["overrides"])})
+        point = _point(event)
         sweep.points[point.id] = point
     elif kind == "submitting":
         sweep.submitting[event["token"]] = event["points"]
         sweep.slurm.update(dict.fromkeys(event["points"], tuple(event["slurm"])))
     elif kind == "submitted":
         points = sweep.submitting.pop(event["token"])
+        if not JOB.fullmatch(event["job"]):
+            raise ValueError(f"job {event['job']!r}")
         sweep.tasks.update({point: f"{event['job']}_{index}" for index, point in enumerate(points)})
         sweep.cancelled.difference_update(points)
     elif kind == "refused":
@@ -176,6 +179,21 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
         sweep.cancelled.update(event["points"])
     else:
         raise ValueError(f"event {kind!r}")
+
+
+def _point(event: Mapping[str, Any]) -> Point:
+    """Return the point of a line, of which a batch script is made. Raises ValueError, KeyError and TypeError."""
+    values = {name: event[name] for name in Point.__dataclass_fields__}
+    values["overrides"] = tuple(values["overrides"])
+    texts = [*(values[name] for name in ("id", "folder", "algo", "engine")), *values["overrides"]]
+    numbers = [values[name] for name in ("nodes", "seed", "tasks", "threads", "gpus")]
+    if not all(isinstance(text, str) for text in [*texts, values["config_dir"] or ""]):
+        raise TypeError(f"a point of {texts}")
+    if not all(type(number) is int for number in numbers):
+        raise TypeError(f"a point of {numbers}")
+    if not FOLDER.fullmatch(values["folder"]):
+        raise ValueError(f"folder {values['folder']!r}")
+    return Point(**values)
 
 
 class ManifestWriter:
