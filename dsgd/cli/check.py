@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsgd.cli.arguments import opened, parsed
-from dsgd.cli.checked import Checked
+from dsgd.cli.checked import MULTIRUN, Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
-from dsgd.cli.folders import check_writable, existing_ancestor
+from dsgd.cli.folders import check_writable, existing_ancestor, refuse_links
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
@@ -152,6 +152,9 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
         check_writable(folder, SWEEP_FOLDER)
+        if jobs.folder is not None and folder.is_relative_to(top := jobs.folder.absolute()):
+            refuse_links(top, folder.relative_to(top), SWEEP_FOLDER)
+            refuse_links(top, MULTIRUN, SWEEP_FOLDER)
     if not jobs.here:
         return Checked(overrides=added, folders=folders)
     plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])

@@ -24,8 +24,9 @@ from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
+from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run
-from dsgd.record.writer import write_atomically
+from dsgd.record.written import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from dsgd.report.contest import Contender
 
-SETTING = "comparison.json"
+SETTING, SETTING_BYTES = "comparison.json", 2**20
 FREE_TO_CHANGE = ("seeds", "whatif", "node_hour", "on", "tune_values")  # of the options, for the same comparison
 PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
 WIDTHS = ("single", "double", "wide")
@@ -187,7 +188,7 @@ def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> N
     text = json.dumps(setting, indent=1, sort_keys=True) + "\n"
     path = folder / SETTING
     if path.is_file():
-        if path.read_text() != text:
+        if read_bounded(path, SETTING_BYTES) != text.encode():
             raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
         check_writable(folder, "--folder")
         return
@@ -201,7 +202,7 @@ def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> N
 def _other(path: Path, setting: Mapping[str, Any]) -> str:
     """Say what another comparison has that this one has not."""
     try:
-        before = json.loads(path.read_text())
+        before = json_object(read_bounded(path, SETTING_BYTES)) or {}
         words = [text for text in before["overrides"] if text not in setting["overrides"]]
         options = {key: value for key, value in before["compare"].items() if value != setting["compare"].get(key)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from dsgd.record.written import check_inside
 from dsgd.run.values import ConfigError
 
 TRIALS = 20  # of making a folder
@@ -57,6 +58,16 @@ def _try_out(folder: Path) -> None:
                 raise
         finally:
             shutil.rmtree(trial, ignore_errors=True)
+
+
+def refuse_links(folder: Path, inner: str | Path, key: str) -> None:
+    """Raise ConfigError if the folder that `key` names has a link on the way to what is written in it."""
+    try:
+        check_inside(folder, inner)
+    except OSError as error:
+        raise ConfigError(
+            f"{key} must be a folder without links to elsewhere, got {folder} ({error.strerror})"
+        ) from error
 
 
 def remove_empty(folder: Path, standing: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +12,13 @@ from typing import Protocol
 
 from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
+from dsgd.cli.folders import refuse_links
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.host.signals import Interruption
-from dsgd.record.reader import Run, find_runs
-from dsgd.record.writer import write_atomically
+from dsgd.record.bounded import json_object, read_bounded
+from dsgd.record.reader import Run, find_runs, number
+from dsgd.record.written import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute
 from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
@@ -27,7 +30,7 @@ from dsgd.sweep import slurm
 from dsgd.sweep.jobs import FINISHED, WAITING
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
 
-TIMES = "gradient_times.json"
+TIMES, TIMES_BYTES = "gradient_times.json", 2**20
 
 
 class Unfinished(Exception):
@@ -70,6 +73,7 @@ class LocalRunner:
     def _run_missing(self, jobs: Sequence[Job], points: Sequence[Point]) -> None:
         missing: dict[Path, tuple[str, Plan]] = {}
         for job, point in zip(jobs, points, strict=True):
+            refuse_links(self._folder, point.folder, "--folder")
             folder = (self._folder / point.folder).absolute()
             plan = plan_job(job.composed, folder, automatic=True)
             if plan is not None:
@@ -103,7 +107,9 @@ class LocalRunner:
         if not is_open(plan):
             return plan
         path, kind = self._folder / TIMES, kind_of(plan.config)
-        times: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        times = json_object(read_bounded(path, TIMES_BYTES)) if path.exists() else {}
+        if times is None or any(math.isnan(number(times[kind])) for kind in times):
+            raise ConfigError(f"{path} must hold the seconds of gradients, got something else")
         if kind not in times:
             times[kind] = measured_gradient_s(plan.config)
             write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())

@@ -16,12 +16,14 @@ from rich.table import Table
 from dsgd.cli.arguments import Parser, check_quotes, version_line
 from dsgd.cli.folders import check_writable
 from dsgd.cli.stored_sweep import code_of_point
+from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
 
+LOG_BYTES = 2**22  # of what a job has printed, from its end
 SHOWN = 10  # points that `status` lists without --points
 
 EXAMPLES = """\
@@ -240,7 +242,7 @@ def _logs(options: argparse.Namespace) -> int:
         if path is None or not path.is_file():
             print(f"{point.name}: nothing printed yet")
             continue
-        lines = path.read_text(errors="replace").splitlines()[-options.lines :]
+        lines = read_end(path, LOG_BYTES).decode(errors="replace").splitlines()[-options.lines :]
         print(f"{point.name}: {path}", *(f"    {line}" for line in lines), sep="\n")
     return 0
 

@@ -29,6 +29,13 @@ def read_bounded(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def read_end(path: Path, most: int) -> bytes:
+    """Read the last bytes of a regular file, at most so many. Raises OSError."""
+    with regular_file(path) as (file, size):
+        file.seek(max(0, size - most))
+        return file.read(most)
+
+
 def json_object(text: bytes) -> dict[str, Any] | None:
     """Parse a JSON object; None if the text is anything else, or too deep."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.bounded import json_object
-from dsgd.record.writer import write_atomically
+from dsgd.record.written import write_atomically
 
 NAME = "checkpoint.pt"
 FORMAT = 1

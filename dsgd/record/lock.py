@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from dsgd.record.written import open_kept
+
 LOCK = ".lock"
 RESERVED_BYTES = 1 << 14  # for a summary on a disk that is full
 TRIALS = 20  # of a file that others take away
@@ -42,7 +44,9 @@ def locked(folder: Path) -> Iterator[None]:
 def give_room_back(folder: Path) -> None:
     """Free what was reserved. The lock is held on."""
     with contextlib.suppress(FileNotFoundError):  # a record that is written without the lock
-        os.truncate(folder / LOCK, 0)
+        descriptor = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW)
+        os.truncate(descriptor, 0)
+        os.close(descriptor)
 
 
 def _take(folder: Path) -> int:
@@ -50,7 +54,7 @@ def _take(folder: Path) -> int:
     for attempt in range(TRIALS):
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_kept(folder / LOCK, os.O_RDWR)
         except FileNotFoundError:  # whoever was refused has taken the folder away
             if attempt == TRIALS - 1:
                 raise
@@ -76,7 +80,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
             raise
         print(f"warning: {folder} cannot be locked ({error.strerror}): start no other run in it", file=sys.stderr)
     try:
-        if not os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(folder / LOCK)):
             return False
     except FileNotFoundError:  # its owner has given it back since it was opened
         return False

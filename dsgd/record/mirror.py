@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -18,13 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dsgd.record.bounded import read_bounded
 from dsgd.record.reader import name_of, read_config, read_summary
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
+from dsgd.record.written import check_inside, write_atomically
 
 if TYPE_CHECKING:
     import wandb
 
 INIT_TIMEOUT_S = 30.0
+ID_BYTES = 100
 RUN_ID = "wandb-id"  # file with the run's id in wandb, by which a resumed run goes on there
 MODES = ("disabled", "offline", "online")
 
@@ -114,8 +118,10 @@ def begin(folder: Path) -> wandb.Run:
     config = read_config(folder)
     options = config["wandb"]
     kept = folder / RUN_ID
-    identity = kept.read_text().strip() if kept.exists() else secrets.token_hex(4)
-    kept.write_text(identity + "\n")
+    before = read_bounded(kept, ID_BYTES).decode().strip() if kept.exists() else ""
+    identity = before if re.fullmatch(r"[A-Za-z0-9_-]+", before) else secrets.token_hex(4)
+    write_atomically(kept, f"{identity}\n".encode())
+    check_inside(folder, "wandb")
     arguments: dict[str, Any] = {
         "id": identity,
         "project": options["project"],

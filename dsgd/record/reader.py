@@ -18,12 +18,12 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
-from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY
+from dsgd.record.writer import CONFIG, ENV, METRICS, METRICS_BYTES, SUMMARY
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
 # bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
-CONFIG_BYTES, SUMMARY_BYTES, METRICS_BYTES = 2**20, 2**24, 2**29
+CONFIG_BYTES, SUMMARY_BYTES = 2**20, 2**24
 
 # summary field: field of a mark
 _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_received_total": "bytes_received"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contest_figure
 from dsgd.report.contest_table import contest_table
@@ -26,7 +27,7 @@ def write_contest(
     contenders that cannot be compared, OSError for files that cannot be written."""
     found = contest(contenders)
     text = contest_verdict(found)
-    (out / "verdict.txt").write_text(text + "\n", encoding="utf-8")
+    write_atomically(out / "verdict.txt", f"{text}\n".encode())
     contest_table(found, price).write(out / "contest")
     with drawing(width):
         figure = contest_figure(found)

@@ -5,6 +5,7 @@ On a narrow terminal whole columns are left out, from the right, and named below
 from __future__ import annotations
 
 import csv
+import io
 import math
 import textwrap
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate
 
 NEVER = "never"  # the run has ended and did not reach its target
@@ -68,10 +70,8 @@ class ReportTable:
     def write(self, stem: Path) -> list[Path]:
         """Write `<stem>.csv`, with unrounded numbers, all columns as `<stem>.md` and `<stem>.tex`; return the paths."""
         written = [stem.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")]
-        with written[0].open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(self.csv_rows)
-        written[1].write_text(self._markdown(), encoding="utf-8")
-        written[2].write_text(self._latex(), encoding="utf-8")
+        for path, text in zip(written, (self._csv(), self._markdown(), self._latex()), strict=True):
+            write_atomically(path, text.encode())
         return written
 
     def _fitting(self, width: int) -> tuple[list[int], list[int]]:
@@ -112,6 +112,11 @@ class ReportTable:
                 line.append(GAP)
             line.rstrip()
             console.print(line, soft_wrap=True)
+
+    def _csv(self) -> str:
+        file = io.StringIO(newline="")
+        csv.writer(file, lineterminator="\n").writerows(self.csv_rows)
+        return file.getvalue()
 
     def _markdown(self) -> str:
         rows = [self.headings, *([text.replace("|", "\\|") for text in row] for row in self.cells)]

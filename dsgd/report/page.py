@@ -18,6 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import SUMMARY_BYTES, Run
 from dsgd.record.writer import ENV
+from dsgd.record.written import write_atomically
 from dsgd.report.curves import X_FIELDS, has_data, median_curve, wants_log, x_axis
 from dsgd.report.fields import LABELS
 from dsgd.report.interval import Estimate
@@ -39,7 +40,7 @@ def write_page(runs: Sequence[Run], path: Path, lead: str = "", figure: str = ""
     lead: text above everything else, such as a verdict; its lines are paragraphs. figure: an SVG document that the
     project has drawn, put in as it is. title: default: what the runs have in common. Raises OSError where the path
     cannot be written, ValueError for an env.json that is none."""
-    path.write_text(page_text(runs, lead, figure, title), encoding="utf-8")
+    write_atomically(path, page_text(runs, lead, figure, title).encode())
 
 
 def page_text(runs: Sequence[Run], lead: str = "", figure: str = "", title: str = "") -> str:

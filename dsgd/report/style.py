@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import string
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dsgd.record.reader import Run
+from dsgd.record.written import write_atomically
 from dsgd.report.labels import Series, time_notes
 
 # Lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey. Others than ours come after them.
@@ -256,4 +258,6 @@ def common(runs: Sequence[Run]) -> str:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the path's suffix, without dates or versions: redrawn, the same bytes."""
     kind = path.suffix.removeprefix(".")
-    figure.savefig(path, format=kind, metadata=_METADATA[kind])
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, metadata=_METADATA[kind])
+    write_atomically(path, drawn.getvalue())

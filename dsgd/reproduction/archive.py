@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.record.bounded import json_object
+from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, number, read_env
-from dsgd.record.writer import write_atomically
+from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 
@@ -92,7 +92,7 @@ def read(path: Path) -> dict[str, list[Row]]:
     if not path.exists():
         return {}
     try:
-        with gzip.open(path) as file:
+        with gzip.open(io.BytesIO(read_bounded(path, LONGEST))) as file:
             content = file.read(LONGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a whole archive of runs, got: {error}") from error

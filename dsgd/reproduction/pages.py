@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import drawing, save
 from dsgd.reproduction import archive
@@ -80,7 +81,8 @@ def write_paper(found: Results, results: Path) -> None:
         "## Runs",
         _runs(found),
     ]
-    page_of(paper, results).write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    write_atomically(page_of(paper, results), text.encode())
 
 
 def page_of(paper: Paper, results: Path) -> Path:
@@ -114,7 +116,7 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
         ]
         parts.append(f"## [{one.paper.title}]({one.paper.key}.md)")
         parts.append(_table(["", "claim", "measured", "threshold", "verdict"], lines))
-    (results / OVERVIEW).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
 

@@ -18,7 +18,8 @@ from dsgd.experiment import Experiment
 from dsgd.host.signals import StopRequests
 from dsgd.record.checkpoint import NAME, write_checkpoint
 from dsgd.record.mirror import Mirror
-from dsgd.record.writer import TRACE, Record, write_atomically
+from dsgd.record.writer import TRACE, Record
+from dsgd.record.written import write_atomically
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
 from dsgd.run.progress import ProgressLine

@@ -21,8 +21,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dsgd.record.bounded import read_bounded
+from dsgd.record.written import open_kept
+
 MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
 LOCK_WAIT_S = 60.0
+LARGEST = 2**28  # bytes of a manifest: of a million points
 FOLDER, JOB = re.compile(rf"{RUNS}/[^/'\\]+-[0-9a-f]{{12}}"), re.compile("[0-9]+")  # as `point_of` and SLURM give them
 
 # Keys that do not change a result: two configurations that differ in them only are one point.
@@ -145,7 +149,7 @@ def read(folder: Path) -> Sweep:
     """Read the manifest of a sweep. Raises ManifestError."""
     path, sweep = folder / MANIFEST, Sweep(folder)
     try:
-        *lines, _ = path.read_bytes().split(b"\n")  # what follows the last end of a line is torn, or nothing
+        *lines, _ = read_bounded(path, LARGEST).split(b"\n")  # what follows the last end of a line is torn, or nothing
     except FileNotFoundError as error:
         raise ManifestError(f"--folder must be the folder of a sweep, got {folder} without {MANIFEST}") from error
     except OSError as error:
@@ -206,7 +210,10 @@ class ManifestWriter:
         """Append lines and flush them to the disk; after a crash, the first few of them may be there."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         text = "".join(json.dumps({**event, "time": now}, ensure_ascii=False) + "\n" for event in events)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            descriptor = open_kept(self._path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise cannot_write(self._path.parent, error) from error
         with open(descriptor, "r+b", buffering=0) as file:
             content = file.read()
             if not content.endswith(b"\n"):
@@ -231,6 +238,10 @@ class ManifestWriter:
         self.add({"event": "cancelled", "points": [point.id for point in points]})
 
 
+def cannot_write(folder: Path, error: OSError) -> ManifestError:
+    return ManifestError(f"--folder must be a folder that can be written, got {folder} ({error.strerror})")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[ManifestWriter]:
     """Hold the lock of a sweep's folder, which is made if it is not there.
@@ -239,11 +250,9 @@ def locked(folder: Path) -> Iterator[ManifestWriter]:
     folder cannot be written, or another process holds the lock for a minute."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
+        lock = open(open_kept(folder / LOCK, os.O_WRONLY | os.O_APPEND), "a")  # noqa: SIM115
     except OSError as error:
-        raise ManifestError(
-            f"--folder must be a folder that can be written, got {folder} ({error.strerror})"
-        ) from error
+        raise cannot_write(folder, error) from error
     with lock:
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:

@@ -51,11 +51,11 @@ class Child:
 class Parent:
     """Starts, watches and ends the children.
 
-    logs: existing folder for their output. signals: those that come, caught from before the first child is started, as
-    a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that no child may
-    keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator fell silent.
-    silent_s: how long it has been, apart from times in which this process did not run. polled: when that was last
-    looked at, by time.monotonic().
+    logs: existing folder for their output, without links. signals: those that come, caught from before the first child
+    is started, as a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that
+    no child may keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator
+    fell silent. silent_s: how long it has been, apart from times in which this process did not run. polled: when that
+    was last looked at, by time.monotonic().
     """
 
     logs: Path
@@ -177,7 +177,10 @@ class Parent:
             os.close(child.echo)
             child.echo = None
             return
-        with contextlib.suppress(OSError), child.log.open("ab") as log:  # the disk is full: the terminal has it all
+        with (
+            contextlib.suppress(OSError),
+            open(_log_file(child.log), "ab") as log,
+        ):  # the disk is full: the terminal has it all
             log.write(content)
         sys.stderr.write(content.decode(errors="replace"))
         sys.stderr.flush()
@@ -206,6 +209,10 @@ class Parent:
                 child.line.close()
 
 
+def _log_file(log: Path) -> int:
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
 def _detach(name: str, parent: int, log: Path | None, writing: int | None) -> None:
     """Detach a new child from the terminal and its signals, and let it never outlive its parent."""
     end_with_parent(parent, signal.SIGKILL)
@@ -218,7 +225,7 @@ def _detach(name: str, parent: int, log: Path | None, writing: int | None) -> No
     if log is None:
         return
     null = os.open(os.devnull, os.O_RDONLY)
-    out = writing if writing is not None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = writing if writing is not None else _log_file(log)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
