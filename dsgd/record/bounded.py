@@ -37,7 +37,9 @@ def read_end(path: Path, most: int) -> bytes:
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the text is anything else, or too deep."""
+    """Parse a JSON object; None if the text is anything else, too deep, or of more than VALUES values."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > VALUES:  # before anything is built of them
+        return None
     try:
         value = json.loads(text)
         if text.count(b"{") + text.count(b"[") > DEPTH:
