@@ -12,10 +12,11 @@ import math
 import os
 import re
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -38,9 +39,11 @@ class MirrorOptions:
     """The configuration keys `wandb.*`."""
 
     mode: str = "disabled"  # offline: files in the run folder, for `wandb sync`
+    entity: str | None = None  # user or team; null: wandb's own default
     project: str = "dsgd"
     group: str | None = None  # null: a sweep's folder; of a single run, its model and data
     name: str | None = None  # null: like gossip-8-lr0.1-seed0
+    tags: list[str] = field(default_factory=list)
     timeout_s: float = 60.0  # how long to wait for wandb when the run is over
 
     def __post_init__(self) -> None:
@@ -107,7 +110,16 @@ def main(folder: Path) -> None:
         if (folder / file).exists():
             record.add_file(str(folder / file))
     run.log_artifact(record)
+    place = Path(run.dir).parent
+    offline = run.offline
     run.finish(exit_code=1 if summary["status"] in ("failed", "killed") else 0)
+    if offline:
+        print(f"wandb: kept offline; to copy it: {sync_command(place)}", file=sys.stderr, flush=True)
+
+
+def sync_command(place: Path) -> str:
+    """Return the command that copies an offline run to a server. place: its folder."""
+    return shlex.join(["wandb", "sync", str(place)])
 
 
 def begin(folder: Path) -> wandb.Run:
@@ -124,9 +136,11 @@ def begin(folder: Path) -> wandb.Run:
     check_inside(folder, "wandb")
     arguments: dict[str, Any] = {
         "id": identity,
+        "entity": options["entity"],
         "project": options["project"],
         "group": options["group"] or f"{name_of(config['model'])}-{name_of(config['data'])}",
         "name": options["name"] or run_name(config),
+        "tags": options["tags"],
         "dir": str(folder),
         "config": config,
         "settings": wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
