@@ -12,12 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from dsgd.cli.arguments import Parser, check_quotes, version_line
+from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.folders import check_writable
 from dsgd.cli.stored_sweep import code_of_point
 from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
+from dsgd.safe_text import for_terminal
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser().parse_args(argv)
         return options.command(options)
     except ValueError as error:
-        print(f"dsgd-sweep: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"dsgd-sweep: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -199,7 +201,7 @@ def _status(options: argparse.Namespace) -> int:
     table = Table("algo", "nodes", *names)
     for algo, nodes in dict.fromkeys((state.point.algo, state.point.nodes) for state in found):
         row = Counter(state.name for state in found if (state.point.algo, state.point.nodes) == (algo, nodes))
-        table.add_row(algo, str(nodes), *(str(row[name] or "") for name in names))
+        table.add_row(Text(for_terminal(algo)), str(nodes), *(str(row[name] or "") for name in names))
     console.print(table)
     shown = found if options.points else [state for state in found if state.name not in (*FINISHED, "pending")][:SHOWN]
     if shown:
@@ -222,7 +224,8 @@ def _points_table(found: Sequence[PointState], sweep: Sweep) -> Table:
         own = [text for text in state.point.overrides if not text.startswith(told) and text not in common]
         epoch = "" if state.epoch is None else f"{state.epoch:.3g}"
         accuracy = "" if state.accuracy is None else f"{state.accuracy:.4f}"
-        table.add_row(state.point.name, " ".join(own), state.name, state.task, epoch, accuracy, state.reason)
+        texts = (state.point.name, " ".join(own), state.name, state.task or "", epoch, accuracy, state.reason)
+        table.add_row(*(Text(for_terminal(text)) for text in texts))  # not a str, which has markup
     return table
 
 
@@ -240,10 +243,10 @@ def _logs(options: argparse.Namespace) -> int:
         task = sweep.tasks.get(point.id)
         path = None if task is None else jobs.log(sweep.folder, task)
         if path is None or not path.is_file():
-            print(f"{point.name}: nothing printed yet")
+            print(f"{for_terminal(point.name)}: nothing printed yet")
             continue
         lines = read_end(path, LOG_BYTES).decode(errors="replace").splitlines()[-options.lines :]
-        print(f"{point.name}: {path}", *(f"    {line}" for line in lines), sep="\n")
+        print(for_terminal(f"{point.name}: {path}"), *(f"    {for_terminal(line)}" for line in lines), sep="\n")
     return 0
 
 
@@ -302,7 +305,8 @@ def _collect(options: argparse.Namespace) -> int:
     folders = {point.id: sweep.folder / point.folder for point in points}
     for key, folder in folders.items():
         if identity(read_config(folder)) != key:
-            print(f"warning: {folder} is not of the configuration that was submitted; have defaults changed?")
+            line = f"warning: {folder} is not of the configuration that was submitted; have defaults changed?"
+            print(for_terminal(line))
     status = plot.main([*map(str, folders.values()), "--out", options.out or str(sweep.folder / "figures")])
     if rest := len(sweep.points) - len(points):
         print(f"left out: {_plural(rest, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}")

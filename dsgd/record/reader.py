@@ -19,6 +19,7 @@ import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
 from dsgd.record.writer import CONFIG, ENV, METRICS, METRICS_BYTES, SUMMARY
+from dsgd.safe_text import for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
@@ -46,7 +47,7 @@ def name_of(group: object) -> object:
     return target.rpartition(".")[2] if name == "import" and isinstance(target, str) else name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run record.
 
@@ -57,6 +58,14 @@ class Run:
     config: dict[str, Any]
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        """Say in one line which run it is and how it ended, or how far it has come."""
+        parts = [self.algorithm, f"{self.nodes} nodes", self.outcome]
+        for field, unit in (("test_accuracy", ""), ("test_loss", ""), ("time_s", " s")):
+            value = number(self.final(field))
+            parts += [] if math.isnan(value) else [f"{field} {value:.4g}{unit}"]
+        return for_terminal(f"<dsgd run {str(self.folder)!r}: {', '.join(parts)}>")
 
     @property
     def status(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dsgd.record.written import write_atomically
@@ -11,6 +12,7 @@ from dsgd.report.contest_figure import contest_figure
 from dsgd.report.contest_table import contest_table
 from dsgd.report.contest_verdict import contest_verdict
 from dsgd.report.style import drawing, save
+from dsgd.safe_text import for_terminal, lines_for_terminal
 
 
 def write_contest(
@@ -25,8 +27,9 @@ def write_contest(
 
     Returns the verdict; `contest_table(contest(contenders), price)` is the table to print. Raises ValueError for
     contenders that cannot be compared, OSError for files that cannot be written."""
+    contenders = [replace(one, name=for_terminal(one.name), algo=for_terminal(one.algo)) for one in contenders]
     found = contest(contenders)
-    text = contest_verdict(found)
+    text = lines_for_terminal(contest_verdict(found))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
     contest_table(found, price).write(out / "contest")
     with drawing(width):

@@ -8,7 +8,6 @@ import colorsys
 import json
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from dsgd.report.labels import Series, differing_settings, run_labels, series, s
 from dsgd.report.layout import BAD, Cell, ReportTable
 from dsgd.report.style import common, curve_styles
 from dsgd.report.table import summary_table
+from dsgd.safe_text import for_html
 
 FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
 MOST_POINTS = 2000  # of a curve: more than a screen has pixels
@@ -49,12 +49,12 @@ def page_text(runs: Sequence[Run], lead: str = "", figure: str = "", title: str 
     gathered = series(runs)
     several = any(len(one.runs) > 1 for one in gathered)
     parts = {
-        "title": escape(title or common(runs) or "Runs"),
+        "title": for_html(title or common(runs) or "Runs"),
         "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
-        "lead": "".join(f"<p>{escape(line)}</p>" for line in lead.splitlines() if line.strip()),
+        "lead": "".join(f"<p>{for_html(line)}</p>" for line in lead.splitlines() if line.strip()),
         "figure": f'<div class="figure">{_inline(figure)}</div>' if figure else "",
         "table": _table(table),
-        "caption": escape(table.caption),
+        "caption": for_html(table.caption),
         "bands": "Lines are medians over seeds, bands their intervals." if several else "",
         "differences": _differences(runs),
         "environments": _environments(runs),
@@ -161,13 +161,15 @@ def _sortable(heads: str, rows: Sequence[str], name: str) -> str:
 
 
 def _heading(text: str, is_text: bool) -> str:
-    return f'<th scope="col"{_class(text="text" * is_text)}><button>{escape(text)}</button></th>'
+    return f'<th scope="col"{_class(text="text" * is_text)}><button>{for_html(text)}</button></th>'
 
 
 def _cell(text: str, value: str, is_text: bool) -> str:
     bad = "bad" * (is_text and any(word in text.split() for word in BAD))
     long = "long" * (is_text and len(text) > _LONG)
-    return f'<td{_class(text="text" * is_text, bad=bad, long=long)} data-value="{escape(value)}">{escape(text)}</td>'
+    return (
+        f'<td{_class(text="text" * is_text, bad=bad, long=long)} data-value="{for_html(value)}">{for_html(text)}</td>'
+    )
 
 
 def _class(**names: str) -> str:
@@ -210,11 +212,11 @@ def _environments(runs: Sequence[Run]) -> str:
     if not keys:
         return '<p class="note">No run has recorded one.</p>'
     names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in found)
-    whose = "".join(f'<th class="text">{escape(name)}</th>' for name in names)
+    whose = "".join(f'<th class="text">{for_html(name)}</th>' for name in names)
     rows = []
     for key in keys:
-        cells = "".join(f'<td class="text">{escape(values.get(key, ""))}</td>' for values, _ in found)
-        rows.append(f'<tr><th class="text" scope="row">{escape(key)}</th>{cells}</tr>\n')
+        cells = "".join(f'<td class="text">{for_html(values.get(key, ""))}</td>' for values, _ in found)
+        rows.append(f'<tr><th class="text" scope="row">{for_html(key)}</th>{cells}</tr>\n')
     head = f"<thead><tr><th></th>{whose}</tr></thead>"
     return f'<div class="wide"><table id="environment">{head}<tbody>{"".join(rows)}</tbody></table></div>'
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import string
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +16,20 @@ import matplotlib.style
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, Tick
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
+from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
+from dsgd.safe_text import lines_for_terminal
 
 # Lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey. Others than ours come after them.
 _ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
@@ -255,9 +259,25 @@ def common(runs: Sequence[Run]) -> str:
     return ", ".join(part for part in parts if part)
 
 
+_MATHEMATICS = re.compile(
+    "|".join(re.escape(piece) for label in LABELS.values() for piece in re.findall(r"\$.+\$", label))
+)
+
+
+def _make_safe(figure: Figure) -> None:
+    """Show every text as it is: names out of records are no mathematics, and have no control characters. Numbers at
+    ticks are matplotlib's."""
+    ticks = {id(label) for tick in figure.findobj(Tick) for label in tick.findobj(Artist)}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in ticks:
+            text.set_text(lines_for_terminal(text.get_text()))
+            text.set_parse_math("$" not in _MATHEMATICS.sub("", text.get_text()))
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the path's suffix, without dates or versions: redrawn, the same bytes."""
     kind = path.suffix.removeprefix(".")
+    _make_safe(figure)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=kind, metadata=_METADATA[kind])
     write_atomically(path, drawn.getvalue())

@@ -15,6 +15,7 @@ from dsgd.reproduction import archive
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Chart, Claim, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, Verdict
+from dsgd.safe_text import for_markdown
 
 OVERVIEW = "README.md"
 MOST_IN_CELL = 2  # checks of a claim in the table of all; its page has the others
@@ -204,7 +205,7 @@ def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
     }
     names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
     tuning = sum(row["stage"] == archive.TUNING for row in rows)
-    return [study.name, str(len(rows)), str(tuning or ""), "; ".join(names)]
+    return [study.name, str(len(rows)), str(tuning or ""), for_markdown("; ".join(names))]
 
 
 def _bold(found: Results, claim: Claim) -> str:

@@ -39,6 +39,7 @@ from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.resume import ENDED
 from dsgd.run.values import prefixed
+from dsgd.safe_text import lines_for_terminal
 
 LOGS = "logs"
 LAST_BYTES = 2**16
@@ -209,4 +210,4 @@ def _print_log(logs: Path, name: str | None) -> None:
 
 
 def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(lines_for_terminal(line), file=sys.stderr, flush=True)
