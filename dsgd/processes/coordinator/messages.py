@@ -226,4 +226,4 @@ class MessageRules:
 
 def _printable(text: Any) -> Any:
     """Return a text of somebody else's so that it can be shown on a terminal."""
-    return for_terminal(text[:PRINTED_LIMIT]) if isinstance(text, str) else text
+    return for_terminal(text[:PRINTED_LIMIT])[:PRINTED_LIMIT] if isinstance(text, str) else text

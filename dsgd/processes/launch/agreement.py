@@ -144,7 +144,7 @@ def _context(launch: Launch, rank: int, offer: str) -> str:
 
 def _one_line(text: str) -> str:
     """Return what somebody else has written so that it can be printed."""
-    return for_terminal(text[:OBJECTION_LIMIT])
+    return for_terminal(text[:OBJECTION_LIMIT])[:OBJECTION_LIMIT]
 
 
 def _read(launch: Launch, store: TCPStore, key: str, expected: Mapping[str, type]) -> tuple[str, dict[str, Any]]:
