@@ -263,9 +263,10 @@ def compare(stored: Any, given: Any, key: str, where: str) -> None:
         raise ConfigError(f"{key} must be {stored!r}, as {where}, got {given!r}")
 
 
-def command(folder: Path) -> str:
-    """Return the command that goes on with the run that this process has made in a folder."""
-    trusted = [f"{TRUSTED}=true"] if code_of(read_config(folder)) else []
+def command(folder: Path, ours: bool = False) -> str:
+    """Return the command that goes on with the run in a folder. ours: this process has made it, with the code that its
+    configuration names."""
+    trusted = [f"{TRUSTED}=true"] if ours and code_of(read_config(folder)) else []
     return shlex.join(["dsgd-run", f"resume={typed(folder)}", *trusted])
 
 
