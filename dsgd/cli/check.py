@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsgd.cli.arguments import opened, parsed
-from dsgd.cli.checked import RUN_FOLDER, SWEEP_FOLDER, Checked
+from dsgd.cli.checked import MULTIRUN, RUN_FOLDER, SWEEP_FOLDER, Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
-from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, remove_empty
+from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, refuse_links, remove_empty
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
@@ -160,6 +160,9 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
         check_writable(folder, SWEEP_FOLDER)
+        if jobs.folder is not None and folder.is_relative_to(top := jobs.folder.absolute()):
+            refuse_links(top, folder.relative_to(top), SWEEP_FOLDER)
+            refuse_links(top, MULTIRUN, SWEEP_FOLDER)
     if jobs.here:
         plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
     whole = jobs.folder

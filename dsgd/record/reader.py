@@ -19,12 +19,13 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
-from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, SUMMARY
+from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
+from dsgd.safe_text import for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
 # bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
-CONFIG_BYTES, SUMMARY_BYTES, METRICS_BYTES = 2**20, 2**24, 2**29
+CONFIG_BYTES, SUMMARY_BYTES = 2**20, 2**24
 
 # summary field: field of a mark
 _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_received_total": "bytes_received"}
@@ -47,7 +48,7 @@ def name_of(group: object) -> object:
     return target.rpartition(".")[2] if name == "import" and isinstance(target, str) else name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run record.
 
@@ -58,6 +59,14 @@ class Run:
     config: dict[str, Any]
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        """Say in one line which run it is and how it ended, or how far it has come."""
+        parts = [self.algorithm, f"{self.nodes} nodes", self.outcome]
+        for field, unit in (("test_accuracy", ""), ("test_loss", ""), ("time_s", " s")):
+            value = number(self.final(field))
+            parts += [] if math.isnan(value) else [f"{field} {value:.4g}{unit}"]
+        return for_terminal(f"<dsgd run {str(self.folder)!r}: {', '.join(parts)}>")
 
     @property
     def status(self) -> str:

@@ -11,17 +11,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dsgd.record.bounded import read_bounded
 from dsgd.record.lock import give_room_back
+from dsgd.record.written import open_kept, write_atomically
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
+METRICS_BYTES = 2**29  # a thousand times what a run of 1,024 workers writes
 OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
 
 
@@ -48,7 +52,8 @@ class Record:
         A kill at any write leaves no configuration beside marks or a summary of another one."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
-        kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
+        had = read_bounded(before / METRICS, METRICS_BYTES) if before else b""
+        kept = b"".join(had.splitlines(keepends=True)[:lines])
         folder.mkdir(parents=True, exist_ok=True)
         remove_end(folder)
         is_here = before is not None and before.samefile(folder)
@@ -64,7 +69,7 @@ class Record:
         write_atomically(folder / ENV, json.dumps(described, indent=2).encode() + b"\n")
         if not is_here:
             write_atomically(folder / METRICS, kept)
-        self._metrics = (folder / METRICS).open("ab", buffering=0)
+        self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
 
     @property
@@ -108,22 +113,6 @@ def remove_end(folder: Path) -> None:
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace NaN and infinities, which JSON does not have, by None (a diverged run's status says why)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-
-
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Replace a file in one step: after a crash there is the old file or the new one, whole.
-
-    content: of the file, or its pieces."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk others need the room
-        raise
 
 
 def environment(devices: Sequence[str]) -> dict[str, Any]:

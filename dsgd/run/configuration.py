@@ -11,6 +11,7 @@ from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
 from dsgd.record.mirror import MirrorOptions
+from dsgd.run.trust import TRUSTED
 from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
 from dsgd.schedule import Schedule
 
@@ -130,8 +131,9 @@ class LoadedData:
 def configure(values: Mapping[str, Any]) -> RunConfig:
     """Check a configuration and return it typed. Loads and writes nothing.
 
-    values: the resolved configuration as plain values; each group may have the `name` of its choice. Raises
-    ConfigError."""
+    values: the resolved configuration as plain values; each group may have the `name` of its choice. `resume_trusted`
+    says how a command goes about it and is no part of the run. Raises ConfigError."""
+    values = {key: value for key, value in values.items() if key != TRUSTED}
     for key in [*KEYS, *values]:
         if key not in values:
             raise ConfigError(f"{key} must be given, got nothing")

@@ -32,9 +32,11 @@ from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
 from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
+from dsgd.record.bounded import read_end
 from dsgd.record.checkpoint import check_state, read_state
-from dsgd.record.reader import read_status
+from dsgd.record.reader import SUMMARY_BYTES, read_status
 from dsgd.record.writer import SUMMARY
+from dsgd.record.written import make_inside
 from dsgd.run.alike import checked_digest, has_common_start
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
@@ -42,8 +44,10 @@ from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.resume import ENDED
 from dsgd.run.trial import try_training
 from dsgd.run.values import prefixed
+from dsgd.safe_text import lines_for_terminal
 
 LOGS = "logs"
+LAST_BYTES = 2**16
 LAST_LINES = 15  # of a failed process's log that are printed
 
 
@@ -55,12 +59,13 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Call
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     job, listener = _job(plan, joined)
     _warn_of_crowding(job)
-    logs = folder / LOGS
     with signal_pipe() as signals:
         try:
-            logs.mkdir(parents=True, exist_ok=True)
-            return _supervised(Parent(logs, signals), plan, folder, job, joined, listener)
+            folder.mkdir(parents=True, exist_ok=True)
+            return _supervised(Parent(make_inside(folder, LOGS), signals), plan, folder, job, joined, listener)
         except OSError as error:  # of the folder; what happens on connections is handled there
+            if listener is not None:
+                listener.close()
             _print(f"the record in {folder} cannot be written: {error.strerror}")
             return "failed"
         finally:
@@ -113,7 +118,7 @@ def _written_status(folder: Path, earlier: bytes | None) -> str | None:
 
 def _summary(folder: Path) -> bytes | None:
     path = folder / SUMMARY
-    return path.read_bytes() if path.is_file() else None
+    return read_end(path, SUMMARY_BYTES) if path.is_file() else None
 
 
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
@@ -227,10 +232,10 @@ def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.sock
 def _print_log(logs: Path, name: str | None) -> None:
     """Print the last lines of the process that failed."""
     log = logs / f"{(name or '').replace(' ', '_')}.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    lines = read_end(log, LAST_BYTES).decode(errors="replace").splitlines() if log.is_file() else []
     if lines:
         _print("\n".join([f"last lines of {log}:", *(f"    {line}" for line in lines[-LAST_LINES:])]))
 
 
 def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(lines_for_terminal(line), file=sys.stderr, flush=True)

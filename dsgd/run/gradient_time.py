@@ -22,6 +22,7 @@ from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.gradient_cache import CacheUnusable, keep_time, kept_time, machine
 from dsgd.run.plan import Plan
 from dsgd.run.values import ConfigError, checked, prefixed
+from dsgd.safe_text import lines_for_terminal
 
 if TYPE_CHECKING:
     from dsgd.problem.problem import Problem
@@ -82,7 +83,7 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
         raise _not_measured(name, found.get("wrong") or found["failed"])
     gradient_s, when = found["seconds"], f"measured on {found['date']}" if found["date"] else "measured"
     line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here ({when}); cluster.gradient_s sets it"
-    print(line, *found["warnings"], sep="\n", file=sys.stderr, flush=True)
+    print(lines_for_terminal("\n".join([line, *found["warnings"]])), file=sys.stderr, flush=True)
     return gradient_s
 
 

@@ -20,12 +20,14 @@ from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.record.checkpoint import NAME, replace_header, write_checkpoint
 from dsgd.record.mirror import Mirror
-from dsgd.record.writer import TRACE, Record, remove_end, write_atomically
+from dsgd.record.writer import TRACE, Record, remove_end
+from dsgd.record.written import write_atomically
 from dsgd.run.alike import DIGEST
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
 from dsgd.run.progress import ProgressLine
 from dsgd.run.resume import ENDED
+from dsgd.safe_text import for_terminal
 
 LOOK_S = 0.1  # between two updates of the progress line
 
@@ -84,7 +86,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         with _writing(folder):
             record = _begun(plan, folder, training)
     except RecordLost as failure:
-        print(failure, file=sys.stderr, flush=True)
+        print(for_terminal(str(failure)), file=sys.stderr, flush=True)
         training.close("failed")
         return "failed"
     mirror = Mirror(config.wandb, folder)
@@ -177,7 +179,7 @@ def _finish(plan: Plan, folder: Path, training: Training, record: Record, status
         except RecordLost as failure:
             status, error = "failed", str(failure)
     if status == "failed":
-        print(error, file=sys.stderr, flush=True)  # also where the summary cannot be written
+        print(for_terminal(error), file=sys.stderr, flush=True)  # also where the summary cannot be written
     summary = _described(plan.config, training) | training.summary() | training.header | _extended(plan)
     try:
         record.finish({**summary, "status": status, "error": error or None})

@@ -30,6 +30,7 @@ from dsgd.run.plan import Plan
 from dsgd.run.resume import Checkpoint
 from dsgd.run.threads import choose_threads
 from dsgd.run.values import ConfigError, prefixed
+from dsgd.safe_text import lines_for_terminal
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
 
@@ -92,7 +93,8 @@ class SimulatedTraining:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
         elif plan.why or chosen.instead:
-            print(*filter(None, (why, chosen.why, foreign_time(plan.config))), sep="\n", file=sys.stderr)
+            lines = filter(None, (why, chosen.why, foreign_time(plan.config)))
+            print(*map(lines_for_terminal, lines), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}

@@ -46,7 +46,9 @@ LARGE = "data.dim=20000"  # a checkpoint of half a megabyte
 
 def resume(prefork: Prefork, watched: WatchedRun) -> WatchedRun:
     watched.skip_pauses()
-    return WatchedRun(prefork.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
+    return WatchedRun(
+        prefork.start(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true"), watched.shared
+    )
 
 
 def interrupted(watched: WatchedRun) -> Stored:
@@ -218,7 +220,7 @@ def test_a_completed_run_goes_on_with_a_larger_budget(prefork: Prefork, tmp_path
     assert run.summary["status"] == "completed", run.err
     assert (run.folder / NAME).exists(), run.err
     assert all(stored["steps"] < 40 for stored in read_state(run.folder / NAME)["workers"])
-    extended = prefork.run(tmp_path / "run", f"resume={run.folder}", "budget.steps=80")
+    extended = prefork.run(tmp_path / "run", f"resume={run.folder}", "resume_trusted=true", "budget.steps=80")
     assert extended.summary["status"] == "completed", extended.err
     assert results(extended.marks, 1) == results(expected.marks, 1)
     assert [budget["steps"] for budget in extended.summary["extended"]] == [40]

@@ -43,7 +43,8 @@ def kill_at(number: int, folder: Path) -> None:
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def write(path: Any, *rest: Any, **options: Any) -> Any:
             nonlocal written, had
-            if not str(path).startswith(str(folder)) or (function is unlink and Path(path).name == LOCK):
+            name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
+            if not name.startswith(str(folder)) or (function is unlink and Path(name).name == LOCK):
                 return function(path, *rest, **options)
             written += 1
             if 2 * written == number:

@@ -16,6 +16,7 @@ from torch import Tensor
 from dsgd.processes.control import Client
 from dsgd.processes.frames import SPANS, BadFrame, Message
 from dsgd.processes.job import ProcessJob
+from dsgd.safe_text import for_terminal
 from dsgd.streams import stream
 
 KEY_LIMIT = 100  # characters in the name of a mark or checkpoint
@@ -243,6 +244,4 @@ class MessageRules:
 
 def _printable(text: Any) -> Any:
     """Return a text of somebody else's so that it can be shown on a terminal."""
-    if not isinstance(text, str):
-        return text
-    return "".join(character if character.isprintable() else " " for character in text[:PRINTED_LIMIT])
+    return for_terminal(text[:PRINTED_LIMIT])[:PRINTED_LIMIT] if isinstance(text, str) else text

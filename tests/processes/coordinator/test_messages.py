@@ -368,7 +368,7 @@ def test_connections_beyond_what_the_run_needs_are_refused() -> None:
 def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
     assert listening.hears(NODE, {**FAILED, "error": "no\x1b[2J\nway" + "x" * 20_000})
     error = listening.heard[-1][1]["error"]
-    assert error.startswith("no [2J wayxxx")
+    assert error.startswith("no\\x1b[2J\\nwayxxx")
     assert len(error) == 10_000
 
 
