@@ -25,11 +25,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
+from tests.support.faults.pairs import EXITS, PairTrial, carry_out_pair, draw_pair, is_pair
 from tests.support.faults.schedules import ALGORITHMS, KINDS, draw
 from tests.support.faults.trial import Baselines, Trial, carry_out
 from tests.support.prefork import Prefork
 
 CASES = "cases.jsonl"
+PAIR = "two comparisons"  # in one folder, in the place of an algorithm
 
 
 def main() -> None:
@@ -79,6 +81,11 @@ def work(folder: Path, waiting: multiprocessing.Queue[int | None], results: mult
     prefork = Prefork()
     baselines = Baselines(prefork, folder)
     while (number := waiting.get()) is not None:
+        if is_pair(number):
+            results.put(
+                described_pair(carry_out_pair(draw_pair(number), folder / f"pair{number:05}", folder / "alone"))
+            )
+            continue
         schedule = draw(number)
         try:
             trial = carry_out(schedule, folder / f"case{number:05}", prefork, baselines)
@@ -105,9 +112,24 @@ def described(trial: Trial) -> dict[str, Any]:
     }
 
 
+def described_pair(trial: PairTrial) -> dict[str, Any]:
+    """Return two comparisons in one folder as plain values, with the fields of a trial."""
+    kind = trial.pair.kind
+    faults = [{"name": "comparison", "kind": kind, "happened": True}] if kind != "none" else []
+    ends = ["completed" if trial.ends[-1] == 0 else "failed"]
+    status = trial.ends[-1]
+    return {"number": trial.pair.number, "algo": PAIR, "launcher": "dsgd-compare", "options": [], "faults": faults} | {
+        "ends": ends, "status": status, "ended_after_s": None, "statuses": trial.ends, "found": trial.problems
+    }  # fmt: skip
+
+
 def again(number: int) -> int:
     """Carry out one schedule and show what happened. Returns 1 if something is not as it should be."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    if is_pair(number):
+        pair = carry_out_pair(draw_pair(number), folder / "pair", folder / "alone")
+        print(pair, folder)
+        return int(bool(pair.problems))
     prefork = Prefork()
     try:
         schedule = draw(number)
@@ -140,15 +162,15 @@ def report(cases: list[dict[str, Any]]) -> str:
         f"{len(happened)} of which found their victim. {hung} runs hung, {len(wrong)} were not as the rules say; "
         f"{gone_on} times a run that had not completed was gone on with.",
         "",
-        *_table("algorithm", list(ALGORITHMS), [(case["algo"], case) for case in cases]),
+        *_table("algorithm", [*ALGORITHMS, PAIR], [(case["algo"], case) for case in cases]),
         "",
         *_table(
             "fault",
-            [f"{victim}: {kind}" for victim, kinds in KINDS.items() for kind in kinds],
+            [f"{victim}: {kind}" for victim, kinds in (*KINDS.items(), ("comparison", EXITS)) for kind in kinds],
             [(f"{fault['name'].split()[0]}: {fault['kind']}", case) for case, fault in happened],
         ),
         "",
-        *_table("launcher", ["dsgd-run", "torchrun"], [(case["launcher"], case) for case in cases]),
+        *_table("launcher", ["dsgd-run", "torchrun", "dsgd-compare"], [(case["launcher"], case) for case in cases]),
     ]
     if wrong:
         lines += ["", "Not as the rules say:", ""]

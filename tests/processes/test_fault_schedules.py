@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faults.pairs import EVERY, carry_out_pair, draw_pair
 from tests.support.faults.schedules import draw
 from tests.support.faults.trial import ROOT, Baselines, carry_out, has_traceback
 from tests.support.long import long_but
@@ -57,3 +58,10 @@ def test_a_traceback_of_torchrun_is_not_the_runs_whatever_the_clone_is_called() 
 def traceback(*files: str) -> str:
     frames = "".join(f'  File "{name}", line 10, in main\n    main()\n' for name in files)
     return f"Traceback (most recent call last):\n{frames}ValueError: /dsgd/ is no folder\n"
+
+
+@pytest.mark.parametrize("number", long_but((EVERY - 1,), range(EVERY - 1, 6 * EVERY, EVERY)))
+def test_of_two_comparisons_in_one_folder_one_is_refused_or_comes_later(tmp_path: Path, number: int) -> None:
+    trial = carry_out_pair(draw_pair(number), tmp_path / "pair", tmp_path / "alone")
+    print(trial)
+    assert trial.problems == []
