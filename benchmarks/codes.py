@@ -39,7 +39,7 @@ def main() -> None:
     values = composed([*arguments.keys, "nodes=1", "cluster.gradient_s=1", "budget.steps=1", "engine=sim"])
     problem = Simulation(configure(values).experiment).problem
     x, buffers, rng = problem.start.clone(), problem.start_buffers.clone(), np.random.default_rng(0)
-    problem.bind(x, buffers)
+    problem.state.bind(x, buffers)
     a, d = problem.gradient(x, buffers, 0, 0).clone(), problem.dimension
     k = max(1, round(OPTIONS.share * d))
     worker = Worker(0, 1, x, rng, cast("Engine", None), problem.layout)

@@ -1,6 +1,7 @@
 """Which way of distributing SGD reaches a given accuracy soonest, and is what the papers say true there?
 
-From Python: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks` (docs/python.md).
+From Python: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`,
+`dsgd.__version__` (docs/python.md).
 Importing dsgd alone imports none of it."""
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
 
     from dsgd.python import compare, load_marks, load_runs, run
 
-__all__ = ["compare", "load_marks", "load_runs", "run"]
+    __version__: str
+
+__all__ = ["__version__", "compare", "load_marks", "load_runs", "run"]
 
 # of what is found below
 _PLACES = {"run": "dsgd.run"} | dict.fromkeys(("compare", "load_runs", "load_marks"), "dsgd.python")
@@ -21,6 +24,10 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for. `dsgd.run` is the package of that name, which can be called."""
     from importlib import import_module
 
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("dsgd")
     if name not in _PLACES:
         raise AttributeError(f"module 'dsgd' has no attribute {name!r}")
     module = import_module(_PLACES[name])

@@ -19,6 +19,7 @@ from dsgd.record.reader import Run, find_runs
 from dsgd.report.rows import mark_rows, run_rows
 from dsgd.run.resume import quoted
 from dsgd.run.values import ConfigError
+from dsgd.safe_text import for_html, from_markdown
 
 # What the child process does: a command, ended with a checkpoint if this process ends before it.
 _COMMAND = """
@@ -68,7 +69,7 @@ def run(
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
     """A comparison that has come to its end. verdict: in two sentences. table: a row per contender, as Markdown. runs:
     those that were measured. folder: of its files and of all records, those of tuning included."""
@@ -77,6 +78,26 @@ class Compared:
     verdict: str
     table: str
     runs: list[Run]
+
+    def __repr__(self) -> str:
+        """Return verdict and table, as a Python prompt shows them."""
+        return f"{self.verdict}\n\n{self.table}"
+
+    def _repr_html_(self) -> str:
+        """Return verdict and table, as a notebook shows them."""
+        table, _, notes = self.table.partition("\n\n")
+        head, _, *lines = (line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table.splitlines())
+        rows = [_html_row("th", head), *(_html_row("td", line) for line in lines)]
+        above, below = (
+            "".join(f"<p>{for_html(line)}</p>" for line in text.splitlines())
+            for text in (self.verdict, from_markdown(notes))
+        )
+        return f"{above}<table>{''.join(rows)}</table>{below}"
+
+
+def _html_row(kind: str, cells: Sequence[str]) -> str:
+    """Return a row of a table. kind: th | td. cells: as Markdown."""
+    return f"<tr>{''.join(f'<{kind}>{for_html(from_markdown(cell))}</{kind}>' for cell in cells)}</tr>"
 
 
 def compare(

@@ -24,6 +24,7 @@ WANTED = {
     "graph_file": {"host"},
     "topology": {"graph_file"},
     "streams": set(),
+    "safe_text": set(),
     "torchvision_operators": set(),
     "user_code": {"torchvision_operators"},
     "token_shape": set(),
@@ -42,18 +43,19 @@ WANTED = {
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
     "sim": {"cluster", "engine", "experiment", "gradients", "optimizer", "problem", "streams", "worker"},
-    "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "streams", "worker"},
-    "record": {"host"},
-    "report": {"crossing", "record", "units"},
+    "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "safe_text", "streams"}
+    | {"worker"},
+    "record": {"host", "safe_text"},
+    "report": {"crossing", "record", "safe_text", "units"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
-    | {"record", "schedule", "sim", "user_code"},
+    | {"record", "safe_text", "schedule", "sim", "user_code"},
     "contest": {"record", "report"},
-    "python": {"record", "report", "run"},
-    "reproduction": {"record", "report"},
+    "python": {"record", "report", "run", "safe_text"},
+    "reproduction": {"record", "report", "safe_text"},
     "papers": {"algorithms", "record", "report", "reproduction", "topology"},
     "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"}
-    | {"units"},
+    | {"safe_text", "units"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import subprocess
 import sys
+from html import unescape
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import dsgd
+import dsgd.python
 from dsgd.crossing import RULES
 from dsgd.record.reader import find_runs
 from dsgd.report.contest import goal_of, score
+from dsgd.report.layout import ReportTable
 from dsgd.report.rows import mark_rows, run_rows
 from dsgd.report.table import summary_table
 from tests.support.command import call, marks, summary
@@ -183,3 +188,38 @@ def test_without_pandas_a_frame_says_how_to_install_it(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ModuleNotFoundError, match=r"^pandas must be installed .*: pip install 'dsgd\[pandas\]'$"):
         dsgd.load_runs(tmp_path)
+
+
+def test_a_run_is_one_line_at_a_prompt(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run", "gossip", nodes=8)
+    (run,) = find_runs([folder])
+    accuracy, loss, time_s = (run.final(field) for field in ("test_accuracy", "test_loss", "time_s"))
+    text = f"<dsgd run '{folder}': gossip, 8 nodes, completed, test_accuracy {accuracy:.4g}, test_loss {loss:.4g}"
+    assert repr(run) == f"{text}, time_s {time_s:.4g} s>"
+    (folder / "summary.json").unlink()
+    (folder / "metrics.jsonl").unlink()
+    (folder / "config.yaml").write_text('nodes: 2\nalgo: {name: "a\\e[2J"}')
+    (run,) = find_runs([folder])
+    assert repr(run) == f"<dsgd run '{folder}': a\\x1b[2J, 2 nodes, running>"
+
+
+def test_a_comparison_is_its_verdict_and_table(tmp_path: Path) -> None:
+    """As text at a prompt, as a table in a notebook, where no name has HTML of its own."""
+    names = ("gossip <b>tau=10</b>", "a | `b` \\| c")
+    table = ReportTable(["run", "time (s)"], frozenset({"run"}), [[name, 2.5] for name in names], [], "<note>")
+    table.write(tmp_path / "contest")
+    found = dsgd.python.Compared(tmp_path, "gossip is <sooner>.", (tmp_path / "contest.md").read_text().strip(), [])
+    assert repr(found).startswith("gossip is <sooner>.\n\n| run | time (s) |\n")
+    html = found._repr_html_()
+    assert html.startswith(
+        "<p>gossip is &lt;sooner&gt;.</p><table><tr><th>run</th><th>time (s)</th></tr><tr><td>gossip "
+    )
+    cells = [unescape(text) for text in re.findall("<td>(.*?)</td>", html)]
+    assert cells == [names[0], "2.500", names[1], "2.500"]
+    assert html.endswith("</table><p>&lt;note&gt;</p>")
+
+
+def test_the_version_is_there_without_torch() -> None:
+    program = "import sys, dsgd; print(dsgd.__version__, 'torch' in sys.modules, 'dsgd.python' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == f"{version('dsgd')} False False\n"

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from dsgd.host.resources import cores
 from dsgd.run.values import ConfigError
+from dsgd.safe_text import for_terminal
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
 BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth")
@@ -142,4 +143,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return for_terminal(" ".join(str(error).split()))

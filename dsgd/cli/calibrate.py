@@ -143,7 +143,7 @@ def _take_part(
     from dsgd.processes.calibration.calibrate import CalibrationFailed, calibrate
     from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement, noise
     from dsgd.processes.launch.rendezvous import NoMeeting, address_of
-    from dsgd.record.writer import write_atomically
+    from dsgd.record.written import write_atomically
 
     keep_freed_memory()  # as workers do
     torch.set_num_threads(config.engine.threads or 1)

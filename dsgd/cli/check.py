@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsgd.cli.arguments import opened, parsed
-from dsgd.cli.checked import RUN_FOLDER, SWEEP_FOLDER, Checked
+from dsgd.cli.checked import MULTIRUN, RUN_FOLDER, SWEEP_FOLDER, Checked
 from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
-from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, remove_empty
+from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, refuse_links, remove_empty
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
@@ -19,6 +19,7 @@ from dsgd.host.signals import Interruption
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
+from dsgd.run.configuration import LoadedData
 from dsgd.run.execute import join_launch
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.gradient_time import with_shared_times
@@ -58,7 +59,7 @@ def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
     if not options.multirun:
         overrides = [*_run_folder(overrides), *_choices_to_go_on_with(tree, overrides), *overrides]
     jobs = tree.jobs(overrides, options.multirun, interruption.check)
-    with interruption.armed(), ends_are_errors():
+    with interruption.armed(), ends_are_errors(), LoadedData().shared():
         return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
 
 
@@ -141,7 +142,8 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         automatic = is_automatic(resume) and not timed
         if resume is not None and not is_automatic(resume):
             raise ConfigError(f"resume must be auto in a sweep, got {resume}")
-        job.values["resume"] = None
+        if is_automatic(resume) and timed:
+            job.values["resume"] = None  # there is nothing in a new folder
         plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
@@ -158,6 +160,9 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folders[folder] = existing_ancestor(folder)
     for folder in folders:
         check_writable(folder, SWEEP_FOLDER)
+        if jobs.folder is not None and folder.is_relative_to(top := jobs.folder.absolute()):
+            refuse_links(top, folder.relative_to(top), SWEEP_FOLDER)
+            refuse_links(top, MULTIRUN, SWEEP_FOLDER)
     if jobs.here:
         plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
     whole = jobs.folder

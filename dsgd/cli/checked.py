@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsgd.record.written import write_atomically
+
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
     from dsgd.run.plan import Plan
@@ -33,7 +35,7 @@ class Multirun:
     def begin(self) -> None:
         """Write the configuration into the folder and set up logging, as Hydra does before the first job."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / MULTIRUN).write_text(self.config, encoding="utf-8")
+        write_atomically(self.folder / MULTIRUN, self.config.encode())
         disable_logs()
 
 

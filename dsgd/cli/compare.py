@@ -28,9 +28,10 @@ from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
+from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
 from dsgd.record.reader import Run
-from dsgd.record.writer import write_atomically
+from dsgd.record.written import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from dsgd.report.contest import Contender
 
-SETTING = "comparison.json"
+SETTING, SETTING_BYTES = "comparison.json", 2**20
 FREE_TO_CHANGE = ("seeds", "whatif", "node_hour", "on", "tune_values")  # of the options, for the same comparison
 PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
 WIDTHS = ("single", "double", "wide")
@@ -205,7 +206,7 @@ def _check_folder(folder: Path, overrides: Sequence[str], options: CompareOption
     """Raise ConfigError if a folder holds anything but this comparison, or cannot be written."""
     path, setting = folder / SETTING, _setting(overrides, options)
     if path.is_file():
-        if path.read_text(encoding="utf-8") != _as_text(setting):
+        if read_bounded(path, SETTING_BYTES) != _as_text(setting).encode():
             raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
         check_writable(folder, "--folder")
         return
@@ -235,7 +236,7 @@ def _as_text(setting: Mapping[str, Any]) -> str:
 def _other(path: Path, setting: Mapping[str, Any]) -> str:
     """Say what another comparison has that this one has not."""
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = json_object(read_bounded(path, SETTING_BYTES)) or {}
         words = [text for text in before["overrides"] if text not in setting["overrides"]]
         options = {key: value for key, value in before["compare"].items() if value != setting["compare"].get(key)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

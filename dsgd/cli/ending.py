@@ -6,9 +6,11 @@ import signal
 import sys
 from collections.abc import Callable
 
+from dsgd.cli.arguments import one_line
 from dsgd.cli.rounds import Unfinished
 from dsgd.host.signals import Interruption
 from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
+from dsgd.safe_text import for_terminal
 
 EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
 
@@ -26,16 +28,17 @@ def ended(program: str, work: Callable[[Interruption], None]) -> int:
         work(interruption)
         return 0
     except Unfinished as line:
-        print(f"{program}: {line}", file=sys.stderr)
+        print(f"{program}: {one_line(line)}", file=sys.stderr)
         return EXIT_UNFINISHED
     except Usage as lines:
         print(lines, file=sys.stderr)
         return EXIT_CONFIG
     except ValueError as error:
-        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
         return EXIT_CONFIG
     except OSError as error:  # the disk is full, a folder has gone
-        print(f"{program}: {error.strerror}: {error.filename}; the same command goes on", file=sys.stderr)
+        line = for_terminal(f"{error.strerror}: {error.filename}; the same command goes on")
+        print(f"{program}: {line}", file=sys.stderr)
         return EXIT_UNFINISHED
     except KeyboardInterrupt:
         print(f"{program}: interrupted; the same command goes on", file=sys.stderr)

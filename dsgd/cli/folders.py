@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dsgd.record.lock import COMMAND_LOCK, FolderInUse, locked, owner_has_died
+from dsgd.record.written import check_inside
 from dsgd.run.values import ConfigError
 
 TRIALS = 20  # of making a folder
@@ -85,6 +86,16 @@ def new_folder(folder: Path, key: str) -> Path:
                         f"{key} must be a folder that can be made, got {path} ({error.strerror})"
                     ) from error
     raise AssertionError("no number is the last")
+
+
+def refuse_links(folder: Path, inner: str | Path, key: str) -> None:
+    """Raise ConfigError if the folder that `key` names has a link on the way to what is written in it."""
+    try:
+        check_inside(folder, inner)
+    except OSError as error:
+        raise ConfigError(
+            f"{key} must be a folder without links to elsewhere, got {folder} ({error.strerror})"
+        ) from error
 
 
 def remove_empty(folder: Path, standing: Path) -> None:

@@ -24,6 +24,7 @@ from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.checkpoint import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
+from dsgd.run.configuration import LoadedData
 from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute, join_launch
 from dsgd.run.plan import Plan, plan_run, with_wandb_group
@@ -71,7 +72,7 @@ def _run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interrup
 
     elsewhere = not checked.plans  # what Hydra starts may wait for long
     try:
-        with sweep or (interruption.armed() if elsewhere else nullcontext()):
+        with LoadedData().shared(), sweep or (interruption.armed() if elsewhere else nullcontext()):
             if sweep is not None and checked.multirun is not None:
                 _start_jobs(sweep, checked, checked.multirun, interruption)
             elif not checked.needs_hydra:
@@ -183,6 +184,7 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
 def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:
     """Return what the process of a sweep's job does. Its result is the status of the run."""
     import_engines([plan.engine])  # each job would take more than a second to do it for itself
+    plan.config.load()
     plan = with_threads(with_wandb_group(plan, group))
 
     def run() -> str:
@@ -226,4 +228,4 @@ def show_commands(outcome: Mapping[Path, str]) -> None:
     """Print how to go on with those of these runs that have a checkpoint."""
     for folder, status in outcome.items():
         if status in ("interrupted", "failed") and (folder / NAME).is_file():
-            print(f"{status}; go on with: {command(folder)}")
+            print(f"{status}; go on with: {command(folder, ours=True)}")

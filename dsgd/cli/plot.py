@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.arguments import Parser, one_line, version_line
 from dsgd.cli.folders import check_file, check_writable
+from dsgd.safe_text import for_terminal
 
 if TYPE_CHECKING:
     from dsgd.record.reader import Run
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
-        print(f"dsgd-plot: {error}", file=sys.stderr)
+        print(f"dsgd-plot: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -152,7 +153,7 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
         table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
         print()
     for path in written:
-        print(path)
+        print(for_terminal(str(path)))
     return 0
 
 
@@ -175,7 +176,7 @@ def _write_page(paths: Sequence[str], file: Path) -> int:
         write_page(runs, file)
     except OSError as error:
         raise ValueError(f"--html must be a file that can be written, got {file} ({error.strerror})") from error
-    print(file)
+    print(for_terminal(str(file)))
     return 0
 
 
@@ -213,12 +214,12 @@ def _plot(
         print("\n" * (i > 0), end="")
         table.print(Console(width=wide))
     for sentence in verdict(runs):
-        print(f"- {sentence}")
+        print(f"- {for_terminal(sentence)}")
     print()
     for path in [*figures, *written]:
-        print(path)
+        print(for_terminal(str(path)))
     for name, reason in missing.items():
-        print(f"not drawn: {name} ({reason})")
+        print(f"not drawn: {name} ({for_terminal(reason)})")
     running = sum(run.status == "running" for run in runs)
     if running:
         print(f"{running} of {len(runs)} runs have no summary (going on, or killed): shown as far as they got")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,15 @@ from dsgd.cli.arguments import one_line
 from dsgd.cli.beside import EXIT_CONFIG
 from dsgd.cli.check import plan_job
 from dsgd.cli.compose import HydraJob
+from dsgd.cli.folders import refuse_links
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interrupted, Interruption
-from dsgd.record.reader import Run, find_runs
-from dsgd.record.writer import write_atomically
+from dsgd.record.bounded import json_object, read_bounded
+from dsgd.record.reader import Run, find_runs, number
+from dsgd.record.written import write_atomically
+from dsgd.run.configuration import LoadedData
 from dsgd.run.engines import import_engines
 from dsgd.run.execute import execute
 from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
@@ -31,7 +35,7 @@ from dsgd.sweep import slurm
 from dsgd.sweep.jobs import FINISHED, WAITING
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
 
-TIMES = "gradient_times.json"
+TIMES, TIMES_BYTES = "gradient_times.json", 2**20
 
 
 class Unfinished(Exception):
@@ -74,16 +78,19 @@ class LocalRunner:
         self._tally = tally
         self._at_once = at_once
         self._printed: set[str] = set()  # lines that all runs have in common come once
+        self._data = LoadedData()
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         points = [point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs]
         self._tally.expect(self._tally.ended + len(jobs) + later, about)
-        self._run_missing(jobs, points)
+        with self._data.shared():
+            self._run_missing(jobs, points)
         return find_runs([self._folder / point.folder for point in points]) if points else []
 
     def _run_missing(self, jobs: Sequence[Job], points: Sequence[Point]) -> None:
         missing: dict[Path, tuple[str, Plan]] = {}
         for job, point in zip(jobs, points, strict=True):
+            refuse_links(self._folder, point.folder, "--folder")
             folder = (self._folder / point.folder).absolute()
             plan = plan_job(job.composed, folder, automatic=True)
             if plan is not None:
@@ -118,7 +125,9 @@ class LocalRunner:
         if not is_open(plan):
             return plan
         path, kind = self._folder / TIMES, kind_of(plan.config)
-        times: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        times = json_object(read_bounded(path, TIMES_BYTES)) if path.exists() else {}
+        if times is None or any(math.isnan(number(times[kind])) for kind in times):
+            raise ConfigError(f"{path} must hold the seconds of gradients, got something else")
         if kind not in times:
             times[kind] = measured_gradient_s(plan.config)
             write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())

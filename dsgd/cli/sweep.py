@@ -12,15 +12,20 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from dsgd.cli.arguments import Parser, check_quotes, version_line
+from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.folders import check_writable
+from dsgd.cli.stored_sweep import code_of_point
+from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
+from dsgd.safe_text import for_terminal
 from dsgd.sweep import jobs, slurm
 from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
-from dsgd.sweep.manifest import Point, Sweep, engine_of, identity, locked, point_of, read
+from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
 
+LOG_BYTES = 2**22  # of what a job has printed, from its end
 SHOWN = 10  # points that `status` lists without --points
 
 EXAMPLES = """\
@@ -38,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser().parse_args(argv)
         return options.command(options)
     except ValueError as error:
-        print(f"dsgd-sweep: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"dsgd-sweep: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -74,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add("cancel", _cancel, "take points out of the queue and end those that run", "which (default: all)")
     again = add("retry", _retry, "submit anew what has ended without a result", "which (default: all such)")
     again.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="changes slurm.KEY")
+    again.add_argument("--trusted", action="store_true", help="run also the code that its manifest names")
     collect = add("collect", _collect, "table and figures of all completed points", None)
     collect.add_argument("--out", metavar="DIR", help="where to write (default: figures in the sweep's folder)")
     return whole
@@ -195,7 +201,7 @@ def _status(options: argparse.Namespace) -> int:
     table = Table("algo", "nodes", *names)
     for algo, nodes in dict.fromkeys((state.point.algo, state.point.nodes) for state in found):
         row = Counter(state.name for state in found if (state.point.algo, state.point.nodes) == (algo, nodes))
-        table.add_row(algo, str(nodes), *(str(row[name] or "") for name in names))
+        table.add_row(Text(for_terminal(algo)), str(nodes), *(str(row[name] or "") for name in names))
     console.print(table)
     shown = found if options.points else [state for state in found if state.name not in (*FINISHED, "pending")][:SHOWN]
     if shown:
@@ -218,7 +224,8 @@ def _points_table(found: Sequence[PointState], sweep: Sweep) -> Table:
         own = [text for text in state.point.overrides if not text.startswith(told) and text not in common]
         epoch = "" if state.epoch is None else f"{state.epoch:.3g}"
         accuracy = "" if state.accuracy is None else f"{state.accuracy:.4f}"
-        table.add_row(state.point.name, " ".join(own), state.name, state.task, epoch, accuracy, state.reason)
+        texts = (state.point.name, " ".join(own), state.name, state.task or "", epoch, accuracy, state.reason)
+        table.add_row(*(Text(for_terminal(text)) for text in texts))  # not a str, which has markup
     return table
 
 
@@ -236,10 +243,10 @@ def _logs(options: argparse.Namespace) -> int:
         task = sweep.tasks.get(point.id)
         path = None if task is None else jobs.log(sweep.folder, task)
         if path is None or not path.is_file():
-            print(f"{point.name}: nothing printed yet")
+            print(f"{for_terminal(point.name)}: nothing printed yet")
             continue
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-options.lines :]
-        print(f"{point.name}: {path}", *(f"    {line}" for line in lines), sep="\n")
+        lines = read_end(path, LOG_BYTES).decode(errors="replace").splitlines()[-options.lines :]
+        print(for_terminal(f"{point.name}: {path}"), *(f"    {for_terminal(line)}" for line in lines), sep="\n")
     return 0
 
 
@@ -274,7 +281,10 @@ def _retry(options: argparse.Namespace) -> int:
                 if options.points:
                     raise ValueError(f"POINT must have ended without a result, got {state.point.name}: {state.name}")
                 continue
-            words = (*sweep.slurm.get(state.point.id, ()), *(f"slurm.{text}" for text in options.slurm))
+            stored = sweep.slurm.get(state.point.id, ())
+            if not options.trusted and (code := code_of_point(state.point, stored)):
+                raise ValueError(f"--trusted must be given, as {folder / MANIFEST} runs code of its own, got {code}")
+            words = (*stored, *(f"slurm.{text}" for text in options.slurm))
             batches.setdefault((words, state.point.config_dir), []).append(state.point)
         if not batches:
             print("nothing to retry: every point is completed or in the queue")
@@ -295,7 +305,8 @@ def _collect(options: argparse.Namespace) -> int:
     folders = {point.id: sweep.folder / point.folder for point in points}
     for key, folder in folders.items():
         if identity(read_config(folder)) != key:
-            print(f"warning: {folder} is not of the configuration that was submitted; have defaults changed?")
+            line = f"warning: {folder} is not of the configuration that was submitted; have defaults changed?"
+            print(for_terminal(line))
     status = plot.main([*map(str, folders.values()), "--out", options.out or str(sweep.folder / "figures")])
     if rest := len(sweep.points) - len(points):
         print(f"left out: {_plural(rest, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import pickletools
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,14 @@ import numpy as np
 
 from dsgd.data.partition import check_share
 from dsgd.data.split import Split
-from dsgd.host.files import expanded
+from dsgd.host.files import expanded, regular_file
 
 if TYPE_CHECKING:
     import torch
 
     from dsgd.data.classification import Classification
 
+LARGEST = 2**28  # bytes of a file: the largest has 155 MB
 # classes: folder, training files, test file, key of the labels
 LAYOUT = {
     10: ("cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels"),
@@ -92,8 +94,10 @@ def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np
 
     Runs no code that the file names. Raises ValueError, naming the file, if it is damaged or something else."""
     try:
-        with path.open("rb") as file:
-            content = ArrayUnpickler(file, encoding="bytes").load()
+        with regular_file(path) as (file, size):
+            pickled = file.read(min(size, LARGEST))
+        _check_memory(pickled)
+        content = ArrayUnpickler(BytesIO(pickled), encoding="bytes").load()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:  # a damaged pickle may raise anything
@@ -116,6 +120,14 @@ def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"{problem}labels must be in [0, {classes}), got {labels.min()} to {labels.max()}")
     return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
+
+
+def _check_memory(pickled: bytes) -> None:
+    """Raise ValueError or UnpicklingError for a pickle that takes memory for what it does not hold: bytes that are cut
+    off, or a long list of memos."""
+    for opcode, value, _ in pickletools.genops(pickled):
+        if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(value, int) and value > len(pickled):
+            raise pickle.UnpicklingError(f"it asks for {opcode.name}, which is not allowed")
 
 
 class ArrayUnpickler(pickle.Unpickler):
@@ -142,11 +154,15 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_RECONSTRUCT: Callable[..., Any] = np.empty(0).__reduce__()[0]  # pyright: ignore[reportAssignmentType]
+def _empty_array(*_: object) -> np.ndarray:
+    """Stand in for numpy's own, which would take memory for any shape: what follows sets shape and contents."""
+    return np.empty(0, np.int8)
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,  # NumPy 1
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,  # NumPy 2
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,  # NumPy 1
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,  # NumPy 2
+    ("numpy", "ndarray"): "ndarray",  # an argument, not to be called
     ("numpy", "dtype"): _integer_dtype,
     ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in protocol 2,
     ("__builtin__", "bytes"): lambda: b"",  # and how it writes empty ones

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsgd.data import DataLost
+from dsgd.data.own_sets import OwnSamples, OwnSets, Sets, own_sets
 from dsgd.data.partition import check_share
 from dsgd.data.split import Split
-from dsgd.user_code import call_by_path
 
 if TYPE_CHECKING:
     import torch
 
-    from dsgd.data.items import Items, Samples
+    from dsgd.data.items import Items
 
 
 @dataclass(frozen=True)
@@ -40,54 +40,67 @@ class ImportedData(Split):
 
     def train_samples(self, nodes: int) -> int:
         """Count the samples to train on. Calls the target. Raises ValueError."""
-        return self.kept(len(self._sets[0]))
+        return self.kept(self._source.sizes[0])
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.kept(len(self._sets[0])), nodes, batch_size)
+        check_share(self.train_samples(nodes), nodes, batch_size)
         self._labels()
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Items:
         from dsgd.data.items import ChosenSamples, Items
 
-        train, test = self.parts(*self._sets, ChosenSamples, len(self._sets[0]))
+        sets = OwnSamples(self._source, 0), OwnSamples(self._source, 1)
+        train, test = self.parts(*sets, ChosenSamples, self._source.sizes[0])
         partition = self.partition(self._labels(), nodes, batch_size, seed)
-        return Items(self._name, train, test, self.classes, self.input_shape, partition, dtype)
+        return Items(
+            self._source.name, train, test, self.classes, self.input_shape, partition, dtype, self._first, self._source
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the configuration alone: whoever is given it loads the sets for itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _labels(self) -> np.ndarray:
         """Return the labels [n] of the samples to train on, as `targets` of the training set has them; zeros where
         data.split=iid asks for none, since reading all samples may take long. Raises ValueError."""
-        kept, _ = self.indices(samples := len(self._sets[0]))
+        kept, _ = self.indices(samples := self._source.sizes[0])
         if self.split == "iid":
             return np.zeros(len(kept), np.int64)
-        rule = f"{self._name} must give a training set with `targets`, {samples} labels, for data.split={self.split}"
-        if (targets := getattr(self._sets[0], "targets", None)) is None:
+        name = self._source.name
+        rule = f"{name} must give a training set with `targets`, {samples} labels, for data.split={self.split}"
+        if (targets := getattr(self._source.sets[0], "targets", None)) is None:
             raise ValueError(f"{rule}, got none")
         labels = np.asarray(targets)
-        if labels.shape != (samples,) or labels.dtype.kind not in "iu":
+        if labels.shape != (samples,) or labels.dtype.kind not in "biuf":
             raise ValueError(f"{rule}, got {labels.dtype} of shape {labels.shape}")
-        return labels[kept]
-
-    @property
-    def _name(self) -> str:
-        return f"data.target={self.target}"
+        wrong = labels[~((labels >= 0) & (labels < self.classes) & (labels == np.floor(labels)))]
+        if len(wrong):
+            raise ValueError(f"{name}: targets must be whole numbers in [0, {self.classes}), got {wrong[0]}")
+        return labels[kept].astype(np.int64)
 
     @cached_property
-    def _sets(self) -> tuple[Samples, Samples]:
-        found = call_by_path(self.target, self.arguments, "data.target")
-        pair = isinstance(found, Sequence) and len(found) == 2
-        if not pair or not all(hasattr(of, "__len__") and hasattr(of, "__getitem__") for of in found):
-            what = f"{len(found)} things" if isinstance(found, Sequence) else type(found).__name__
-            raise ValueError(f"{self._name} must give two data sets, for training and for test, got {what}")
-        if not all(map(len, found)):
-            raise ValueError(f"{self._name} must give samples, got sets of {len(found[0])} and {len(found[1])}")
-        return found[0], found[1]
+    def _source(self) -> OwnSets:
+        return own_sets(self.target, self.arguments, self.classes, self._read_ends)
 
     @cached_property
     def _first(self) -> torch.Tensor:
-        from dsgd.data import DataLost
         from dsgd.data.items import read_sample
 
         try:
-            return read_sample(self._name, self._sets[0], 0, self.classes)[0]
+            return read_sample(self._source.name, self._source.sets[0], 0, self.classes)[0]
         except DataLost as error:
             raise ValueError(str(error)) from error
+
+    def _read_ends(self, sets: Sets) -> None:
+        """Read the first and last samples of both sets, which must be alike. Raises DataLost."""
+        import torch
+
+        from dsgd.data.items import check_alike, read_sample
+
+        name = f"data.target={self.target}"
+        with torch.random.fork_rng(devices=[]):  # whatever they draw
+            first, _ = read_sample(name, sets[0], 0, self.classes)
+            for samples, kind in zip(sets, ("", " of the test set"), strict=True):
+                for index in dict.fromkeys((0, len(samples) - 1)):
+                    value, _ = read_sample(name, samples, index, self.classes, kind)
+                    check_alike(name, value, first, f"{index}{kind}")

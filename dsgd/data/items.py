@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,21 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsgd.data import DataLost
+from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.streams import stream
 from dsgd.user_code import RAISED, first_line
 
 EVALUATION_BATCH = 256  # samples: bounds the memory
-
-
-class Samples(Protocol):
-    """A map-style data set, as torch.utils.data.Dataset has it."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> tuple[Any, int]:
-        """Return the input, a tensor or array of the same shape for every index, and the label, from 0."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -44,23 +35,49 @@ class ChosenSamples:
         return self.samples[int(self.indices[index])]
 
 
-def read_sample(name: str, samples: Samples, index: int, classes: int) -> tuple[Tensor, int]:
-    """Return input and label of one sample. name: of the data, for errors. Raises DataLost."""
+def read_sample(name: str, samples: Samples, index: int, classes: int, kind: str = "") -> tuple[Tensor, int]:
+    """Return input and label of one sample. name: of the data, kind: of samples, for errors. Raises DataLost."""
     try:
         found, label = samples[index]
-        value = torch.as_tensor(found)
-        number = int(label)
+        value = torch.as_tensor(found).detach()
+        given = torch.as_tensor(label)
+    except DataLost:
+        raise
     except RAISED as error:  # of somebody else's code: whatever it may raise
-        rule = f"{name}: sample {index} must be a tensor or array, and a label"
+        rule = f"{name}: sample {index}{kind} must be a tensor or array, and a label"
         raise DataLost(f"{rule}; {first_line(error)}") from error
+    if value.is_complex():
+        raise DataLost(f"{name}: sample {index}{kind} must be of real numbers, got {_type_name(value)}")
+    if not hasattr(found, "dtype") and not value.is_floating_point():
+        value = value.double()  # a list of Python's numbers, whole ones by chance
+    if given.numel() != 1 or given.is_complex() or not float(given).is_integer():
+        what = f"{given.numel()} numbers" if given.numel() != 1 else str(given.item())
+        raise DataLost(f"{name}: the label of sample {index}{kind} must be one whole number, got {what}")
+    number = int(given)
     if not 0 <= number < classes:
-        raise DataLost(f"{name}: the label of sample {index} must be in [0, data.classes = {classes}), got {number}")
+        rule = f"the label of sample {index}{kind} must be in [0, data.classes = {classes})"
+        raise DataLost(f"{name}: {rule}, got {number}")
     return value, number
+
+
+def check_alike(name: str, value: Tensor, first: Tensor, sample: str) -> None:
+    """Raise DataLost unless an input has the shape of the first one, and is of whole numbers where that is: pixels from
+    0 to 255 are not those from 0 to 1. sample: its number, for errors."""
+    if value.shape != first.shape:
+        expected, shape = (" x ".join(map(str, of.shape)) or "one number" for of in (first, value))
+        raise DataLost(f"{name}: sample {sample} must be {expected} as the first one, got {shape}")
+    if value.is_floating_point() != first.is_floating_point():
+        raise DataLost(f"{name}: sample {sample} must be {_type_name(first)} as the first one, got {_type_name(value)}")
+
+
+def _type_name(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
 
 
 @dataclass(eq=False, repr=False)
 class Items:
-    """Samples of two map-style data sets, split over the workers. name: of the data, for errors.
+    """Samples of two map-style data sets, split over the workers. name: of the data, for errors. first: an input that
+    all must be like; None: the first one that is read. source: where the sets are from, if a function of the user's.
 
     Torch's global random stream, from which they draw augmentation, is seeded by (seed, rank, step)."""
 
@@ -71,6 +88,8 @@ class Items:
     input_shape: tuple[int, ...]
     partition: Partition
     dtype: torch.dtype
+    first: Tensor | None = None
+    source: OwnSets | None = None
 
     def __post_init__(self) -> None:
         self.samples = len(self.train)
@@ -92,6 +111,11 @@ class Items:
                 found = self._read(samples, order[begin : begin + EVALUATION_BATCH])
             yield found
 
+    def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
+        """Return input and label of one sample of the test or training set, as they are in a batch. Raises DataLost."""
+        inputs, labels = self._read(self.test if test else self.train, [index])
+        return inputs[0], labels[0]
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
@@ -101,10 +125,13 @@ class Items:
         labels = torch.empty(len(indices), dtype=torch.int64)
         for row, index in enumerate(indices):
             value, labels[row] = read_sample(self.name, samples, index, self.classes)
-            if value.shape != self.input_shape:
-                first, other = (" x ".join(map(str, shape)) for shape in (self.input_shape, value.shape))
-                raise DataLost(f"{self.name}: sample {index} must be {first} as the first one, got {other}")
+            if self.first is None:
+                self.first = value
+            check_alike(self.name, value, self.first, str(index))
             inputs[row] = value
+        if not bool(inputs.isfinite().all()):
+            row = int(inputs.flatten(1).isfinite().all(dim=1).logical_not_().nonzero()[0])
+            raise DataLost(f"{self.name}: sample {indices[row]} must be of finite numbers in {_type_name(inputs)}")
         return inputs, labels
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,19 @@ class StreamedEvaluation(Protocol):
         """Yield batches of the test or training set (`limit` samples of it), not augmented.
 
         shard: (i, k), read only the i-th of these samples and every k-th after it."""
+        ...
+
+
+@runtime_checkable
+class NamedSamples(Protocol):
+    """Data on disk, whose samples have names, by which they are known without being read."""
+
+    def labels(self, test: bool) -> np.ndarray:
+        """Return the labels [n] of the test or training set."""
+        ...
+
+    def name(self, test: bool, sample: int) -> str:
+        """Return where a sample is, apart from the folder of the data: its file, offset and size."""
         ...
 
 

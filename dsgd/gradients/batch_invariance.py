@@ -20,9 +20,11 @@ def random_points(problem: Problem, count: int, seed: int = 0, dtype: torch.dtyp
     noise = torch.Generator().manual_seed(seed)
     dtype = dtype or problem.dtype
     found: list[Point] = []
+    numbers = problem.state.numbers
     for _ in range(count):
         x = problem.start + 0.05 * torch.randn(problem.dimension, generator=noise)
-        buffers = problem.start_buffers + torch.rand(problem.start_buffers.numel(), generator=noise)
+        buffers = problem.start_buffers.clone()
+        buffers[:numbers] += torch.rand(numbers, generator=noise)
         found.append((x.to(dtype), buffers.to(dtype)))
     return found
 

@@ -8,6 +8,7 @@ import torch
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator
+from dsgd.gradients.examination import deviation, reason_for_the_loop
 from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
@@ -56,16 +57,24 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
         fixed = "is no CUDA graph" if name == "graphs" else "is for one model at a time"
         why = f"gradients: loop, because {option} {fixed}"
         return ChosenEvaluator(loop, "loop", why if name != "loop" else None, instead=name != "loop")
+    reason = reason_for_the_loop(problem, loop_device)
+    if reason is not None:
+        return _loop(problem, loop_device, f"{name} does not serve {reason}")
     why, instead = None, False
     if name == "graphs":
         try:
-            return ChosenEvaluator(GraphEvaluator(problem, loop_device), name, f"gradients: graphs, on {loop_device}")
+            graphs = GraphEvaluator(problem, loop_device)
         except Uncapturable as error:
-            why = f"gradients: loop, because a gradient is no CUDA graph: {error}"
-        return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why, instead=True)
+            return _loop(problem, loop_device, f"a gradient is no CUDA graph: {error}")
+        if wrong := deviation(problem, graphs):
+            return _loop(problem, loop_device, f"graphs does not serve {wrong}")
+        return ChosenEvaluator(graphs, name, f"gradients: graphs, on {loop_device}")
     if name == "compiled":
         try:
             compiled = CompiledEvaluator(problem, experiment.nodes, device)
+            if wrong := deviation(problem, compiled):
+                raise Unstackable(wrong)
+            problem.predict = compiled.predict
             torch.set_num_threads(compiled.threads.threads_each)
             return ChosenEvaluator(compiled, name, f"gradients: compiled, by {compiled.extension} on {device}")
         except Unstackable as error:
@@ -75,6 +84,8 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
     if name == "stacked":
         try:
             stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
+            if wrong := deviation(problem, stacked):
+                raise Unstackable(wrong)
             torch.set_num_threads(stacked.threads.threads_each)
             most = stacked.sizes[-1]
             line = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
@@ -82,11 +93,15 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
         except Unstackable as error:
             why = f"stacked does not know {error}"
     vmap = VmapEvaluator(problem)
-    failed = vmap.failure()
+    failed = vmap.failure() or deviation(problem, vmap)
     if failed is None:
         return ChosenEvaluator(vmap, "vmap", why and f"gradients: vmap, because {why}", instead=why is not None)
-    why = f"gradients: loop, because {f'{why}, and ' if why else ''}vmap fails: {failed}"
-    return ChosenEvaluator(LoopEvaluator(problem, loop_device), "loop", why, instead=True)
+    return _loop(problem, loop_device, f"{f'{why}, and ' if why else ''}vmap fails: {failed}")
+
+
+def _loop(problem: Problem, device: torch.device, why: str) -> ChosenEvaluator:
+    """Return the loop, instead of what was asked for."""
+    return ChosenEvaluator(LoopEvaluator(problem, device), "loop", f"gradients: loop, because {why}", instead=True)
 
 
 def _option_of_loop(experiment: Experiment, name: str) -> str | None:

@@ -52,14 +52,13 @@ class CompiledEvaluator:
         if not isinstance(problem.data, Classification):
             raise Unstackable("data other than labelled images")
         with _one_thread():
-            program = network_program(problem)
+            program, self._counters = network_program(problem)
             self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
             if self._kernels.bytes > LARGEST_BYTES:
                 raise Unstackable("a model of this size")
             _verify(problem, program)
         self.extension = self._kernels.extension
         self.threads = StackThreadPool(torch.get_num_threads())
-        problem.predict = self._predict
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         parts = list(self._shares(pending))
@@ -77,6 +76,7 @@ class CompiledEvaluator:
         xs = [item.snapshot for item in part if item.snapshot is not None]
         buffers = torch.stack([item.buffers for item in part])
         g, losses = self._kernels.gradients(xs, buffers, *batch)
+        self._counters.count(buffers)
         # rows, not copies: their memory is shared until the last is used, which in lock-step is at about the same time
         kept = [row.clone() for row in buffers] if buffers.numel() else [item.buffers for item in part]
         for item, x, value, statistics, loss in zip(part, xs, g, kept, losses, strict=True):
@@ -88,13 +88,14 @@ class CompiledEvaluator:
         for inputs, labels in evaluation_batches(self.problem.data, test=True):
 
             def count(model: int, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
-                correct[model] += (self._predict(xs[model], buffers[model], inputs).argmax(dim=1) == labels).sum()
+                correct[model] += (self.predict(xs[model], buffers[model], inputs).argmax(dim=1) == labels).sum()
 
             self.threads.starmap(count, [(model,) for model in range(len(xs))])
             total += len(labels)
         return [int(of_one) / total for of_one in correct]
 
-    def _predict(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+    def predict(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+        """Return the outputs [b, classes] of a model, from its vector [d] and buffers [nb]: as `Problem.predict`."""
         return self._kernels.logits([x], buffers.unsqueeze(0), inputs)[0]
 
 
@@ -253,6 +254,7 @@ class _Program(ctypes.Structure):
 def _verify(problem: Problem, program: NetworkProgram) -> None:
     """Compare gradients and logits of two models with those of the module itself, in double precision, to find whatever
     it does besides its layers. Raises Unstackable."""
+    problem = problem.twin()
     inputs, labels = (part[:VERIFIED] for part in problem.data.batch(0, 0))
     inputs, points = inputs.double(), random_points(problem, 2, dtype=torch.float64)
     xs, buffers = [x for x, _ in points], torch.stack([statistics for _, statistics in points])

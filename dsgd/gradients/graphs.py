@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dsgd.gradients.pending import PendingGradient
+from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.problem import Problem
 
 STREAMS = 8  # more than the kernels of a small network can fill
@@ -34,8 +35,10 @@ class GraphEvaluator:
         self.device = device
         problem.live_on(device)
         try:
-            self._lanes = [_Lane(problem) for _ in range(streams if device.type == "cuda" else 1)]
-        except RuntimeError as error:  # of CUDA, which names the operation
+            lanes = streams if device.type == "cuda" else 1
+            # a module that keeps its tensors serves one stream at a time
+            self._lanes = [_Lane(problem.twin() if problem.state.in_place else problem) for _ in range(lanes)]
+        except (RuntimeError, ModelFailed) as error:  # of CUDA, which names the operation
             raise Uncapturable(" ".join(str(error).split())) from error
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:

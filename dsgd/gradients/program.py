@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.tracing import Unstackable, source
+from dsgd.gradients.batch_counters import BatchCounters
+from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
 from dsgd.gradients.translation import FUNCTIONS, Activation, NetworkProgram, Translation
 from dsgd.gradients.unfolded import Pair, window_pixels
 from dsgd.problem.problem import Problem
@@ -24,14 +25,22 @@ TILES_BELOW = 0.66
 TILES_CHANNELS = 8  # fewer do not repay a transform
 
 
-def network_program(problem: Problem) -> NetworkProgram:
-    """Translate the training pass of a problem's module. Raises Unstackable."""
+def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
+    """Translate the training pass of a problem's module; return also what its norms count in it. Raises Unstackable for
+    what has no translation, and for a module that does something else in evaluation."""
     of = Translation(problem)
+    if _steps(of.trace) != _steps(ModuleTrace(problem, training=False)):
+        raise Unstackable(f"{type(problem.module).__name__}, which takes another way in evaluation")
     *nodes, output = of.trace.graph.nodes
     for node in nodes:
         if node.op not in ("placeholder", "get_attr") and of.trace.is_tensor(node):
             of.values[node] = _value(of, node)
-    return of.finished(output)
+    return of.finished(output), BatchCounters.of(of.trace)
+
+
+def _steps(trace: ModuleTrace) -> list[str]:
+    """Return the nodes of a graph as text: what is called, with what."""
+    return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in trace.graph.nodes]
 
 
 def _value(of: Translation, node: fx.Node) -> Activation:

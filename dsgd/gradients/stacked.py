@@ -19,7 +19,8 @@ from dsgd.gradients.stack_threads import StackThreadPool
 from dsgd.gradients.stacking import StackedNetwork
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.unfolded import ALIGNED
-from dsgd.problem.problem import Problem, Slot
+from dsgd.problem.problem import Problem
+from dsgd.problem.slots import Slot
 
 LARGEST, SMALLEST = 128, 4  # models in a stack, if memory decides
 CACHED_BYTES = 2 << 20  # of the largest activation of all stacks that are computed at once
@@ -122,7 +123,10 @@ class StackedEvaluator:
         outputs = self._training(parameters, statistics, len(x), inputs.to(self.device))
         losses = stacked_losses(self.problem.data, outputs.to(targets.device), targets)
         gradients = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
-        changed = _flat(statistics).to(x.device) if statistics else buffers
+        changed = buffers
+        if statistics:
+            changed = torch.cat((_flat(statistics).to(x.device), buffers[:, self.problem.state.numbers :]), dim=1)
+            self._training.counters.count(changed)
         return _flat(gradients).to(x.device), changed, losses.detach()
 
     def _invariant_sizes(self, most: int) -> list[int]:
@@ -198,6 +202,7 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 def _verify(problem: Problem, training: StackedNetwork, evaluation: StackedNetwork) -> None:
     """Compare two stacked models with the module itself, in double precision, to find whatever it does besides its
     layers. Raises Unstackable."""
+    problem = problem.twin()
     inputs = problem.data.batch(0, 0)[0][:4]
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     x, buffers = map(torch.stack, zip(*random_points(problem, 2, dtype=torch.float64), strict=True))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from dsgd.gradients.batch_counters import BatchCounters
 from dsgd.gradients.layers import translate
 from dsgd.gradients.tracing import ModuleTrace, StackedCall
 from dsgd.problem.problem import Problem
@@ -20,11 +21,13 @@ class StackedNetwork:
     """Compute the outputs of N models in training or in evaluation.
 
     In training, inputs are [n, b, *input_shape], in evaluation [b, *input_shape], the same for all models. Outputs are
-    [n, b, ...]. largest: numbers in the largest activation of one model, per sample. Raises Unstackable.
+    [n, b, ...]. counters: of its batch norms. largest: numbers in the largest activation of one
+    model, per sample. Raises Unstackable.
     """
 
     def __init__(self, problem: Problem, training: bool) -> None:
         trace = ModuleTrace(problem, training)
+        self.counters = BatchCounters.of(trace)
         for node in trace.graph.nodes:
             if node.op == "output":
                 self._output = trace.output(node)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.problem import Problem
 
 BATCHES = (3, 5)  # the shapes for two batch sizes tell the batch axis from all others
@@ -57,17 +58,21 @@ class ModuleTrace:
 
     def __init__(self, problem: Problem, training: bool) -> None:
         self.training = training
-        self.problem = problem
-        module = problem.module
-        was_training = module.training
-        module.train(training)
         try:
-            self.graph = fx.Tracer().trace(module)
-        except Exception as error:  # fx raises whatever a proxy cannot do in the user's own code
-            name = type(module).__name__
-            raise Unstackable(f"{name}.forward, which cannot be traced ({one_line(error)})") from error
-        finally:
-            module.train(was_training)
+            problem = problem.twin()  # the user's code may change its module whenever it runs, here too
+        except ModelFailed as error:
+            raise Unstackable(str(error)) from error
+        self.problem = problem
+        module = problem.module.train(training)
+        with torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            try:
+                self.graph = _Tracer().trace(module)
+            except Exception as error:  # fx raises whatever a proxy cannot do in the user's own code
+                name = type(module).__name__
+                raise Unstackable(f"{name}.forward, which cannot be traced ({one_line(error)})") from error
+            if not torch.equal(before, torch.get_rng_state()):  # they would be the same in every pass
+                raise Unstackable(f"random numbers that {type(module).__name__}.forward draws")
         first, *others = [node for node in self.graph.nodes if node.op == "placeholder"]
         for node in others:
             if not node.args:
@@ -76,6 +81,9 @@ class ModuleTrace:
         self._parameters = {id(slot.owner._parameters[slot.name]): i for i, slot in enumerate(problem.parameters)}
         self._buffers = {id(slot.owner._buffers[slot.name]): i for i, slot in enumerate(problem.buffers)}
         self._results = _example_results(self.graph, module, training, problem)  # of each node, for both batch sizes
+        for node in self.graph.nodes:
+            if node.op.startswith("call") and not self.is_tensor(node) and not _is_plain(node):
+                raise Unstackable(self.name(node))
         self._places: dict[fx.Node, int] = {first: 0}  # in StackedCall.values
         self._layouts: dict[fx.Node, str] = {first: "rows" if training else "shared"}
         self._replaced: dict[fx.Node, fx.Node] = {}  # a value changed in place, and the node that changed it
@@ -194,6 +202,12 @@ class ModuleTrace:
         return unread
 
 
+class _Tracer(fx.Tracer):
+    """Trace what is read of buffers, as of parameters: their values change."""
+
+    proxy_buffer_attributes = True
+
+
 class _Examples(fx.Interpreter):
     """Run a graph on a batch, and keep of every result its shape, as a tensor without content, or the plain value."""
 
@@ -228,6 +242,13 @@ def _example_results(
             runs.append(examples.results)
     small, large = runs
     return {node: (small[node], large[node]) for node in graph.nodes if node.op != "output"}
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Tell whether a node only computes with sizes and options, so that leaving it out changes nothing else."""
+    if node.op == "call_method":
+        return node.target in ("size", "dim", "ndimension", "numel", "nelement")
+    return getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
 
 
 def one_line(error: BaseException) -> str:

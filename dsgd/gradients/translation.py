@@ -79,6 +79,7 @@ class Translation:
 
     def __init__(self, problem: Problem) -> None:
         self.trace = trace = ModuleTrace(problem, training=True)
+        problem = trace.problem
         self.program = NetworkProgram()
         self._parameters = {id(slot.owner._parameters[slot.name]): slot.start for slot in problem.parameters}
         self._buffers = {id(slot.owner._buffers[slot.name]): slot.start for slot in problem.buffers}

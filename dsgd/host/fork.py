@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
+from dsgd.host.held import positions, reopen
 from dsgd.host.signals import blocked
 from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
+
+OPENMP = re.compile(r"/.*/lib[gi]?omp\d*[-.].*$", re.MULTILINE)  # runtimes; a process may have loaded several
+PAUSE_HARD = 2  # of omp_pause_resource_all
 
 
 def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
@@ -18,15 +25,19 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
     KeyboardInterrupt, and with 1 after any other exception, which it prints. Returns its process id.
 
     STOP_SIGNALS are blocked around the fork, where exceptions of their handlers would be lost, and in the new process
-    until it is prepared."""
+    until it is prepared. No OpenMP runtime keeps threads: the new process would wait for them in its next parallel
+    region, for ever. Files that data sets read from are opened once more in it (`dsgd.host.held`)."""
+    _end_openmp_threads()
     sys.stdout.flush()
     sys.stderr.flush()
+    files = positions()
     with blocked(STOP_SIGNALS) as mask:
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
                 try:
+                    reopen(files)
                     prepare()
                     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                     status = main()
@@ -43,3 +54,13 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
             finally:  # also of a signal in the lines above: never return into the parent's code
                 os._exit(status)
     return pid
+
+
+def _end_openmp_threads() -> None:
+    """End the threads that parallel regions of this thread have left; its next region starts them again."""
+    with contextlib.suppress(OSError):  # a system without /proc
+        for path in set(OPENMP.findall(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))):
+            # of OpenMP 5.0; an older runtime lacks it
+            pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
+            if pause is not None:
+                pause(PAUSE_HARD)

@@ -76,7 +76,7 @@ def output_model(
     recalibrates = centre is not None if rule.batch_norm == "auto" else rule.batch_norm == "recalibrate"
     if recalibrates and problem.start_buffers.numel():
         return output, problem.recalibrated(output, rule.train_samples)
-    return output, mean(buffers)
+    return output, problem.state.mean(buffers)
 
 
 def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int], list[int]]:

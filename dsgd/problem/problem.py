@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
 from dsgd.data.protocols import MovableData, evaluation_batches
 from dsgd.experiment import Experiment
+from dsgd.problem.decay import is_norm_or_bias
+from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
+from dsgd.problem.random_state import seeded_beside
+from dsgd.problem.slots import Slot
+from dsgd.problem.state import ModuleState
 from dsgd.streams import stream
 
-
-@dataclass(frozen=True)
-class Slot:
-    """Locate a parameter or buffer in its flat vector. channels_last: its four axes o, c, h, w are stored in the order
-    o, h, w, c."""
-
-    owner: nn.Module
-    name: str  # within the owner
-    path: str  # within the whole module
-    start: int
-    shape: torch.Size
-    channels_last: bool = False
-
-    @property
-    def layout(self) -> tuple[int, ...]:
-        """Its shape as it lies in the flat vector."""
-        if not self.channels_last:
-            return tuple(self.shape)
-        o, c, h, w = self.shape
-        return o, h, w, c
-
-    def view(self, flat: Tensor, begin: int = 0) -> Tensor:
-        """Return its view of a flat vector, or of a range of one that starts at `begin`."""
-        start = self.start - begin
-        part = flat[start : start + self.shape.numel()]
-        if not self.channels_last:
-            return part.view(self.shape)
-        o, c, h, w = self.shape
-        return part.view(o, h, w, c).permute(0, 3, 1, 2)
+T = TypeVar("T")
 
 
 class Sums(NamedTuple):
@@ -77,8 +54,9 @@ class Problem:
 
     dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker. layout:
     the parameters' shapes, one after the other as they lie in it.
-    start_buffers: [nb], the initial floating-point buffers (batch norm's running statistics), which belong to a worker
-    but never to x. decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
+    start_buffers: [nb], the initial buffers (batch norm's running statistics and counters), which belong to a worker
+    but never to x. buffers: the floating-point ones, which are first in it. state: how all come into the module.
+    decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
 
     How gradients are computed: autocast: in this dtype, None: in `dtype`, that of all vectors. channels_last: images
     and the kernels of convolutions, these within the vectors too. compiled: by torch.compile, on the first pass.
@@ -99,11 +77,12 @@ class Problem:
         compiled: bool = False,
         seed: int = 0,
     ):
-        self.module = module.to(dtype)
+        self.module = module
+        self.state = ModuleState(module, dtype, channels_last)
         self.predict: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
         self.data = data
         self.dtype = dtype
-        self._seed = seed
+        self._seed, self._decay_norm_and_bias = seed, decay_norm_and_bias
         self._draws: bool | None = None  # None: no gradient has shown it yet
         self.weight_decay = weight_decay
         self.autocast = autocast
@@ -112,10 +91,8 @@ class Problem:
         self.loss_scales = loss_scales(autocast)
         self.device = torch.device("cpu")
         self._run: Callable[[Tensor], Tensor] | None = None if compiled else module
-        self.parameters = _slots(module, "_parameters", lambda p: p.requires_grad, channels_last)
-        self.buffers = _slots(module, "_buffers", lambda b: b.is_floating_point())
-        self.start = _flatten(self.parameters, dtype)
-        self.start_buffers = _flatten(self.buffers, dtype)
+        self.parameters, self.buffers = self.state.parameters, self.state.buffers
+        self.start, self.start_buffers = self.state.start(dtype)
         self.dimension = self.start.numel()
         self.layout = [slot.layout for slot in self.parameters]
         self.decay_mask = None if decay_norm_and_bias or not weight_decay else self._mask()
@@ -123,16 +100,23 @@ class Problem:
     def _mask(self) -> Tensor:
         mask = torch.ones_like(self.start)
         for slot in self.parameters:
-            if slot.name == "bias" or isinstance(slot.owner, (_NormBase, nn.GroupNorm, nn.LayerNorm)):
+            if is_norm_or_bias(slot):
                 slot.view(mask).zero_()
         return mask
 
-    def bind(self, x: Tensor, buffers: Tensor) -> None:
-        """Make the module's parameters views of x [d], and its buffers views of [nb], which change in training."""
-        for slot in self.parameters:
-            slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
-        for slot in self.buffers:
-            slot.owner._buffers[slot.name] = slot.view(buffers)
+    def twin(self) -> Problem:
+        """Return the same problem with a copy of the module. Raises ModelFailed for a module that cannot be copied."""
+        try:
+            module = copy.deepcopy(self.module)
+        except Exception as error:  # whatever the user's module may raise
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            raise ModelFailed(f"{type(self.module).__name__}, which cannot be copied ({reason})") from error
+        options = {"autocast": self.autocast, "channels_last": self.channels_last, "compiled": self.compiled}
+        decay = self.weight_decay, self._decay_norm_and_bias
+        twin = Problem(module, self.data, self.dtype, *decay, seed=self._seed, **options)
+        twin.start, twin.start_buffers = self.start, self.start_buffers
+        twin.to(self.device)
+        return twin
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the outputs [b, ...] of the bound module in training, in `dtype`. inputs: on its device."""
@@ -141,7 +125,11 @@ class Problem:
         if self._run is None:  # not before: processes are forked, and the compiler has threads
             self._run = torch.compile(self.module)
         with self._autocast(inputs.device):
-            return self._run(inputs).to(self.dtype)
+            outputs = self._run(inputs)
+        if not isinstance(outputs, Tensor):
+            name = type(self.module).__name__
+            raise ModelFailed(f"the model must give one tensor in training, got {type(outputs).__name__} of {name}")
+        return outputs.to(self.dtype)
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
@@ -166,14 +154,16 @@ class Problem:
     def drawing(self, rank: int, step: int) -> Iterator[None]:
         """Let what the module draws inside of the block, such as the masks of dropout, depend on the worker and its own
         step alone. Modules draw from torch's global stream, which stays as it was."""
-        if self._draws is False:  # as its first gradient has shown
+        if self._draws is False and not self.state.in_place:  # as its first gradient has shown
             yield
             return
-        with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else [self.device]):
-            torch.manual_seed(int(stream("module", self._seed, rank, step).integers(2**63)))
+        seed = int(stream("module", self._seed, rank, step).integers(2**63))
+        beside = seeded_beside(seed) if self.state.in_place else nullcontext()
+        with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else [self.device]), beside:
+            torch.manual_seed(seed)
             before = self._random_state()
             yield
-            self._draws = not torch.equal(before, self._random_state())
+            self._draws = bool(self._draws) or not torch.equal(before, self._random_state())
 
     def _random_state(self) -> Tensor:
         cpu = torch.get_rng_state()
@@ -195,24 +185,42 @@ class Problem:
     def batch_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> float:
         """Return the loss at x [d] of the worker's batch at its own step, by the module as it is evaluated."""
         inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
-        self.bind(x.to(self.device), buffers.to(self.device))
+        self.state.bind(x.to(self.device), buffers.to(self.device))
         self.module.eval()
         return float(self.data.loss(self.module(inputs), targets))
 
     def _scaled_gradient(
         self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        g = torch.zeros_like(x)
-        self.bind(x, buffers)
-        for slot in self.parameters:
-            slot.owner._parameters[slot.name].grad = slot.view(g)  # pyright: ignore[reportOptionalMemberAccess]
+        g, loss, _ = self.examined_gradient(x, buffers, inputs, targets, lambda _: None, scale)
+        return g, loss
+
+    def examined_gradient(
+        self,
+        x: Tensor,
+        buffers: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        examine: Callable[[Tensor], T],
+        scale: float = 1,
+    ) -> tuple[Tensor, Tensor, T]:
+        """Return the gradient [d] without weight decay, the loss, and what `examine` returns of it before the backward
+        pass."""
+        g, state = torch.zeros_like(x), self.state
+        state.bind(x, buffers)
+        if state.in_place:
+            state.forget_gradients()
+        else:
+            for slot in self.parameters:
+                slot.owner._parameters[slot.name].grad = slot.view(g)  # pyright: ignore[reportOptionalMemberAccess]
         self.module.train()
         loss = self.data.loss(self.outputs(inputs), targets)
-        if scale == 1:
-            loss.backward()
-            return g, loss.detach()
-        (loss * scale).backward()
-        return g.div_(scale), loss.detach()
+        examined = examine(loss)
+        (loss if scale == 1 else loss * scale).backward()
+        if state.in_place:
+            state.gradients_into(g)
+        state.keep(x, buffers)
+        return g if scale == 1 else g.div_(scale), loss.detach(), examined
 
     def add_decay(self, g: Tensor, x: Tensor) -> Tensor:
         """Add the gradient of the weight decay at x to g, in place. x, g: [d] or [n, d]."""
@@ -235,7 +243,7 @@ class Problem:
     def to(self, device: torch.device) -> None:
         """Move the module to a device. The initial vectors and the data stay where they are."""
         self.device = device
-        self.module.to(device)
+        self.state.to(device)
         if self.decay_mask is not None:
             self.decay_mask = self.decay_mask.to(device)
 
@@ -261,7 +269,7 @@ class Problem:
         self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Sums:
         """Evaluate one shard (i, k): every k-th sample from the i-th on."""
-        self.bind(x.to(self.device), buffers.to(self.device))
+        self.state.bind(x.to(self.device), buffers.to(self.device))
         self.module.eval()
         classes = self.data.classes or 0
         # read at the end: a GPU goes on to the next batch meanwhile
@@ -282,17 +290,33 @@ class Problem:
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:
         """Return batch-norm statistics [nb] of the model x: the plain average over batches of the training set."""
         buffers = self.start_buffers.to(self.device, copy=True)
-        self.bind(x.to(self.device), buffers)
+        x_here = x.to(self.device, copy=self.state.in_place)
+        self.state.bind(x_here, buffers)
         self.module.train()
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
-        for count, (batch, _) in enumerate(evaluation_batches(self.data, test=False, limit=limit), start=1):
+        batches = (inputs for inputs, _ in evaluation_batches(self.data, test=False, limit=limit))
+        for count, batch in enumerate(without_single(batches), start=1):
             for norm in norms:
                 norm.momentum = 1 / count
             self.module(batch.to(self.device))
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+        self.state.keep(x_here, buffers)
         return buffers.to(x.device)
+
+
+def without_single(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Join a last batch of one sample to the batch before it: batch norm cannot normalise one sample by itself."""
+    before: Tensor | None = None
+    for batch in batches:
+        if before is not None and len(batch) == 1:
+            batch, before = torch.cat((before, batch)), None
+        if before is not None:
+            yield before
+        before = batch
+    if before is not None:
+        yield before
 
 
 def _larger(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -331,27 +355,3 @@ def build_problem(experiment: Experiment) -> Problem:
         seed=experiment.seed,
         compiled=experiment.compile,
     )
-
-
-def _slots(module: nn.Module, kind: str, included: Callable[[Tensor], bool], channels_last: bool = False) -> list[Slot]:
-    slots, start = [], 0
-    seen: set[int] = set()
-    for prefix, owner in module.named_modules():
-        for name, tensor in getattr(owner, kind).items():
-            if tensor is None or not included(tensor) or id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            path = f"{prefix}.{name}" if prefix else name
-            slots.append(Slot(owner, name, path, start, tensor.shape, channels_last and tensor.dim() == 4))
-            start += tensor.numel()
-    return slots
-
-
-def _flatten(slots: list[Slot], dtype: torch.dtype) -> Tensor:
-    flat = torch.empty(sum(slot.shape.numel() for slot in slots), dtype=dtype)
-    for slot in slots:
-        parameter, buffer = slot.owner._parameters.get(slot.name), slot.owner._buffers.get(slot.name)
-        value = parameter if parameter is not None else buffer
-        assert value is not None
-        slot.view(flat).copy_(value.detach())
-    return flat

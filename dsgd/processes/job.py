@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from dsgd.data.digest import Digest
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
 from dsgd.processes.frames import VectorLimit
@@ -44,7 +45,8 @@ class ProcessJob:
 
     coordinator: its address. devices: names by rank, of the workers of this machine. share_gpus: several workers may be
     on one. attach: read large vectors of processes of this machine where they are. state: contents of the checkpoint to
-    resume from; None for a new run.
+    resume from; None for a new run. digest: of the problem, which must be one everywhere. start_hash: of the vectors
+    that training starts from; empty where no other command takes part.
     """
 
     experiment: Experiment
@@ -57,6 +59,8 @@ class ProcessJob:
     share_gpus: bool = False
     attach: bool = False
     state: Mapping[str, Any] | None = None
+    digest: Digest = field(default_factory=dict)
+    start_hash: str = ""
 
     def has_own_gpus(self, node: int) -> bool:
         """Return whether this machine's worker `node` has GPUs that no other computes on, as NCCL demands. A server has

@@ -29,8 +29,17 @@ def read_bounded(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def read_end(path: Path, most: int) -> bytes:
+    """Read the last bytes of a regular file, at most so many. Raises OSError."""
+    with regular_file(path) as (file, size):
+        file.seek(max(0, size - most))
+        return file.read(most)
+
+
 def json_object(text: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the text is anything else, or too deep."""
+    """Parse a JSON object; None if the text is anything else, too deep, or of more than VALUES values."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > VALUES:  # before anything is built of them
+        return None
     try:
         value = json.loads(text)
         if text.count(b"{") + text.count(b"[") > DEPTH:

@@ -6,17 +6,21 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from dsgd.host.files import regular_file
 from dsgd.record.bounded import json_object
-from dsgd.record.writer import write_atomically
+from dsgd.record.stored_state import check_stored
+from dsgd.record.written import write_atomically
 
 NAME = "checkpoint.pt"
 FORMAT = 1
-HEADER_BYTES = 2**24
+HEADER_BYTES, PIECE_BYTES = 2**24, 2**20
+REASON = 200  # characters of it
 NUMBER = (int, float)
 # What must be there to go on, and of which type: a right signature says only that a file is whole.
 HEADER = {"config": dict, "engine": str, "lines": int, "wall_s": NUMBER}
@@ -42,9 +46,20 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
 
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    payload = buffer.getvalue()
+    _write(folder, header, buffer.getvalue())
+
+
+def replace_header(folder: Path, header: dict[str, Any]) -> None:
+    """Replace the header of the checkpoint in a folder, and leave its state as it is. Raises OSError."""
+    with regular_file(folder / NAME) as (file, _), BufferedReader(file) as whole:
+        whole.readline(HEADER_BYTES)
+        payload = whole.read()
+    _write(folder, header, payload)
+
+
+def _write(folder: Path, header: dict[str, Any], payload: bytes) -> None:
     first = {"dsgd_checkpoint": FORMAT, **header}
-    signed = {**first, "sha256": _digest(first, payload)}
+    signed = {**first, "sha256": _digest(first, [payload])}
     write_atomically(folder / NAME, json.dumps(signed).encode() + b"\n" + payload)
 
 
@@ -61,23 +76,27 @@ def find_checkpoint(path: str) -> Path:
 
 def read_header(path: Path) -> dict[str, Any]:
     """Read the header of a checkpoint and check that all of it is whole. Raises CheckpointError."""
-    with path.open("rb") as file:
-        first = file.readline(HEADER_BYTES)
-        payload = file.read() if first.endswith(b"\n") else b""
-    header = json_object(first)
+    try:
+        with regular_file(path) as (file, _), BufferedReader(file) as whole:
+            first = whole.readline(HEADER_BYTES)
+            header = json_object(first) if first.endswith(b"\n") else None
+            signature = None if header is None else header.pop("sha256", None)
+            digest = "" if header is None else _digest(header, iter(lambda: whole.read(PIECE_BYTES), b""))
+    except OSError as error:
+        raise CheckpointError(f"resume must be a checkpoint, got {path}: {error.strerror}") from error
     if header is None:
         raise CheckpointError(f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt")
     if header.get("dsgd_checkpoint") != FORMAT:
         raise CheckpointError(f"resume must be a checkpoint of dsgd in format {FORMAT}, got {path}")
-    if header.pop("sha256", None) != _digest(header, payload):
+    if signature != digest:
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}, which is truncated or corrupt")
     return header
 
 
 def has_header(path: Path, header: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is still the one whose header this was, without reading the rest. Raises OSError."""
-    with path.open("rb") as file:
-        found = json_object(file.readline(HEADER_BYTES))
+    with regular_file(path) as (file, _), BufferedReader(file) as whole:
+        found = json_object(whole.readline(HEADER_BYTES))
     return found is not None and {k: v for k, v in found.items() if k != "sha256"} == header
 
 
@@ -98,21 +117,26 @@ def _check(values: Any, needed: Mapping[str, Any], where: str, path: Path) -> No
             raise CheckpointError(f"resume must be a checkpoint with all that a run needs, got {path}, {got}")
 
 
-def _digest(header: dict[str, Any], payload: bytes) -> str:
-    return hashlib.sha256(json.dumps(header).encode() + payload).hexdigest()
+def _digest(header: dict[str, Any], payload: Iterable[bytes]) -> str:
+    digest = hashlib.sha256(json.dumps(header).encode())
+    for piece in payload:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """Read the state of a checkpoint, as `write_checkpoint` was given it. Raises CheckpointError."""
     import torch
 
-    with path.open("rb") as file:
-        file.readline(HEADER_BYTES)
-        try:
-            return torch.load(io.BytesIO(file.read()), weights_only=True)
-        except Exception as error:  # of what is no such state anything may be raised
-            problem = f"resume must be a whole checkpoint, got {path}: {type(error).__name__}"
-            raise CheckpointError(problem) from error
+    try:
+        with regular_file(path) as (file, _), BufferedReader(file) as whole:
+            whole.readline(HEADER_BYTES)
+            content = whole.read()
+        check_stored(content)
+        return torch.load(io.BytesIO(content), weights_only=True)
+    except Exception as error:  # of what is no such state anything may be raised
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:REASON]}"
+        raise CheckpointError(f"resume must be a whole checkpoint, got {path}: {reason}") from error
 
 
 def check_state(state: Any, engine: str, workers: int, path: Path) -> None:

@@ -17,6 +17,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from dsgd.host.files import regular_file
+from dsgd.record.written import open_kept
+
 LOCK = ".lock"
 COMMAND_LOCK = ".command.lock"  # not the run's: a sweep's only job may have the sweep's folder
 RESERVED_BYTES = 1 << 14  # for a summary on a disk that is full
@@ -47,7 +50,9 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
 def give_room_back(folder: Path) -> None:
     """Free what was reserved. The lock is held on."""
     with contextlib.suppress(FileNotFoundError):  # a record that is written without the lock
-        os.truncate(folder / LOCK, 0)
+        descriptor = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW)
+        os.truncate(descriptor, 0)
+        os.close(descriptor)
 
 
 def owner_has_died(folder: Path, name: str) -> bool:
@@ -55,7 +60,8 @@ def owner_has_died(folder: Path, name: str) -> bool:
 
     False where that cannot be told, as of a process of another machine."""
     try:
-        host, pid, _ = (folder / name).read_bytes().split(b"\n", 2)
+        with regular_file(folder / name) as (file, _):
+            host, pid, _ = file.read(RESERVED_BYTES).split(b"\n", 2)
         if host != socket.gethostname().encode():
             return False
         os.kill(int(pid), 0)
@@ -71,7 +77,7 @@ def _take(folder: Path, name: str) -> int:
     for attempt in range(TRIALS):
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_kept(folder / name, os.O_RDWR)
         except FileNotFoundError:  # whoever was refused has taken the folder away
             if attempt == TRIALS - 1:
                 raise
@@ -97,7 +103,7 @@ def _lock(descriptor: int, folder: Path, name: str) -> bool:
             raise
         print(f"warning: {folder} cannot be locked ({error.strerror}): start nothing else in it", file=sys.stderr)
     try:
-        if not os.path.samestat(os.fstat(descriptor), os.stat(folder / name)):
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(folder / name)):
             return False
     except FileNotFoundError:  # its owner has given it back since it was opened
         return False

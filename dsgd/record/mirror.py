@@ -10,21 +10,26 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dsgd.record.bounded import read_bounded
 from dsgd.record.reader import name_of, read_config, read_summary
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
+from dsgd.record.written import check_inside, write_atomically
 
 if TYPE_CHECKING:
     import wandb
 
 INIT_TIMEOUT_S = 30.0
+ID_BYTES = 100
 RUN_ID = "wandb-id"  # file with the run's id in wandb, by which a resumed run goes on there
 MODES = ("disabled", "offline", "online")
 
@@ -34,9 +39,11 @@ class MirrorOptions:
     """The configuration keys `wandb.*`."""
 
     mode: str = "disabled"  # offline: files in the run folder, for `wandb sync`
+    entity: str | None = None  # user or team; null: wandb's own default
     project: str = "dsgd"
     group: str | None = None  # null: a sweep's folder; of a single run, its model and data
     name: str | None = None  # null: like gossip-8-lr0.1-seed0
+    tags: list[str] = field(default_factory=list)
     timeout_s: float = 60.0  # how long to wait for wandb when the run is over
 
     def __post_init__(self) -> None:
@@ -107,7 +114,16 @@ def main(folder: Path) -> None:
         if (folder / file).exists():
             record.add_file(str(folder / file))
     run.log_artifact(record)
+    place = Path(run.dir).parent
+    offline = run.offline
     run.finish(exit_code=1 if summary["status"] in ("failed", "killed") else 0)
+    if offline:
+        print(f"wandb: kept offline; to copy it: {sync_command(place)}", file=sys.stderr, flush=True)
+
+
+def sync_command(place: Path) -> str:
+    """Return the command that copies an offline run to a server. place: its folder."""
+    return shlex.join(["wandb", "sync", str(place)])
 
 
 def begin(folder: Path) -> wandb.Run:
@@ -118,13 +134,17 @@ def begin(folder: Path) -> wandb.Run:
     config = read_config(folder)
     options = config["wandb"]
     kept = folder / RUN_ID
-    identity = kept.read_text(encoding="utf-8").strip() if kept.exists() else secrets.token_hex(4)
-    kept.write_text(identity + "\n", encoding="utf-8")
+    before = read_bounded(kept, ID_BYTES).decode().strip() if kept.exists() else ""
+    identity = before if re.fullmatch(r"[A-Za-z0-9_-]+", before) else secrets.token_hex(4)
+    write_atomically(kept, f"{identity}\n".encode())
+    check_inside(folder, "wandb")
     arguments: dict[str, Any] = {
         "id": identity,
+        "entity": options["entity"],
         "project": options["project"],
         "group": options["group"] or f"{name_of(config['model'])}-{name_of(config['data'])}",
         "name": options["name"] or run_name(config),
+        "tags": options["tags"],
         "dir": str(folder),
         "config": config,
         "settings": wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),

@@ -6,6 +6,7 @@ they return: `dsgd-sweep status` asks hundreds of records. Broken files raise Va
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -18,12 +19,13 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
-from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY
+from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
+from dsgd.safe_text import for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
 # bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
-CONFIG_BYTES, SUMMARY_BYTES, METRICS_BYTES = 2**20, 2**24, 2**29
+CONFIG_BYTES, SUMMARY_BYTES = 2**20, 2**24
 
 # summary field: field of a mark
 _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_received_total": "bytes_received"}
@@ -50,7 +52,7 @@ def name_of(group: object) -> object:
     return group.get("label") or target.rpartition(".")[2] + (f"({given})" if given else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run record.
 
@@ -61,6 +63,14 @@ class Run:
     config: dict[str, Any]
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        """Say in one line which run it is and how it ended, or how far it has come."""
+        parts = [self.algorithm, f"{self.nodes} nodes", self.outcome]
+        for field, unit in (("test_accuracy", ""), ("test_loss", ""), ("time_s", " s")):
+            value = number(self.final(field))
+            parts += [] if math.isnan(value) else [f"{field} {value:.4g}{unit}"]
+        return for_terminal(f"<dsgd run {str(self.folder)!r}: {', '.join(parts)}>")
 
     @property
     def status(self) -> str:
@@ -195,14 +205,17 @@ def count_marks(folder: Path) -> int:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a run; None while it goes on, or if it was killed."""
+    """Read the summary of a run; None while it goes on, or if it was killed.
+
+    A summary that names another configuration than the one beside it is of an earlier run, and counts as none."""
     path = folder / SUMMARY
     if not path.is_file():
         return None
     summary = json_object(_content(path, SUMMARY_BYTES))
     if summary is None:
         raise ValueError(f"{path} is not a JSON object")
-    return summary
+    named = summary.get(CONFIG_SHA256)  # not in records of earlier versions
+    return summary if named is None or named == _config_sha256(folder) else None
 
 
 def read_status(folder: Path) -> str | None:
@@ -232,6 +245,11 @@ def _natural(folder: Path) -> list[tuple[int, int, str]]:
     """Return a sorting key by which 2 comes before 10."""
     pieces = re.split(r"([0-9]+)", str(folder))
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]
+
+
+def _config_sha256(folder: Path) -> str | None:
+    path = folder / CONFIG
+    return hashlib.sha256(_content(path, CONFIG_BYTES)).hexdigest() if path.is_file() else None
 
 
 def _metrics(folder: Path) -> bytes:

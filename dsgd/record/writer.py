@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -10,16 +11,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dsgd.record.bounded import read_bounded
 from dsgd.record.lock import give_room_back
+from dsgd.record.written import open_kept, write_atomically
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
+CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
+METRICS_BYTES = 2**29  # a thousand times what a run of 1,024 workers writes
 OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
 
 
@@ -41,19 +47,29 @@ class Record:
         folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
         `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
         of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
-        what the run has decided by itself, for env.json."""
+        what the run has decided by itself, for env.json.
+
+        A kill at any write leaves no configuration beside marks or a summary of another one."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
-        if before is None:  # a summary of another run must not stand beside this configuration
-            (folder / SUMMARY).unlink(missing_ok=True)
-        kept = b"".join((before / METRICS).read_bytes().splitlines(keepends=True)[:lines]) if before else b""
+        had = read_bounded(before / METRICS, METRICS_BYTES) if before else b""
+        kept = b"".join(had.splitlines(keepends=True)[:lines])
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False).encode())
+        remove_end(folder)
+        is_here = before is not None and before.samefile(folder)
+        if is_here:
+            write_atomically(folder / METRICS, kept)
+        else:  # there may be another run's
+            for name in (METRICS, ENV):
+                (folder / name).unlink(missing_ok=True)
+        content = yaml.safe_dump(dict(config), sort_keys=False).encode()
+        self._config_sha256 = hashlib.sha256(content).hexdigest()
+        write_atomically(folder / CONFIG, content)
         described = {**environment(devices), **(chosen or {})}
         write_atomically(folder / ENV, json.dumps(described, indent=2).encode() + b"\n")
-        write_atomically(folder / METRICS, kept)
-        (folder / SUMMARY).unlink(missing_ok=True)
-        self._metrics = (folder / METRICS).open("ab", buffering=0)
+        if not is_here:
+            write_atomically(folder / METRICS, kept)
+        self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
 
     @property
@@ -83,30 +99,20 @@ class Record:
         """Write the summary, atomically, and close the record; returns the summary as written."""
         self._metrics.close()
         give_room_back(self.folder)
-        whole = {**summary, "wall_s": round(self.wall_s, 3)}
+        whole = {**summary, "wall_s": round(self.wall_s, 3), CONFIG_SHA256: self._config_sha256}
         write_atomically(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
         return whole
+
+
+def remove_end(folder: Path) -> None:
+    """Remove what a run has written at its end, if there is any: before all else when it goes on or another begins."""
+    for name in (SUMMARY, TRACE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace NaN and infinities, which JSON does not have, by None (a diverged run's status says why)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-
-
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Replace a file in one step: after a crash there is the old file or the new one, whole.
-
-    content: of the file, or its pieces."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk others need the room
-        raise
 
 
 def environment(devices: Sequence[str]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contest_figure, contest_parts
 from dsgd.report.contest_table import contest_table, tuning_notes
@@ -12,6 +14,7 @@ from dsgd.report.contest_verdict import contest_verdict
 from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import setting_text
 from dsgd.report.style import drawing, save, svg_text
+from dsgd.safe_text import for_terminal, lines_for_terminal
 
 
 def write_contest(
@@ -27,11 +30,11 @@ def write_contest(
 
     Returns what verdict.txt says; `contest_table(contest(contenders), price)` is the table to print. Raises ValueError
     for contenders that cannot be compared, OSError for files that cannot be written."""
-    found = contest(contenders)
+    found = contest(_with_safe_names(contenders))
     text = contest_verdict(found)
     lines = [text, *([f"times: {PAIRED} [interval]"] * (len(found.standings) > 1)), setting_text(found.runs)]
-    text = "\n".join([*lines, *tuning_notes(found)])
-    (out / "verdict.txt").write_text(text + "\n", encoding="utf-8")
+    text = lines_for_terminal("\n".join([*lines, *tuning_notes(found)]))
+    write_atomically(out / "verdict.txt", f"{text}\n".encode())
     contest_table(found, price).write(out / "contest")
     with drawing(width, log):
         figure = contest_figure(found)
@@ -43,4 +46,8 @@ def write_contest(
 def page_figures(contenders: Sequence[Contender], log: Collection[str] | None = None) -> list[str]:
     """Return the parts of the figure as SVG documents for a page, of a size whose letters can be read on any screen."""
     with drawing("screen", log):
-        return [svg_text(figure) for figure in contest_parts(contest(contenders))]
+        return [svg_text(figure) for figure in contest_parts(contest(_with_safe_names(contenders)))]
+
+
+def _with_safe_names(contenders: Sequence[Contender]) -> list[Contender]:
+    return [replace(one, name=for_terminal(one.name), algo=for_terminal(one.algo)) for one in contenders]

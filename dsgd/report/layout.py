@@ -5,11 +5,12 @@ On a narrow terminal whole columns are left out, from the right, and named below
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate
+from dsgd.safe_text import for_csv, for_latex, for_markdown, for_terminal, lines_for_terminal
 
 NEVER = "never"  # the run has ended and did not reach its target
 NO_VALUE = "-"
@@ -28,9 +31,6 @@ GAP = "  "
 SHORTEST_NAME = 16  # characters that the first column always gets
 
 Cell = float | int | str | Estimate
-
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class ReportTable:
 
     def print(self, console: Console) -> None:
         """Print what fits the console, with the status of runs that went wrong in red."""
+        safe = replace(self, headings=list(map(for_terminal, self.headings)), caption=lines_for_terminal(self.caption))
+        safe = replace(safe, texts=frozenset(map(for_terminal, self.texts)), rows=[_safe(row) for row in self.rows])
+        safe._print(console)
+
+    def _print(self, console: Console) -> None:
         columns, widths = self._fitting(console.width)
         blocks = [textwrap.wrap(self.headings[i], width) for i, width in zip(columns, widths, strict=True)]
         height = max(map(len, blocks))
@@ -74,13 +79,12 @@ class ReportTable:
         """Write `<stem>.csv`, with unrounded numbers, all columns as `<stem>.md` and `<stem>.tex`, and the setting of
         the runs as `<stem>.setting.json`; return the paths."""
         written = [stem.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")]
-        with written[0].open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(self.csv_rows)
-        written[1].write_text(self._markdown(), encoding="utf-8")
-        written[2].write_text(self._latex(), encoding="utf-8")
+        texts = [self._csv(), self._markdown(), self._latex()]
         if self.whole is not None:
             written.append(stem.with_suffix(SETTING))
-            written[3].write_text(json.dumps(self.whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            texts.append(json.dumps(self.whole, indent=1, allow_nan=False) + "\n")
+        for path, text in zip(written, texts, strict=True):
+            write_atomically(path, text.encode())
         return written
 
     def _fitting(self, width: int) -> tuple[list[int], list[int]]:
@@ -122,18 +126,24 @@ class ReportTable:
             line.rstrip()
             console.print(line, soft_wrap=True)
 
+    def _csv(self) -> str:
+        file = io.StringIO(newline="")
+        csv.writer(file, lineterminator="\n").writerows([for_csv(cell) for cell in row] for row in self.csv_rows)
+        return file.getvalue()
+
     def _markdown(self) -> str:
-        rows = [self.headings, *([text.replace("|", "\\|") for text in row] for row in self.cells)]
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        rows = [self.headings, *self.cells]
+        lines = ["| " + " | ".join(map(for_markdown, row)) + " |" for row in rows]
         lines.insert(1, "|" + "".join("---|" if heading in self.texts else "---:|" for heading in self.headings))
-        lines += ["", self.caption.replace("\n", "  \n")] if self.caption else []
+        notes = [for_markdown(line) for line in self.caption.split("\n")]
+        lines += ["", "  \n".join(notes)] if self.caption else []
         return "\n".join(lines) + "\n"
 
     def _latex(self) -> str:
         """Return a tabular that needs no package; a column that is not wanted can be deleted with its letter."""
         alignment = "".join("l" if heading in self.texts else "r" for heading in self.headings)
-        head, *rows = (" & ".join(map(_latex_text, row)) + r" \\" for row in [self.headings, *self.cells])
-        notes = [f"% {line}" for line in self.caption.split("\n") if line]
+        head, *rows = (" & ".join(map(for_latex, row)) + r" \\" for row in [self.headings, *self.cells])
+        notes = [f"% {for_terminal(line)}" for line in self.caption.split("\n") if line]
         parts = [rf"\begin{{tabular}}{{{alignment}}}", r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"]
         return "\n".join([*notes, *parts]) + "\n"
 
@@ -192,5 +202,5 @@ def exact(value: float | int | str) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 
-def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+def _safe(row: Sequence[Cell]) -> list[Cell]:
+    return [for_terminal(cell) if isinstance(cell, str) else cell for cell in row]

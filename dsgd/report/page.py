@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from matplotlib.colors import to_hex
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import SUMMARY_BYTES, Run
 from dsgd.record.writer import ENV
+from dsgd.record.written import write_atomically
 from dsgd.report.curves import MANY, X_FIELDS, has_data, median_curve, x_axis
 from dsgd.report.fields import LABELS
 from dsgd.report.inline_svg import dark_colours, inline, marker_path, on_dark
@@ -28,6 +28,7 @@ from dsgd.report.scales import wants_log
 from dsgd.report.setting import whole_setting
 from dsgd.report.style import common, curve_styles
 from dsgd.report.table import by_time, summary_table
+from dsgd.safe_text import for_html
 
 FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
 MOST_POINTS = 2000  # of a curve: more than a screen has pixels
@@ -66,7 +67,7 @@ def write_page(
     lead: text above everything else, such as a verdict; its lines are paragraphs. figures: SVG documents that the
     project has drawn; side by side where there is room. title: default: what the runs have in common. curves: default:
     `curves_of`. Raises OSError where the path cannot be written, ValueError for an env.json that is none."""
-    path.write_text(page_text(runs, lead, figures, title, curves), encoding="utf-8")
+    write_atomically(path, page_text(runs, lead, figures, title, curves).encode())
 
 
 def page_text(
@@ -83,13 +84,13 @@ def page_text(
     inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
     several = any(len(one.runs) > 1 for one in gathered)
     parts = {
-        "title": escape(title or common(runs) or "Runs"),
+        "title": for_html(title or common(runs) or "Runs"),
         "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
-        "lead": "".join(f"<p>{escape(line)}</p>" for line in lead.splitlines() if line.strip()),
+        "lead": "".join(f"<p>{for_html(line)}</p>" for line in lead.splitlines() if line.strip()),
         "figure": f'<div class="figure">{inlined}</div>' if inlined else "",
         "dark": dark_colours(inlined),
         "table": _table(table),
-        "caption": escape(table.caption),
+        "caption": for_html(table.caption),
         "bands": _BANDS if several else "",
         "differences": _configuration(runs) + _differences(runs),
         "environments": _environments(runs),
@@ -187,13 +188,15 @@ def _sortable(heads: str, rows: Sequence[str], name: str) -> str:
 
 
 def _heading(text: str, is_text: bool) -> str:
-    return f'<th scope="col"{_class(text="text" * is_text)}><button>{escape(text)}</button></th>'
+    return f'<th scope="col"{_class(text="text" * is_text)}><button>{for_html(text)}</button></th>'
 
 
 def _cell(text: str, value: str, is_text: bool) -> str:
     bad = "bad" * (is_text and any(word in text.split() for word in BAD))
     long = "long" * (is_text and len(text) > _LONG)
-    return f'<td{_class(text="text" * is_text, bad=bad, long=long)} data-value="{escape(value)}">{escape(text)}</td>'
+    return (
+        f'<td{_class(text="text" * is_text, bad=bad, long=long)} data-value="{for_html(value)}">{for_html(text)}</td>'
+    )
 
 
 def _class(**names: str) -> str:
@@ -248,11 +251,11 @@ def _environments(runs: Sequence[Run]) -> str:
     if not keys:
         return '<p class="note">No run has recorded one.</p>'
     names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in found)
-    whose = "".join(f'<th class="text">{escape(name)}</th>' for name in names)
+    whose = "".join(f'<th class="text">{for_html(name)}</th>' for name in names)
     rows = []
     for key in keys:
-        cells = "".join(f'<td class="text">{escape(values.get(key, ""))}</td>' for values, _ in found)
-        rows.append(f'<tr><th class="text" scope="row">{escape(key)}</th>{cells}</tr>\n')
+        cells = "".join(f'<td class="text">{for_html(values.get(key, ""))}</td>' for values, _ in found)
+        rows.append(f'<tr><th class="text" scope="row">{for_html(key)}</th>{cells}</tr>\n')
     head = f"<thead><tr><th></th>{whose}</tr></thead>"
     return f'<div class="wide"><table id="environment">{head}<tbody>{"".join(rows)}</tbody></table></div>'
 

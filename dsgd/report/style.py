@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import re
 import string
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,21 @@ import matplotlib.style
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Tick
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from dsgd.record.reader import Run
+from dsgd.record.written import write_atomically
+from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
 from dsgd.report.scales import logarithmic
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, wrapped
+from dsgd.safe_text import lines_for_terminal
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
 # An algorithm has the same colour in every figure; those of users come after ours.
@@ -245,12 +251,31 @@ def common(runs: Sequence[Run]) -> str:
 
 def svg_text(figure: Figure) -> str:
     """Return the figure as an SVG document."""
-    file = StringIO()
+    _make_safe(figure)
+    file = io.StringIO()
     figure.savefig(file, format="svg", metadata=_METADATA["svg"])
     return file.getvalue()
+
+
+_MATHEMATICS = re.compile(
+    "|".join(re.escape(piece) for label in LABELS.values() for piece in re.findall(r"\$.+\$", label))
+)
+
+
+def _make_safe(figure: Figure) -> None:
+    """Show every text as it is: names out of records are no mathematics, and have no control characters. Numbers at
+    ticks are matplotlib's."""
+    ticks = {id(label) for tick in figure.findobj(Tick) for label in tick.findobj(Artist)}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in ticks:
+            text.set_text(lines_for_terminal(text.get_text()))
+            text.set_parse_math("$" not in _MATHEMATICS.sub("", text.get_text()))
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the path's suffix, without dates or versions: redrawn, the same bytes."""
     kind = path.suffix.removeprefix(".")
-    figure.savefig(path, format=kind, metadata=_METADATA[kind])
+    _make_safe(figure)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, metadata=_METADATA[kind])
+    write_atomically(path, drawn.getvalue())

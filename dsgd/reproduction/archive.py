@@ -13,13 +13,14 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.record.bounded import json_object
+from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, number, read_env
-from dsgd.record.writer import write_atomically
+from dsgd.record.writer import CONFIG_SHA256
+from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 
@@ -27,9 +28,9 @@ SUFFIX = ".jsonl.gz"
 MEASURED, TUNING = "measured", "tuning"  # stages
 OWN = ("study", "words", "stage", "contender", "chosen", "works", "spent", "made_with", "config", "marks")
 MADE_WITH = ("dsgd", "commit", "python", "torch", "numpy")
-HOST_FIELDS = ("wall_s", "devices", "threads")  # of a summary, which say nothing of the result
+HOST_FIELDS = ("wall_s", "devices", "threads", CONFIG_SHA256)  # of a summary, which say nothing of the result
 DIGITS = 7  # of what marks measure; more than float32 holds of a loss
-LONGEST = 2**28  # bytes of a file, uncompressed
+LONGEST, LONGEST_LINE = 2**28, 2**22  # bytes of a file and of a line, uncompressed
 
 Row = dict[str, Any]
 
@@ -91,22 +92,29 @@ def read(path: Path) -> dict[str, list[Row]]:
     Raises ValueError, in one line, for a file that is no such archive, or not a whole one."""
     if not path.exists():
         return {}
-    try:
-        with gzip.open(path) as file:
-            content = file.read(LONGEST + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a whole archive of runs, got: {error}") from error
-    if not content:
-        raise ValueError(f"{path} must be a whole archive of runs, got an empty one")
-    if len(content) > LONGEST:
-        raise ValueError(f"{path} must hold at most {LONGEST} bytes, got more")
     found: dict[str, list[Row]] = {}
-    for place, line in enumerate(content.splitlines(), start=1):
+    for place, line in enumerate(_lines(path), start=1):
         row = json_object(line)
         if row is None or not _is_row(row):
             raise ValueError(f"{path} line {place} must be a run of a study, got {line[:60]!r}")
         found.setdefault(row["study"], []).append(row)
+    if not found:
+        raise ValueError(f"{path} must be a whole archive of runs, got an empty one")
     return found
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of an archive, unpacked one at a time. Raises ValueError."""
+    total = 0
+    try:
+        with gzip.open(io.BytesIO(read_bounded(path, LONGEST))) as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                total += len(line)
+                if len(line) > LONGEST_LINE or total > LONGEST:
+                    raise ValueError(f"{path} must hold at most {LONGEST} bytes in lines of {LONGEST_LINE}, got more")
+                yield line
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be a whole archive of runs, got: {error}") from error
 
 
 def write(path: Path, rows: Mapping[str, Iterable[Row]]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.reproduction import archive
@@ -15,6 +16,7 @@ from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import Chart, Claim, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, Verdict
+from dsgd.safe_text import for_markdown
 
 OVERVIEW = "README.md"
 MOST_IN_CELL = 2  # checks of a claim in the table of all; its page has the others
@@ -82,7 +84,8 @@ def write_paper(found: Results, results: Path) -> None:
         "## Runs",
         _runs(found),
     ]
-    page_of(paper, results).write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    write_atomically(page_of(paper, results), text.encode())
 
 
 def page_of(paper: Paper, results: Path) -> Path:
@@ -116,7 +119,7 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
         ]
         parts.append(f"## [{one.paper.title}]({one.paper.key}.md)")
         parts.append(_table(["", "claim", "measured", "threshold", "verdict"], lines))
-    (results / OVERVIEW).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
 
@@ -206,7 +209,7 @@ def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
     }
     names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
     tuning = sum(row["stage"] == archive.TUNING for row in rows)
-    return [study.name, str(len(rows)), str(tuning or ""), "; ".join(names)]
+    return [study.name, str(len(rows)), str(tuning or ""), for_markdown("; ".join(names))]
 
 
 def _bold(found: Results, claim: Claim) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
 from dsgd.record.mirror import MirrorOptions
+from dsgd.run.trust import TRUSTED
 from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
 from dsgd.schedule import Schedule
 
@@ -89,19 +92,48 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run as configured. values: the same as plain values, as `config.yaml` has them."""
+    """One run as configured. values: the same as plain values, as `config.yaml` has them.
+
+    Pickled are the values alone, from which another process makes the experiment when it is needed: a model, a data set
+    or an algorithm of the user's may hold what cannot be pickled, and data would be copied."""
 
     experiment: Experiment
     engine: EngineOptions
     wandb: MirrorOptions
     values: Mapping[str, Any]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"engine": self.engine, "wandb": self.wandb, "values": self.values}
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "experiment" or "values" not in self.__dict__:  # which is asked for before there is any
+            raise AttributeError(name)
+        experiment = configure(self.values).experiment
+        object.__setattr__(self, "experiment", experiment)
+        return experiment
+
+    def load(self) -> None:
+        """Make the experiment here, if that is still to be done: processes forked later share the data it loads."""
+        _ = self.experiment
+
+
+class LoadedData:
+    """Data sets that the configurations of several runs have in common: those of a user's function are loaded once."""
+
+    def __init__(self) -> None:
+        self._sets: dict[str, OwnSets] = {}
+
+    def shared(self) -> AbstractContextManager[None]:
+        """Return a block inside of which configurations share them."""
+        return sharing(self._sets)
+
 
 def configure(values: Mapping[str, Any]) -> RunConfig:
     """Check a configuration and return it typed. Loads and writes nothing.
 
-    values: the resolved configuration as plain values; each group may have the `name` of its choice. Raises
-    ConfigError."""
+    values: the resolved configuration as plain values; each group may have the `name` of its choice. `resume_trusted`
+    says how a command goes about it and is no part of the run. Raises ConfigError."""
+    values = {key: value for key, value in values.items() if key != TRUSTED}
     for key in [*KEYS, *values]:
         if key not in values:
             raise ConfigError(f"{key} must be given, got nothing")

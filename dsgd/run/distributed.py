@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from dsgd.data.items import Items
 from dsgd.data.protocols import SharedDecoding
 from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.host.signals import signal_pipe
+from dsgd.problem.digest import start_digest
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Hub
@@ -30,15 +32,22 @@ from dsgd.processes.launch.parent import Child, Parent
 from dsgd.processes.launch.rendezvous import listen, new_token
 from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
+from dsgd.record.bounded import read_end
 from dsgd.record.checkpoint import check_state, read_state
-from dsgd.record.reader import read_status
+from dsgd.record.reader import SUMMARY_BYTES, read_status
+from dsgd.record.writer import SUMMARY
+from dsgd.record.written import make_inside
+from dsgd.run.alike import checked_digest, has_common_start
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.resume import ENDED
+from dsgd.run.trial import try_training
 from dsgd.run.values import prefixed
+from dsgd.safe_text import lines_for_terminal
 
 LOGS = "logs"
+LAST_BYTES = 2**16
 LAST_LINES = 15  # of a failed process's log that are printed
 
 
@@ -50,12 +59,13 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Call
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     job, listener = _job(plan, joined)
     _warn_of_crowding(job)
-    logs = folder / LOGS
     with signal_pipe() as signals:
         try:
-            logs.mkdir(parents=True, exist_ok=True)
-            return _supervised(Parent(logs, signals), plan, folder, job, joined, listener)
+            folder.mkdir(parents=True, exist_ok=True)
+            return _supervised(Parent(make_inside(folder, LOGS), signals), plan, folder, job, joined, listener)
         except OSError as error:  # of the folder; what happens on connections is handled there
+            if listener is not None:
+                listener.close()
             _print(f"the record in {folder} cannot be written: {error.strerror}")
             return "failed"
         finally:
@@ -67,6 +77,7 @@ def _supervised(
 ) -> str:
     """Start all processes of this command and wait for the end of the run. Returns its status."""
     over: Child | CoordinatorConnection
+    earlier = _summary(folder)
     try:
         if listener is not None:
             line = Lifeline(job.limits.timeout_s)
@@ -77,6 +88,8 @@ def _supervised(
         else:
             over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
             over.send({"kind": "hello", "role": "agent"})
+            if not has_common_start(over, job, joined.rank if joined else 0):
+                return "failed"
             parent.closing.append(over.socket)
     except CoordinatorGone as error:
         _print(str(error))
@@ -85,17 +98,27 @@ def _supervised(
     try:
         status = parent.supervise(over, lambda: _ask_to_stop(over))
     except KeyboardInterrupt:
-        if not isinstance(over, Child) or read_status(folder) not in ENDED:
+        if not isinstance(over, Child) or _written_status(folder, earlier) not in ENDED:
             raise
         status = None
     if isinstance(over, CoordinatorConnection):
         return parent.status or "failed"
     if status is not None and status < 0 and parent.status is None:
         _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
-    written = read_status(folder)
-    if written in ENDED:  # by this run, whatever happened to the coordinator after that
+    written = _written_status(folder, earlier)
+    if written in ENDED:  # whatever happened to the coordinator after that
         return written
-    return "failed" if status or written is None else written  # without its own summary, one that is there is older
+    return "failed" if status or written is None else written
+
+
+def _written_status(folder: Path, earlier: bytes | None) -> str | None:
+    """Return how this run has ended, as its summary says; None without one. earlier: the summary from before it."""
+    return None if _summary(folder) == earlier else read_status(folder)
+
+
+def _summary(folder: Path) -> bytes | None:
+    path = folder / SUMMARY
+    return read_end(path, SUMMARY_BYTES) if path.is_file() else None
 
 
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
@@ -109,6 +132,11 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         if any(names == ["cpu"] for names in devices.values()):
             prepare(experiment.precision, torch.device("cpu"))
         problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    digest = checked_digest(problem, plan.checkpoint)
+    if isinstance(problem.data, Items) and problem.data.source and problem.data.source.why and where.rank == 0:
+        _print(problem.data.source.why)
+    if any(names == ["cpu"] for names in devices.values()) and not problem.compiled:
+        try_training(problem, options.threads or 1)
     if isinstance(problem.data, SharedDecoding):
         problem.data.share(len(devices) if joined is None else where.local_nodes)
     if joined is None:
@@ -128,6 +156,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         share_gpus=options.workers_per_gpu > 1,
         attach=options.transport == "auto",
         state=state,
+        digest=digest,
+        start_hash="" if joined is None else start_digest(problem),
     )
     return job, listener
 
@@ -175,6 +205,8 @@ class CoordinatedTraining(Coordinator):
     def __init__(self, plan: Plan, job: ProcessJob, hub: Hub) -> None:
         super().__init__(job, hub, _print, plan.config.engine.checkpoint_every_s)
         self.header: dict[str, Any] = {}
+        self.circumstances: dict[str, Any] = {}
+        self.digest = job.digest
         self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
 
     @property
@@ -200,10 +232,10 @@ def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.sock
 def _print_log(logs: Path, name: str | None) -> None:
     """Print the last lines of the process that failed."""
     log = logs / f"{(name or '').replace(' ', '_')}.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    lines = read_end(log, LAST_BYTES).decode(errors="replace").splitlines() if log.is_file() else []
     if lines:
         _print("\n".join([f"last lines of {log}:", *(f"    {line}" for line in lines[-LAST_LINES:])]))
 
 
 def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(lines_for_terminal(line), file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from dsgd.record.lock import FolderInUse, locked
 from dsgd.run.plan import Plan
 from dsgd.run.resume import check_unchanged, in_use
 from dsgd.run.values import ConfigError, ends_are_errors
+from dsgd.safe_text import lines_for_terminal
 
 if TYPE_CHECKING:
     from dsgd.run.meeting import Joined
@@ -48,7 +49,7 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
     with _locked(folder), ends_are_errors():
         check_unchanged(folder, plan.found, plan.checkpoint)
         if plan.why:
-            print(plan.why, file=sys.stderr)
+            print(lines_for_terminal(plan.why), file=sys.stderr)
         return _run(plan, folder, joined, ended)
 
 

@@ -19,8 +19,10 @@ from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.reader import read_summary
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.gradient_cache import CacheUnusable, keep_time, kept_time, machine
 from dsgd.run.plan import Plan
 from dsgd.run.values import ConfigError, checked, prefixed
+from dsgd.safe_text import lines_for_terminal
 
 if TYPE_CHECKING:
     from dsgd.problem.problem import Problem
@@ -59,7 +61,8 @@ def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> 
 
 
 def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
-    """Measure a gradient in a process of its own, print a line, and return the seconds, to three digits.
+    """Return the seconds of a gradient, to three digits: those that were measured on this machine before, or measured
+    now, in a process of its own. Prints a line.
 
     problem: that of the experiment, where it has been built already. Raises ConfigError, and KeyboardInterrupt after a
     signal."""
@@ -78,9 +81,9 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
         raise ConfigError(found["wrong"])
     if "seconds" not in found:
         raise _not_measured(name, found.get("wrong") or found["failed"])
-    gradient_s = float(f"{found['seconds']:.3g}")
-    line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here (measured); cluster.gradient_s sets it"
-    print(line, file=sys.stderr, flush=True)
+    gradient_s, when = found["seconds"], f"measured on {found['date']}" if found["date"] else "measured"
+    line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here ({when}); cluster.gradient_s sets it"
+    print(lines_for_terminal("\n".join([line, *found["warnings"]])), file=sys.stderr, flush=True)
     return gradient_s
 
 
@@ -96,7 +99,6 @@ def _in_a_new_thread(experiment: Experiment, problem: Problem | None, threads: i
 
 def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> str:
     """Return what became of measuring, as JSON: seconds; wrong: with the configuration; failed: of anything else."""
-    from dsgd.gradients.duration import gradient_seconds
     from dsgd.problem.problem import build_problem
 
     if experiment.gradients == "none":  # whose problem is one of single samples
@@ -104,11 +106,67 @@ def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> 
     try:
         # of one worker, since there may be more workers than samples
         problem = problem or build_problem(replace(experiment, nodes=1))
-        return json.dumps({"seconds": gradient_seconds(experiment, problem, threads)})
+        return json.dumps(_kept_or_measured(experiment, problem, threads))
     except (ValueError, DataLost) as error:
         return json.dumps({"wrong": str(error)})
     except BaseException as error:  # whatever a model or a data set may raise: signals come to another thread
         return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
+
+
+def _kept_or_measured(experiment: Experiment, problem: Problem, threads: int) -> dict[str, Any]:
+    """Return the seconds of a gradient, to three digits; the date, if they were measured before; and warnings."""
+    from dsgd.gradients.duration import gradient_duration
+
+    key, warnings = _key(experiment, problem, threads), list[str]()
+    try:
+        if (kept := kept_time(key)) is not None:
+            return {"seconds": kept.seconds, "date": kept.measured, "warnings": []}
+    except CacheUnusable as error:
+        warnings.append(f"warning: gradient times are not kept: {error}")
+    duration = gradient_duration(experiment, problem, threads)
+    seconds = float(f"{duration.seconds:.3g}")
+    if not duration.steady:
+        span = f"{1e3 * duration.seconds:.3g} to {1e3 * duration.slowest:.3g} ms"
+        warnings.append(f"warning: gradients take {span} here, beside other programs: this time is not kept")
+    else:
+        try:
+            keep_time(key, seconds)
+        except CacheUnusable as error:
+            warnings = [f"warning: gradient times are not kept: {error}"]
+    return {"seconds": seconds, "date": None, "warnings": warnings}
+
+
+def measured_on(config: RunConfig, gradient_s: float | None, problem: Problem) -> str | None:
+    """Return the date on which the time that a run uses was measured; None for one that is given, or was not kept."""
+    if config.experiment.cluster.gradient_s is not None:
+        return None
+    try:
+        kept = kept_time(_key(config.experiment, problem, config.engine.threads or 1))
+    except CacheUnusable:  # as a line has said
+        return None
+    return None if kept is None or kept.seconds != gradient_s else kept.measured
+
+
+def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, str]:
+    """Return all that the time of a gradient depends on, here and now."""
+    import torch
+
+    from dsgd.gradients.stacked import chosen_device
+    from dsgd.problem.digest import structure
+
+    on_cpu = experiment.gradients == "vmap" or problem.data.classes is None
+    device = torch.device("cpu") if on_cpu else chosen_device(experiment.device)
+    return {
+        "model": repr(experiment.model),
+        "structure": structure(problem),
+        "data": f"{type(experiment.data).__name__}, {tuple(problem.data.input_shape)}, {problem.data.classes}",
+        "batch": str(experiment.batch_size),
+        "arithmetic": f"{experiment.precision}, {experiment.channels_last}, {experiment.compile}",
+        "threads": str(threads),
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "machine": machine(),
+    }
 
 
 def with_shared_times(

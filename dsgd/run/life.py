@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dsgd.data import DataLost
+from dsgd.data.digest import Digest
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
-from dsgd.record.checkpoint import NAME, write_checkpoint
+from dsgd.problem.model_failed import ModelFailed
+from dsgd.record.checkpoint import NAME, replace_header, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.reader import name_of
-from dsgd.record.writer import TRACE, Record, write_atomically
+from dsgd.record.writer import TRACE, Record, remove_end
+from dsgd.record.written import write_atomically
+from dsgd.run.alike import DIGEST
 from dsgd.run.configuration import RunConfig
 from dsgd.run.plan import Plan
 from dsgd.run.progress import ProgressLine
 from dsgd.run.resume import ENDED
+from dsgd.safe_text import for_terminal
 
 LOOK_S = 0.1  # between two updates of the progress line
 
@@ -47,6 +52,8 @@ class Training(Protocol):
     clock: str  # virtual | wall
     devices: list[str]  # their names
     header: dict[str, Any]  # what a checkpoint says of this engine
+    circumstances: dict[str, Any]  # what only env.json says besides
+    digest: Digest  # of its data and model, likewise
 
     @property
     def state(self) -> TrainingState: ...
@@ -80,7 +87,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         with _writing(folder):
             record = _begun(plan, folder, training)
     except RecordLost as failure:
-        print(failure, file=sys.stderr, flush=True)
+        print(for_terminal(str(failure)), file=sys.stderr, flush=True)
         training.close("failed")
         return "failed"
     mirror = Mirror(config.wandb, folder)
@@ -89,12 +96,12 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 
     def save(contents: Mapping[str, Any]) -> None:
         header = {
-            "config": {**config.values, "resume": None},
+            **_configured(plan),
             "engine": training.engine,
             **training.header,
+            DIGEST: training.digest,
             "lines": training.state.marks,
             "wall_s": record.wall_s,
-            **_extended(plan),
         }
         with stops.held(), _writing(folder):
             record.sync()
@@ -121,7 +128,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         status, error = training.state.status, training.state.error
     except Interrupted:  # a second Ctrl-C
         status = "interrupted"
-    except (DataLost, RecordLost) as failure:
+    except (DataLost, ModelFailed, RecordLost) as failure:
         error = str(failure)
     except BaseException as failure:  # whatever an algorithm, a model or a data set may raise
         where = "evaluation" if training.engine == "dist" else "simulation"
@@ -137,14 +144,28 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 
 
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:
-    """Begin the record, or go on with that of the plan's checkpoint."""
+    """Begin the record, or go on with that of the plan's checkpoint.
+
+    At every moment the folder holds one run, with a checkpoint of its own or none: first an earlier end goes, then the
+    checkpoint becomes one of the larger budget, or goes if it is another run's."""
     values, checkpoint = plan.config.values, plan.checkpoint
+    chosen = {**training.header, **training.circumstances}
+    remove_end(folder)
+    here = folder / NAME
+    if checkpoint is None or not (here.exists() and here.samefile(checkpoint.path)):
+        here.unlink(missing_ok=True)
+    elif checkpoint.header["config"]["budget"] != values["budget"]:
+        replace_header(folder, {**checkpoint.header, **_configured(plan)})
     if checkpoint is None:
-        (folder / NAME).unlink(missing_ok=True)  # of another run
-        return Record(folder, values, training.devices, chosen=training.header)
+        return Record(folder, values, training.devices, chosen=chosen)
     header = checkpoint.header
     before = (checkpoint.path.parent, header["lines"], header["wall_s"])
-    return Record(folder, values, training.devices, *before, chosen=training.header)
+    return Record(folder, values, training.devices, *before, chosen=chosen)
+
+
+def _configured(plan: Plan) -> dict[str, Any]:
+    """Return what a checkpoint's header says of the configuration."""
+    return {"config": {**plan.config.values, "resume": None}, **_extended(plan)}
 
 
 def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:
@@ -159,7 +180,7 @@ def _finish(plan: Plan, folder: Path, training: Training, record: Record, status
         except RecordLost as failure:
             status, error = "failed", str(failure)
     if status == "failed":
-        print(error, file=sys.stderr, flush=True)  # also where the summary cannot be written
+        print(for_terminal(error), file=sys.stderr, flush=True)  # also where the summary cannot be written
     summary = _described(plan.config, training) | training.summary() | training.header | _extended(plan)
     try:
         record.finish({**summary, "status": status, "error": error or None})

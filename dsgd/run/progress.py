@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsgd.experiment import Experiment
+from dsgd.safe_text import for_terminal
 
 EVERY_S = 30.0  # of host time, between two lines of a log
 
@@ -21,7 +22,7 @@ class ProgressLine:
 
     def __init__(self, experiment: Experiment, name: str, clock: str, logged: bool = True) -> None:
         """name: of the algorithm. clock: `virtual` or `wall`. logged: where there is no terminal, print lines."""
-        self._name = name
+        self._name = for_terminal(name)
         self._clock = "virtual" if clock == "virtual" else "of training"
         console = Console(stderr=True)
         self._enabled = console.is_terminal

@@ -14,12 +14,14 @@ from dsgd.host.launcher import legible
 from dsgd.record.checkpoint import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
 from dsgd.record.reader import count_marks, number, read_config, read_status
 from dsgd.record.writer import METRICS
+from dsgd.run.trust import TRUSTED, check_code, code_of
 from dsgd.run.values import CHOSEN, ConfigError, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "wandb")
 WITHOUT_EFFECT = (
     "resume=",
+    f"{TRUSTED}=",
     "hydra",
     "wandb.",
     "sweep.",
@@ -156,8 +158,10 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
     """Return the configuration to go on with: that in the checkpoint's header, with a larger budget if one is given.
 
     Each other override besides resume=PATH must give what the checkpoint has; raises ConfigError at the first that does
-    not. Beside resume=auto the whole configuration must be the same, since it is what finds the run."""
+    not. Beside resume=auto the whole configuration must be the same, since it is what finds the run. Raises
+    ConfigError also for code that only the checkpoint names."""
     stored: dict[str, Any] = with_numbers(header["config"])
+    check_code(stored, values, CHECKPOINT)
     if larger := budget_given(overrides):
         stored = {**stored, "budget": _extended(stored, values["budget"], larger)}
         values = {**values, "budget": stored["budget"]}
@@ -246,7 +250,7 @@ def has_configuration(folder: Path, values: Mapping[str, Any]) -> bool:
 
 def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     for key in dict.fromkeys([*stored, *given]):
-        if key not in FREE_TO_CHANGE:
+        if key not in (*FREE_TO_CHANGE, TRUSTED):
             compare(with_numbers(stored.get(key)), with_numbers(given.get(key)), key, where)
 
 
@@ -260,9 +264,11 @@ def compare(stored: Any, given: Any, key: str, where: str) -> None:
         raise ConfigError(f"{key} must be {stored!r}, as {where}, got {given!r}")
 
 
-def command(folder: Path) -> str:
-    """Return the command that goes on with the run in a folder."""
-    return shlex.join(["dsgd-run", f"resume={typed(folder)}"])
+def command(folder: Path, ours: bool = False) -> str:
+    """Return the command that goes on with the run in a folder. ours: this process has made it, with the code that its
+    configuration names."""
+    trusted = [f"{TRUSTED}=true"] if ours and code_of(read_config(folder)) else []
+    return shlex.join(["dsgd-run", f"resume={typed(folder)}", *trusted])
 
 
 def sweep_command(arguments: Sequence[str]) -> str:

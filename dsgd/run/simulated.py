@@ -23,12 +23,14 @@ from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint import CheckpointError, check_state, read_state
-from dsgd.run.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
+from dsgd.run.alike import checked_digest
+from dsgd.run.gradient_time import GRADIENT_S, foreign_time, measured_on, with_gradient_time
 from dsgd.run.life import TrainingState, live
 from dsgd.run.plan import Plan
 from dsgd.run.resume import Checkpoint
 from dsgd.run.threads import choose_threads
 from dsgd.run.values import ConfigError, prefixed
+from dsgd.safe_text import lines_for_terminal
 from dsgd.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.sim.simulation import Simulation
 
@@ -67,6 +69,7 @@ class SimulatedTraining:
         try:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
+                self.digest = checked_digest(problem, checkpoint)
                 experiment = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
                 configured = before.get("threads") or options.threads
@@ -90,11 +93,13 @@ class SimulatedTraining:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
         elif plan.why or chosen.instead:
-            print(*filter(None, (why, chosen.why, foreign_time(plan.config))), sep="\n", file=sys.stderr)
+            lines = filter(None, (why, chosen.why, foreign_time(plan.config)))
+            print(*map(lines_for_terminal, lines), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": threads}
         self.header[GRADIENT_S] = experiment.cluster.gradient_s
+        self.circumstances = {"gradient_measured": measured_on(plan.config, experiment.cluster.gradient_s, problem)}
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property

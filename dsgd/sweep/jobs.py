@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.reader import read_last_mark, read_status, read_summary
-from dsgd.record.writer import write_atomically
+from dsgd.record.written import check_inside, make_inside, write_atomically
 from dsgd.sweep import slurm
-from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, read
+from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, cannot_write, read
 from dsgd.sweep.site import JobSize, Site, job_size, script
 
 LOGS, JOBS = "logs", "jobs"
@@ -45,8 +45,13 @@ def submit(
 
     Raises SlurmError; what was submitted before stays submitted."""
     folder = folder.absolute()
-    for name in (LOGS, JOBS, RUNS):
-        (folder / name).mkdir(exist_ok=True)
+    try:
+        for name in (LOGS, JOBS, RUNS):
+            make_inside(folder, name)
+        for point in points:
+            check_inside(folder, point.folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
     for size, members in arrays(points, site).items():
         for start in range(0, len(members), largest):
             part = members[start : start + largest]

@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dsgd.record.bounded import read_bounded
+from dsgd.record.written import open_kept
+
 MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
 LOCK_WAIT_S = 60.0
+LARGEST = 2**28  # bytes of a manifest: of a million points
+FOLDER, JOB = re.compile(rf"{RUNS}/[^/'\\]+-[0-9a-f]{{12}}"), re.compile("[0-9]+")  # as `point_of` and SLURM give them
 
 # Keys that do not change a result: two configurations that differ in them only are one point.
-WITHOUT_EFFECT = ("resume", "wandb", "trace")
+WITHOUT_EFFECT = ("resume", "resume_trusted", "wandb", "trace")
 # Keys of `engine` that do change it.
 OF_ENGINE = {
     "sim": ("name", "gradients"),  # gradients only if `none`
@@ -143,7 +149,7 @@ def read(folder: Path) -> Sweep:
     """Read the manifest of a sweep. Raises ManifestError."""
     path, sweep = folder / MANIFEST, Sweep(folder)
     try:
-        *lines, _ = path.read_bytes().split(b"\n")  # what follows the last end of a line is torn, or nothing
+        *lines, _ = read_bounded(path, LARGEST).split(b"\n")  # what follows the last end of a line is torn, or nothing
     except FileNotFoundError as error:
         raise ManifestError(f"--folder must be the folder of a sweep, got {folder} without {MANIFEST}") from error
     except OSError as error:
@@ -160,14 +166,15 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
     """Apply one line of the manifest to a sweep."""
     kind = event["event"]
     if kind == "point":
-        values = {name: event[name] for name in Point.__dataclass_fields__}
-        point = Point(**{**values, "overrides": tuple(values["overrides"])})
+        point = _point(event)
         sweep.points[point.id] = point
     elif kind == "submitting":
         sweep.submitting[event["token"]] = event["points"]
         sweep.slurm.update(dict.fromkeys(event["points"], tuple(event["slurm"])))
     elif kind == "submitted":
         points = sweep.submitting.pop(event["token"])
+        if not JOB.fullmatch(event["job"]):
+            raise ValueError(f"job {event['job']!r}")
         sweep.tasks.update({point: f"{event['job']}_{index}" for index, point in enumerate(points)})
         sweep.cancelled.difference_update(points)
     elif kind == "refused":
@@ -176,6 +183,21 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
         sweep.cancelled.update(event["points"])
     else:
         raise ValueError(f"event {kind!r}")
+
+
+def _point(event: Mapping[str, Any]) -> Point:
+    """Return the point of a line, of which a batch script is made. Raises ValueError, KeyError and TypeError."""
+    values = {name: event[name] for name in Point.__dataclass_fields__}
+    values["overrides"] = tuple(values["overrides"])
+    texts = [*(values[name] for name in ("id", "folder", "algo", "engine")), *values["overrides"]]
+    numbers = [values[name] for name in ("nodes", "seed", "tasks", "threads", "gpus")]
+    if not all(isinstance(text, str) for text in [*texts, values["config_dir"] or ""]):
+        raise TypeError(f"a point of {texts}")
+    if not all(type(number) is int for number in numbers):
+        raise TypeError(f"a point of {numbers}")
+    if not FOLDER.fullmatch(values["folder"]):
+        raise ValueError(f"folder {values['folder']!r}")
+    return Point(**values)
 
 
 class ManifestWriter:
@@ -188,7 +210,10 @@ class ManifestWriter:
         """Append lines and flush them to the disk; after a crash, the first few of them may be there."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         text = "".join(json.dumps({**event, "time": now}, ensure_ascii=False) + "\n" for event in events)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            descriptor = open_kept(self._path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise cannot_write(self._path.parent, error) from error
         with open(descriptor, "r+b", buffering=0) as file:
             content = file.read()
             if not content.endswith(b"\n"):
@@ -213,6 +238,10 @@ class ManifestWriter:
         self.add({"event": "cancelled", "points": [point.id for point in points]})
 
 
+def cannot_write(folder: Path, error: OSError) -> ManifestError:
+    return ManifestError(f"--folder must be a folder that can be written, got {folder} ({error.strerror})")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[ManifestWriter]:
     """Hold the lock of a sweep's folder, which is made if it is not there.
@@ -221,11 +250,9 @@ def locked(folder: Path) -> Iterator[ManifestWriter]:
     folder cannot be written, or another process holds the lock for a minute."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("ab")
+        lock = open(open_kept(folder / LOCK, os.O_WRONLY | os.O_APPEND), "ab")  # noqa: SIM115
     except OSError as error:
-        raise ManifestError(
-            f"--folder must be a folder that can be written, got {folder} ({error.strerror})"
-        ) from error
+        raise cannot_write(folder, error) from error
     with lock:
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:

@@ -86,5 +86,6 @@ def _opens_text(call: ast.Call) -> bool:
 def _is_binary(call: ast.Call) -> bool:
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
     modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    by_default = isinstance(call.func, ast.Attribute) and "Temporary" in call.func.attr and not modes
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    by_default = not modes and ("Temporary" in method or (method == "open" and bool(given)))  # of something else
     return by_default or any("b" in mode for mode in modes)

@@ -24,7 +24,7 @@ from tests.support.command import call, lines, shell, signalled, summary
 
 RUN = [
     *("algo=gossip", "experiment=quadratic", "nodes=2", "budget.steps=6", "eval.every_steps=2"),
-    *("hydra.run.dir=run", "wandb.mode=offline"),
+    *("wandb.tags=['the first tag',b]", "hydra.run.dir=run", "wandb.mode=offline"),
 ]
 # of a machine without network and account; a proxy that is not there fails whatever should try
 NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "WANDB_API_KEY": ""}
@@ -35,11 +35,12 @@ def test_offline_needs_no_network_and_no_account(tmp_path: Path) -> None:
     home.mkdir()
     result = shell(f"dsgd-run {shlex.join(RUN)}", tmp_path, HOME=str(home), **NOWHERE)
     assert result.returncode == 0, result.stderr
-    assert "wandb" not in result.stderr
     assert lines(tmp_path / "run") == 4
     (mirror,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    (said,) = [line for line in result.stderr.splitlines() if "wandb" in line]
+    assert said == f"wandb: kept offline; to copy it: wandb sync {mirror.parent}"
     content = mirror.read_bytes()
-    for text in (b"test_loss", b"consensus_distance", b"bytes_sent_total", b"gossip"):
+    for text in (b"test_loss", b"consensus_distance", b"bytes_sent_total", b"gossip", b"the first tag"):
         assert text in content
 
 
@@ -143,15 +144,22 @@ def test_an_absent_server_does_not_delay_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "group"),
+    ("options", "name", "group", "entity", "tags"),
     [
-        ([], "gossip-4-lr0.05-seed3", "mlp-digits"),
-        (["model=import", "model.target=mine.deep"], "gossip-4-lr0.05-seed3", "deep-digits"),
-        (["wandb.name=one", "wandb.group=some"], "one", "some"),
+        ([], "gossip-4-lr0.05-seed3", "mlp-digits", None, []),
+        (["model=import", "model.target=mine.deep"], "gossip-4-lr0.05-seed3", "deep-digits", None, []),
+        (["wandb.name=one", "wandb.group=some"], "one", "some", None, []),
+        (["wandb.entity=lab", "wandb.tags=[a,b]"], "gossip-4-lr0.05-seed3", "mlp-digits", "lab", ["a", "b"]),
     ],
 )
 def test_runs_are_told_apart_and_lie_with_those_that_compare(
-    options: list[str], name: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str],
+    name: str,
+    group: str,
+    entity: str | None,
+    tags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = composed(["algo=gossip", "nodes=4", "optimizer.lr=0.05", "seed=3", "wandb.mode=offline", *options])
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -159,7 +167,7 @@ def test_runs_are_told_apart_and_lie_with_those_that_compare(
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "wandb.errors", SimpleNamespace(CommError=OSError, UsageError=ValueError))
     given: Any = begin(tmp_path)
-    assert (given["name"], given["group"]) == (name, group)
+    assert (given["name"], given["group"], given["entity"], given["tags"]) == (name, group, entity, tags)
 
 
 @pytest.mark.long

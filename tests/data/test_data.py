@@ -393,6 +393,39 @@ class Malicious:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02}r\xff\xff\xff\x3f.",  # the 2^30th memo
+        b"\x80\x05\x96" + (2**33).to_bytes(8, "little") + b"x.",
+        b"\x80\x02cnumpy\nndarray\nJ\x00\x00\x00\x10\x85R.",
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nJ\x00\x00\x00\x10\x85U\x01b\x87R.",
+    ],
+    ids=["memo", "bytearray", "array", "array to be filled"],
+)
+def test_a_pickle_takes_no_memory_for_what_it_does_not_hold(pickled: bytes, tmp_path: Path):
+    path = tmp_path / "batch"
+    path.write_bytes(pickled)
+    program = """
+import resource, sys
+from pathlib import Path
+from dsgd.data.cifar import read_batch
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_batch(Path(sys.argv[1]), "labels", 10)
+except ValueError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < 2**14  # KiB
+
+
+def test_a_cifar_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "batch")
+    with pytest.raises(ValueError, match="batch cannot be read: not a regular file"):
+        read_batch(tmp_path / "batch", "labels", 10)
+
+
 def test_a_pickle_that_runs_code_is_refused_before_it_runs(tmp_path: Path):
     """The same bytes do make the folder when read by pickle itself."""
     path, folder = tmp_path / "batch", tmp_path / "made by the pickle"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from torch.utils.data import TensorDataset
 
 from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
+from dsgd.data.items import Items
+from dsgd.data.partition import Partition
 from tests.support.command import call, marks
 from tests.support.simulate import experiment
 
@@ -65,8 +69,45 @@ def loud() -> tuple[list[tuple[list[float], int]], list[int]]:
     return [([1.0], 9)] * 20, [1]
 
 
-def uneven() -> tuple[list[tuple[list[float], int]], list[int]]:
-    return [([1.0], 0)] + [([1.0, 2.0], 0)] * 19, [1]
+def labelled(label: Any, value: Any = 0.5) -> list[list[tuple[list[Any], Any]]]:
+    """Sets whose last samples have this label and this value."""
+    return [[([0.5], 0)] * 19 + [([value], label)], [([0.5], 0), ([value], label)]]
+
+
+def of_types(train: str, test: str) -> list[list[tuple[np.ndarray, int]]]:
+    """Sets of arrays of these types, or shapes."""
+    one = {"rows": np.zeros((1, SIZE)), "scalar": np.float32(1.0)}
+    return [[(one[kind] if kind in one else np.zeros(SIZE, kind), 1)] * 20 for kind in (train, test)]
+
+
+class Short(Blobs):
+    """Says that there are more samples than it has."""
+
+    def __len__(self) -> int:
+        return 100
+
+
+class NoLength(Blobs):
+    def __len__(self) -> int:
+        raise NotImplementedError("a stream")
+
+
+def short() -> tuple[Blobs, Blobs]:
+    return Short(40, 0), Blobs(12, 1)
+
+
+def endless() -> tuple[Blobs, Blobs]:
+    return NoLength(40, 0), Blobs(12, 1)
+
+
+def with_targets(last: Any) -> list[TensorDataset]:
+    sets = still()
+    setattr(sets[0], "targets", [1.0] * 39 + [last])  # noqa: B010, not declared
+    return sets
+
+
+def uneven() -> tuple[list[tuple[list[float], int]], list[tuple[list[float], int]]]:
+    return [([1.0], 0), *[([1.0, 2.0], 0)] * 18, ([1.0], 0)], [([1.0], 0)]
 
 
 @pytest.mark.parametrize("target", ["blobs", "still"])
@@ -144,6 +185,97 @@ def test_what_is_missing_is_named(choice: str, rule: str, tmp_path: Path, monkey
     result = call("data=import", f"data.target={HERE}blobs", choice, "hydra.run.dir=run")
     assert result.status == 2
     assert (rule or "data.classes must be given, got nothing") in result.err
+
+
+@pytest.mark.parametrize(
+    "label", [3, 3.0, True, np.int8(3), np.float32(3), np.bool_(True), torch.tensor(3), [3], [[3.0]]]
+)
+def test_a_label_is_one_whole_number_of_whichever_type(label: Any) -> None:
+    data = ImportedData(f"{HERE}labelled", CLASSES, {"label": label}).load(1, 20, 0, torch.float32)
+    assert data.batch(0, 0)[1].sum() == (1 if label in (True, np.bool_(True)) and label != 3 else 3)
+
+
+@pytest.mark.parametrize(
+    ("label", "rule"),
+    [
+        (0.25, "the label of sample 19 must be one whole number, got 0.25"),
+        (float("nan"), "the label of sample 19 must be one whole number, got nan"),
+        (float("inf"), "the label of sample 19 must be one whole number, got inf"),
+        (1j, "the label of sample 19 must be one whole number, got 1j"),
+        ([0, 0, 1, 0], "the label of sample 19 must be one whole number, got 4 numbers"),
+        ([], "the label of sample 19 must be one whole number, got 0 numbers"),
+        (-1, r"the label of sample 19 must be in \[0, data\.classes = 4\), got -1"),
+        (4.0, r"the label of sample 19 must be in \[0, data\.classes = 4\), got 4"),
+        ("3", "sample 19 must be a tensor or array, and a label; "),
+        (None, "sample 19 must be a tensor or array, and a label; "),
+    ],
+)
+def test_a_label_that_is_none_is_named_before_the_start(label: Any, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"data.target={HERE}labelled: {rule}"):
+        ImportedData(f"{HERE}labelled", CLASSES, {"label": label}).check(1, 5)
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "rule"),
+    [
+        ("labelled", {"label": 1, "value": 1j}, "sample 19 must be of real numbers, got complex"),
+        ("of_types", {"train": "uint8", "test": "float32"}, "sample 0 of the test set must be uint8 as the first one"),
+        (
+            "of_types",
+            {"train": "float32", "test": "int64"},
+            "sample 0 of the test set must be float32 as the first one",
+        ),
+        (
+            "of_types",
+            {"train": "float32", "test": "rows"},
+            "sample 0 of the test set must be 3 as the first one, got 1 x 3",
+        ),
+        (
+            "of_types",
+            {"train": "float32", "test": "scalar"},
+            "sample 0 of the test set must be 3 as the first one, got",
+        ),
+        (
+            "of_types",
+            {"train": "object", "test": "object"},
+            "sample 0 must be a tensor or array, and a label; TypeError",
+        ),
+        ("short", {}, "sample 99 must be a tensor or array, and a label; IndexError"),
+        ("endless", {}, "must give two data sets with a length: NotImplementedError: a stream"),
+    ],
+)
+def test_samples_that_are_not_alike_are_named_before_the_start(target: str, arguments: Any, rule: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"data.target={HERE}{target}")) as raised:
+        ImportedData(f"{HERE}{target}", CLASSES, arguments).check(1, 5)
+    assert rule in str(raised.value)
+
+
+@pytest.mark.parametrize(("train", "test"), [("uint8", "int64"), ("float64", "float16"), ("bool", "uint8")])
+def test_types_of_the_same_meaning_may_differ(train: str, test: str) -> None:
+    ImportedData(f"{HERE}of_types", CLASSES, {"train": train, "test": test}).check(1, 5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_inputs_are_finite_in_the_precision_of_the_run(value: float) -> None:
+    """Else the loss is none, and the algorithm would be blamed for it."""
+    data = ImportedData(f"{HERE}labelled", CLASSES, {"label": 1, "value": value}).load(1, 20, 0, torch.float32)
+    with pytest.raises(DataLost, match="sample 19 must be of finite numbers in float32"):
+        data.batch(0, 0)
+
+
+@pytest.mark.parametrize("last", [0.25, -1, 4, float("nan")])
+def test_targets_that_are_no_labels_are_named(last: float) -> None:
+    with pytest.raises(ValueError, match=rf"targets must be whole numbers in \[0, 4\), got {last}"):
+        ImportedData(f"{HERE}with_targets", CLASSES, {"last": last}, split="label").check(2, 5)
+
+
+def test_targets_may_be_whole_numbers_of_any_type() -> None:
+    ImportedData(f"{HERE}with_targets", CLASSES, {"last": 3.0}, split="label").load(2, 5, 0, torch.float32)
+
+
+def test_inputs_take_no_graph_along() -> None:
+    data = Items("x", [(torch.ones(2, requires_grad=True), 1)], [], 2, (2,), Partition(1, 1, 1, 0), torch.float32)
+    assert not data.batch(0, 0)[0].requires_grad
 
 
 def test_a_sample_of_another_shape_is_named_when_it_is_met() -> None:

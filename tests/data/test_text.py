@@ -101,7 +101,7 @@ def test_accuracies_are_shares_of_all_bytes(parts: int):
     x = of.start + torch.randn(of.dimension, dtype=torch.float64)
     sums = [of.sums(x, of.start_buffers, test=True, shard=(i, parts)) for i in range(parts)]
     inputs, targets = of.data.test_set
-    of.bind(x, of.start_buffers)
+    of.state.bind(x, of.start_buffers)
     with torch.no_grad():
         outputs = of.module(inputs).transpose(1, 2)
     assert sum(part.samples for part in sums) == targets.numel() == 24 * 16

@@ -19,9 +19,10 @@ from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.gradients.vmap import VmapEvaluator
-from dsgd.problem.problem import Problem, build_problem
+from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.kernels import require_kernels
 from tests.support.long import long_but
+from tests.support.networks import problem_of
 from tests.support.simulate import experiment, simulate
 
 EXACT = 1e-12  # of float64, relative to the largest entry
@@ -48,7 +49,8 @@ def pending_gradients(of: Problem, count: int) -> list[PendingGradient]:
     found = []
     for index in range(count):
         x = of.start + 0.05 * torch.randn(of.dimension, generator=noise, dtype=of.dtype)
-        buffers = of.start_buffers + torch.rand(of.start_buffers.numel(), generator=noise, dtype=of.dtype)
+        buffers, numbers = of.start_buffers.clone(), of.state.numbers
+        buffers[:numbers] += torch.rand(numbers, generator=noise, dtype=of.dtype)
         found.append(PendingGradient(index % RANKS, index // RANKS, x, buffers))
     return found
 
@@ -79,17 +81,21 @@ def own_module(of: Problem, x: Tensor, buffers: Tensor) -> nn.Module:
         parameter.data, parameter.grad = parameter.data.clone(), None
     vector_to_parameters(x.clone(), module.parameters())
     left = buffers.clone()
-    for buffer in module.buffers():
-        if buffer.is_floating_point():
-            buffer.data = left[: buffer.numel()].view(buffer.shape).clone()
-            left = left[buffer.numel() :]
+    for numbers in (True, False):  # the others are counters, whose bytes come after the numbers
+        for buffer in module.buffers():
+            if buffer.is_floating_point() == numbers:
+                size = buffer.numel() if numbers else buffer.nbytes
+                part = left[:size] if numbers else left[:size].to(torch.uint8).view(buffer.dtype)
+                buffer.data = part.view(buffer.shape).clone()
+                left = left[size:]
     assert not left.numel()
     return module
 
 
 def statistics(module: nn.Module) -> Tensor:
     flat = [buffer.reshape(-1) for buffer in module.buffers() if buffer.is_floating_point()]
-    return torch.cat(flat) if flat else torch.empty(0)
+    counters = [buffer.reshape(1).view(torch.uint8) for buffer in module.buffers() if not buffer.is_floating_point()]
+    return torch.cat([*flat, *(counter.to(flat[0].dtype) for counter in counters)]) if flat else torch.empty(0)
 
 
 def reference(of: Problem, item: PendingGradient, decay: float = 0.0, decays_all: bool = True) -> tuple[Tensor, Tensor]:
@@ -261,17 +267,37 @@ def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int |
     assert momenta == {0.1}
 
 
+@pytest.mark.parametrize("counts", [[4, 1], [3, 4, 1], [1], [4, 4], [1, 1]])
+def test_statistics_are_recalibrated_in_batches_of_more_than_one_sample(counts: list[int]) -> None:
+    """A last sample that is left over is normalised with the batch before it; all samples are seen once, in order."""
+    samples = torch.arange(float(sum(counts)))
+    found = list(without_single(samples.split(counts)))
+    assert torch.equal(torch.cat(found), samples)
+    assert len(found[-1]) > 1 or len(samples) == 1
+    assert len(found) == len(counts) - (counts[-1] == 1 and len(counts) > 1)
+
+
+def test_one_sample_more_than_fills_the_batches_can_be_recalibrated() -> None:
+    """Of 1,025 images the last one is left over, and it counts."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    of = problem_of(module)
+    found = {limit: of.recalibrated(of.start, limit) for limit in (1024, 1025)}
+    assert bool(found[1025].isfinite().all())
+    assert not torch.equal(found[1025], found[1024])
+
+
 def test_models_without_batch_norm_have_no_statistics_to_recalibrate() -> None:
     for model in ("mlp", "resnet8, group norm"):
         of = problem(model)
         assert of.recalibrated(of.start, None).numel() == 0
 
 
-def test_integer_buffers_are_nobodys_parameters() -> None:
-    """Batch norm counts its batches in an integer buffer, which is neither averaged nor sent."""
+def test_counters_belong_to_the_worker_as_statistics_do() -> None:
+    """Batch norm counts its batches in an integer buffer of 8 bytes, each of which is a number of the vector."""
     of = problem("resnet8, batch norm")
     norms = [module for module in of.module.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert of.start_buffers.numel() == sum(2 * norm.num_features for norm in norms)
+    assert of.state.numbers == sum(2 * norm.num_features for norm in norms)
+    assert of.start_buffers.numel() == of.state.numbers + 8 * len(norms)
     assert of.dimension == sum(p.numel() for p in of.module.parameters())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 def test_both_sides_of_a_cut_end_and_say_who_is_missing(network: Callable[..., Network], tmp_path: Path) -> None:
     """The coordinator's side has a record; the other one hears nothing of the coordinator any more."""
     made = network(hosts=2, rate="1gbit")
-    line = f"{RUN} {SLOW} algo=dpsgd nodes=2 {LONG} {SILENT} hydra.run.dir={tmp_path}/run".split()
+    line = shlex.split(f"{RUN} {SLOW} algo=dpsgd nodes=2 {LONG} {SILENT} hydra.run.dir={tmp_path}/run")
     processes: list[subprocess.Popen[str]] = []
     for rank, host in enumerate(made.hosts):
         place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "h1"}

@@ -175,5 +175,6 @@ def test_a_full_disk_ends_the_run_with_the_checkpoint_before(slurm: Slurm, tmp_p
 
 def task(slurm: Slurm, node: int) -> int:
     """The process that srun has started on a node."""
-    (pid,) = (pid for pid, name in slurm.processes(node).items() if name == "dsgd-run")
+    # a script in a folder with a space in its path is started by sh, and named after its interpreter
+    (pid,) = (pid for pid, name in slurm.processes(node).items() if name in ("dsgd-run", "python"))
     return pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -24,9 +25,8 @@ umount /etc/hosts && mount --bind $NAMES /etc/hosts && getent hosts $(hostname) 
 def test_all_six_algorithms_train_on_four_hosts(slurm: Slurm, tmp_path: Path) -> None:
     """One record each, in a folder named after the step, and nothing left on the hosts."""
     lines = [f"'{QUADRATIC} algo={algo} nodes=4 budget.steps=40'" for algo in ALGORITHMS]
-    batch = submit(
-        slurm, tmp_path, f"srun {sys.executable} -m tests.support.several_runs {' '.join(lines)}", "--nodes=4"
-    )
+    command = f"srun {shlex.quote(sys.executable)} -m tests.support.several_runs {' '.join(lines)}"
+    batch = submit(slurm, tmp_path, command, "--nodes=4")
     batch.ends("COMPLETED")
     assert batch.said.count("engine: dist, slurm has started 4 processes; time is the wall's") == len(ALGORITHMS)
     for algo in ALGORITHMS:

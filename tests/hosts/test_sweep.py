@@ -143,7 +143,7 @@ def test_what_failed_is_tried_again_and_what_did_not_is_not(login: Login) -> Non
     assert "sync_2_0-" not in logs
     assert "POINT must have ended without a result, got sync_2_0-" in login.sweep("retry sync_2_0", status=2)
     assert "POINT must be of sweep, like gossip_2_0, got gosip_2_0" in login.sweep("retry gosip_2_0", status=2)
-    said = login.sweep("retry 'gossip_*' --slurm time=0:30:00")  # alone in its array, it is task 0
+    said = login.sweep("retry 'gossip_*' --trusted --slurm time=0:30:00")  # alone in its array, it is task 0
     assert "1 point" in said
     assert login.wait("completed") == {"completed": 2}
     assert "nothing to retry" in login.sweep("retry")

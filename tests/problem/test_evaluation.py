@@ -153,7 +153,8 @@ def test_a_centre_has_statistics_of_its_own_by_default(batch_norm: str, of_a_mea
     """Nobody has trained at a centre, so the workers' statistics are not its own."""
     problem = build_problem(prepared("model=resnet8", "model.width=4", "data=digits", "nodes=2", "precision=fp64"))
     xs = [problem.start + 0.1 * i for i in range(2)]
-    buffers = [problem.start_buffers + i for i in range(2)]
+    buffers = [problem.start_buffers.clone() for _ in range(2)]
+    buffers[1][: problem.state.numbers] += 1  # counters have no mean, and are equal
     rule = Evaluation(batch_norm=batch_norm, train_samples=32)
     for centre, expected in ((None, of_a_mean), (problem.start, of_a_centre)):
         output, statistics = output_model(problem, rule, xs, buffers, centre)

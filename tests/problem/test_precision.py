@@ -127,7 +127,7 @@ def test_channels_last_changes_the_order_within_the_vector_alone(devices: int) -
 
 def test_channels_last_is_how_the_kernels_lie_in_memory() -> None:
     of = build_problem(experiment(*SMALL, "channels_last=true"))
-    of.bind(of.start, of.start_buffers)
+    of.state.bind(of.start, of.start_buffers)
     kernels = [p for p in of.module.parameters() if p.dim() == 4]
     assert len(kernels) == 7
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)

@@ -51,6 +51,8 @@ def assert_sound(marks: list[dict[str, Any]], summary: dict[str, Any]) -> None:
         assert 0 <= mark["idle_fraction_mean"] <= mark["idle_fraction_max"] <= 1
         assert 0 <= mark["staleness_mean"] <= mark["staleness_max"]
         assert mark["consensus_distance"] <= mark["discrepancy"] / math.sqrt(2) + 1e-12
+    assert [mark["bytes_received"] for mark in marks] == [mark["bytes_sent"] for mark in marks]
+    assert summary["bytes_received_total"] == summary["bytes_sent_total"]
     assert summary["clock"] == "wall"
     assert summary["samples"] == marks[-1]["samples"]
     for field in ("train_loss", "test_loss", "test_accuracy", "consensus_distance", "discrepancy"):
@@ -84,6 +86,7 @@ def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, 
     assert_sound(marks, summary)
     by_cli = {
         "wall_s",
+        "config_sha256",
         "algo",
         "nodes",
         "engine",

@@ -55,7 +55,9 @@ def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tm
     os.kill(watched.run.pid, signal.SIGINT)
     watched.assert_ends("interrupted", 130)
     watched.skip_pauses()
-    resumed = WatchedRun(prefork.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
+    resumed = WatchedRun(
+        prefork.start(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true"), watched.shared
+    )
     resumed.assert_ends("diverged", 0)
     found, wanted = resumed.run.summary, expected.run.summary
     assert found["samples"] == NODES * found["steps"]

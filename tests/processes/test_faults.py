@@ -200,7 +200,9 @@ def test_a_killed_worker_ends_a_run_in_lock_step_which_can_go_on_later(
     name = LOCKSTEP[algo][0].removeprefix("algo=")
     fails(watched, "worker 1", rf"worker 1 has died after \d+ steps; {name} cannot go on without it$")
     watched.skip_pauses()
-    resumed = WatchedRun(prefork.start(tmp_path / "run", f"resume={tmp_path / 'run'}"), watched.shared)
+    resumed = WatchedRun(
+        prefork.start(tmp_path / "run", f"resume={tmp_path / 'run'}", "resume_trusted=true"), watched.shared
+    )
     resumed.assert_ends("completed", 0)
     assert resumed.run.marks[-1]["samples"] == 3 * STEPS
 

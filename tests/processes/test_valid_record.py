@@ -82,7 +82,7 @@ def test_a_resumed_run_is_compared_with_its_checkpoint(prefork: Prefork, tmp_pat
     before = stored(watched.run.folder)
     assert before is not None
     watched.skip_pauses()
-    resumed = prefork.run(watched.run.folder, f"resume={watched.run.folder}")
+    resumed = prefork.run(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true")
     assert resumed.summary["status"] == "completed", resumed.err
     assert problems(resumed.folder, before) == []
     ahead = type(before)(**{**vars(before), "samples": 10**9, "messages_lost": 1})

@@ -130,3 +130,14 @@ def test_neither_the_record_nor_a_sweep_needs_torch() -> None:
     program += "import dsgd.sweep.jobs; print({'torch', 'omegaconf', 'matplotlib'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "set()\n"), ended.stderr
+
+
+def test_a_summary_beside_another_configuration_than_its_own_counts_as_none(tmp_path: Path) -> None:
+    """One that names none, as earlier versions wrote them, is read."""
+    Record(tmp_path, {"nodes": 2}, ["cpu"]).finish({"status": "completed"})
+    assert read_status(tmp_path) == "completed"
+    (tmp_path / "config.yaml").write_text("nodes: 4\n")
+    assert (read_summary(tmp_path), read_status(tmp_path)) == (None, None)
+    assert [run.status for run in find_runs([tmp_path])] == ["running"]
+    (tmp_path / "summary.json").write_text('{"status": "completed"}')
+    assert read_status(tmp_path) == "completed"

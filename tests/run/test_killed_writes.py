@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +29,41 @@ def is_held(folder: Path) -> bool:
     return True
 
 
+def killed(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What tests/support/killed_writes.py says of its kills."""
+    line = [sys.executable, "-m", "tests.support.killed_writes", str(folder), *arguments]
+    ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(text) for text in ended.stdout.splitlines()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["sim", "dist"])
+def test_a_run_that_is_killed_while_it_is_extended_never_claims_what_is_not_so(tmp_path: Path, engine: str) -> None:
+    """Its record says completed only with all steps of the configuration beside it, and so does the exit status."""
+    line = [*RUN, f"engine={engine}", "engine.keep_checkpoint=true"]
+    claims = set[tuple[int, int]]()
+    for kill in killed(tmp_path, *line, "--extend", "budget.steps=4"):
+        folder = tmp_path / str(kill["number"])
+        assert is_held(folder / "killed"), f"there is nothing to go on from: {kill}"
+        (left,) = find_runs([folder / "killed"])
+        if left.status == "completed":
+            assert left.final("steps") == left.setting("budget.steps"), kill
+            claims.add((left.setting("budget.steps"), kill["first"]))
+        assert kill["second"] == 0 or "which is completed, got the same" in kill["said"], kill
+        (run,) = find_runs([folder / "run"])
+        assert (run.status, run.setting("budget.steps"), run.final("steps")) == ("completed", 4, 4), kill
+        assert run.final("extended") == [{**run.setting("budget"), "steps": 2}], kill
+        assert [mark["samples"] for mark in run.metrics] == [0, 2, 4, 6, 8], kill
+    killed_status = -9 if engine == "sim" else 1
+    assert (2, killed_status) in claims  # it was not yet touched: the first kill is before the first write
+    assert claims <= {(2, killed_status), (4, 0), (4, -9)}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["sim", "dist"])
 def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path, engine: str) -> None:
-    line = [sys.executable, "-m", "tests.support.killed_writes", str(tmp_path), *RUN, f"engine={engine}", OFTEN]
-    ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert ended.returncode == 0, ended.stderr
-    kills = [json.loads(text) for text in ended.stdout.splitlines()]
+    kills = killed(tmp_path, *RUN, f"engine={engine}", OFTEN)
     left_over = []
     for kill in kills:
         folder = tmp_path / str(kill["number"])

@@ -101,7 +101,10 @@ def test_a_run_is_gone_on_with_once(prefork: Prefork, tmp_path: Path, engine: st
     folder = tmp_path / "run"
     options = (*RUN, *SLOW, "budget.steps=100", f"engine={engine}")
     run = interrupted(prefork.start(folder, *options))
-    line = {"auto": (*options, "resume=auto", f"hydra.run.dir={folder}"), "folder": (f"resume={folder}",)}[resume]
+    line = {
+        "auto": (*options, "resume=auto", f"hydra.run.dir={folder}"),
+        "folder": (f"resume={folder}", "resume_trusted=true"),
+    }[resume]
     only_one(at_once(prefork, tmp_path, [line] * AT_ONCE), folder)
     assert run.summary["status"] == "completed"
     samples = [mark["samples"] for mark in run.marks]
@@ -129,8 +132,9 @@ def test_a_checkpoint_that_has_changed_since_the_plan_was_made_is_not_gone_on_wi
     folder = tmp_path / "run"
     interrupted(prefork.start(folder, *RUN, *SLOW, "budget.steps=10000", "engine=sim"))
     other = shutil.copytree(folder, tmp_path / "other")
-    plan = plan_run(composed([f"resume={folder}"]), [f"resume={folder}"])
-    interrupted(prefork.start(folder, f"resume={folder}"))
+    trusted = [f"resume={folder}", "resume_trusted=true"]
+    plan = plan_run(composed(trusted), trusted)
+    interrupted(prefork.start(folder, *trusted))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     for place in (folder, other):
         with pytest.raises(ConfigError, match=f"hydra.run.dir must not be in use by another run, got {folder}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from tests.support.command import SCRIPTS
 from tests.support.slurm import ENDED, NODES, Slurm
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
-RUN = f"{SCRIPTS / 'dsgd-run'}"
+RUN = shlex.quote(str(SCRIPTS / "dsgd-run"))
 QUADRATIC = "experiment=quadratic eval.every_steps=10"
 # with steps that take a while, so that something can happen to a run
 SLOW = f"{QUADRATIC} data._target_=tests.support.slow_gradients.SlowGradients engine.patience_s=0.5"
@@ -78,7 +79,8 @@ class Batch:
         deadline = time.monotonic() + PATIENCE_S
         while left := {node: found for node in NODES if (found := self.slurm.processes(node))}:
             assert time.monotonic() < deadline, f"left on the nodes: {left}"
-            assert not any(name.startswith(("dsgd", "worker")) for found in left.values() for name in found.values())
+            names = [name for found in left.values() for name in found.values()]
+            assert not any(name.startswith(("dsgd", "python", "worker")) for name in names)
             time.sleep(0.05)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.cli.run import main
+from dsgd.record.writer import CONFIG_SHA256
 
 SCRIPTS = Path(sys.executable).parent
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
@@ -106,10 +107,10 @@ def marks(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """The summary without host time."""
+    """The summary without host time, and without the name of the configuration, which has folders in it."""
     return _virtual(json.loads((folder / "summary.json").read_text()))
 
 
 def _virtual(values: dict[str, Any]) -> dict[str, Any]:
     assert values["wall_s"] >= 0
-    return {key: value for key, value in values.items() if key != "wall_s"}
+    return {key: value for key, value in values.items() if key not in ("wall_s", CONFIG_SHA256)}

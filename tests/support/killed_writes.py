@@ -1,12 +1,15 @@
 """Runs that are killed at each of their writes in turn, and go on.
 
-    python -m tests.support.killed_writes FOLDER ARGUMENT...
+    python -m tests.support.killed_writes FOLDER ARGUMENT... [--extend OVERRIDE...]
 
 Types `dsgd-run ARGUMENT... resume=auto hydra.run.dir=FOLDER/N/run` for N = 2, 3, ...; the process that is about to put
 a file in its place, to remove one, or has just done so, kills itself the N-th time. What is left is copied to
 FOLDER/N/killed, and the same line typed again; if there had been a checkpoint, there is a file FOLDER/N/had. Ends with
 the first N at which nothing is killed any more. Prints a line of JSON for each N: the exit statuses, and what the
 second command printed.
+
+With --extend there is such a run already, in which nothing was killed, and the line is
+`dsgd-run resume=FOLDER/N/run OVERRIDE...`.
 """
 
 from __future__ import annotations
@@ -16,19 +19,21 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dsgd.record.checkpoint import NAME
+from dsgd.record.lock import LOCK
 
+EXTEND = "--extend"
 LIMIT = 100  # writes of a run, at most
 
 
 def kill_at(number: int, folder: Path) -> None:
     """Have this process, or one that it forks, kill itself at a write below a folder: before the even ones, after the
-    odd ones. Each process counts its own."""
-    written, had = 0, False
+    odd ones. Each process counts its own; that the lock goes is not counted: nobody reads it."""
+    written, had, unlink = 0, False, os.unlink
 
     def end() -> None:
         if had:
@@ -38,7 +43,8 @@ def kill_at(number: int, folder: Path) -> None:
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def write(path: Any, *rest: Any, **options: Any) -> Any:
             nonlocal written, had
-            if not str(path).startswith(str(folder)):
+            name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
+            if not name.startswith(str(folder)) or (function is unlink and Path(name).name == LOCK):
                 return function(path, *rest, **options)
             written += 1
             if 2 * written == number:
@@ -55,8 +61,9 @@ def kill_at(number: int, folder: Path) -> None:
     os.replace, os.unlink, os.truncate = wrapped(os.replace), wrapped(os.unlink), wrapped(os.truncate)
 
 
-def run(arguments: list[str], number: int, folder: Path, said: Path) -> int:
-    """Type dsgd-run in a process of its own. number: of the write at which it is killed; 0: it is not."""
+def run(arguments: Sequence[str], number: int, folder: Path, said: Path) -> int:
+    """Type dsgd-run in a process of its own, for a run in `folder`. number: of the write at which it is killed; 0: it
+    is not."""
     pid = os.fork()
     if pid == 0:
         status = 70
@@ -68,7 +75,7 @@ def run(arguments: list[str], number: int, folder: Path, said: Path) -> int:
 
             if number:
                 kill_at(number, folder)
-            sys.argv = ["dsgd-run", *arguments, "resume=auto", f"hydra.run.dir={folder}"]
+            sys.argv = ["dsgd-run", *arguments]
             status = main()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
@@ -87,10 +94,19 @@ def main() -> None:
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     top, arguments = Path(sys.argv[1]), sys.argv[2:]
+    end = arguments.index(EXTEND) if EXTEND in arguments else len(arguments)
+    beginning, overrides = arguments[:end], arguments[end + 1 :]
+    if overrides:
+        said = top / "said"
+        assert run([*beginning, f"hydra.run.dir={top / 'first'}"], 0, top, said) == 0, said.read_text()
     for number in range(2, LIMIT):
         folder = top / str(number)
         folder.mkdir()
         said = folder / "said"
+        arguments = [*beginning, "resume=auto", f"hydra.run.dir={folder / 'run'}"]
+        if overrides:
+            shutil.copytree(top / "first", folder / "run")
+            arguments = [f"resume={folder / 'run'}", *overrides]
         first = run(arguments, number, folder / "run", said)
         if first == 0 and "killed" not in said.read_text():
             return

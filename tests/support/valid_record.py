@@ -13,8 +13,10 @@ from typing import Any
 import yaml
 
 from dsgd.problem.evaluation import FIELDS
+from dsgd.processes.coordinator.snapshots import bytes_of_nodes
 from dsgd.record.checkpoint import NAME, CheckpointError, read_header, read_state
 
+BYTES = ("bytes_sent", "bytes_received")
 STATUSES = ("completed", "diverged", "interrupted", "failed")
 GROWING = ("time_s", "wall_s", "samples", "epoch", "bytes_sent", "bytes_received", "staleness_max")  # of marks
 AT_THE_END = {"time_s": "time_s", "wall_s": "wall_s", "samples": "samples", "epochs": "epoch"} | {
@@ -34,6 +36,7 @@ class Stored:
     samples: int
     bytes_sent: int
     messages_lost: int
+    workers_lost: int
     lines: int
 
 
@@ -47,12 +50,14 @@ def stored(folder: Path) -> Stored | None:
         return None
     state, batch_size = read_state(path), header["config"]["batch_size"]
     workers = [worker for worker in state["workers"] if worker is not None]
-    everybody = [*workers, *state["servers"]]
+    known = {node: own["counters"] for node, own in enumerate([*state["workers"], *state["servers"]])}
+    sent, _ = bytes_of_nodes(len(state["workers"]), len(state["servers"]), known)
     return Stored(
         time_s=state["time_s"],
         wall_s=header["wall_s"],
         samples=sum(worker["steps"] for worker in workers) * batch_size,
-        bytes_sent=sum(own["counters"].get("bytes_sent", 0) for own in everybody),
+        bytes_sent=sum(sent),
+        workers_lost=len(state["lost"]),
         messages_lost=sum(own["counters"].get("missed", 0) for own in workers),
         lines=header["lines"],
     )
@@ -69,6 +74,7 @@ def problems(folder: Path, before: Stored | None = None) -> list[str]:
     _object(folder / "env.json", found)
     _trace(folder, summary, found)
     _growth(marks, found)
+    _bytes(marks, summary, found)
     if summary is not None:
         _summary(summary, config.get("batch_size", 1), marks, found)
     try:
@@ -161,6 +167,21 @@ def _growth(marks: Sequence[Mapping[str, Any]], found: list[str]) -> None:
         )
 
 
+def _bytes(marks: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None, found: list[str]) -> None:
+    """All that was received has been sent. In real processes, which count a message at both ends at once, all that was
+    sent has been received, but for what met a full inbox."""
+    totals = [(f"metrics.jsonl line {i}", *(mark[name] for name in BYTES)) for i, mark in enumerate(marks, start=1)]
+    refused = 0
+    if summary is not None:
+        totals.append(("summary.json", *(summary[f"{name}_total"] for name in BYTES)))
+        refused = summary.get("messages_lost", 0) * summary["message_bytes"]
+    for where, sent, received in totals:
+        if not isinstance(sent, int) or not isinstance(received, int) or received > sent:
+            found.append(f"{where}: {received} bytes were received, but {sent} sent")
+        elif summary is not None and summary["engine"] == "dist" and received < sent - refused:
+            found.append(f"{where}: {sent} bytes were sent, but {received} received, and at most {refused} refused")
+
+
 def _summary(summary: Mapping[str, Any], batch_size: int, marks: Sequence[Mapping[str, Any]], found: list[str]) -> None:
     status, error = summary.get("status"), summary.get("error")
     if status not in STATUSES:
@@ -245,5 +266,6 @@ def _continuation(
             for field in ("time_s", "wall_s", "samples", "bytes_sent")
             if _less(field, mark[field], getattr(before, field))
         )
-    if summary is not None and summary["messages_lost"] < before.messages_lost:
-        found.append(f"summary.json: messages_lost fell from {before.messages_lost} to {summary['messages_lost']}")
+    for field in ("messages_lost", "workers_lost"):
+        if summary is not None and summary[field] < getattr(before, field):
+            found.append(f"summary.json: {field} fell from {getattr(before, field)} to {summary[field]}")

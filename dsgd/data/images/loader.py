@@ -59,6 +59,15 @@ class Images:
         self._substitutes: dict[tuple[bool, int], int] = {}  # (of the test set, broken sample): the next sample
         keep_freed_memory()  # fresh memory for each batch would cost a third of the time that decoding into it takes
 
+    def labels(self, test: bool) -> np.ndarray:
+        """Return the labels [n] of the test or training set."""
+        return (self.layout.test if test else self.layout.train).labels
+
+    def name(self, test: bool, sample: int) -> str:
+        """Return where a sample is, apart from the folder of the data: its file, offset and size."""
+        path, offset, size = (self.layout.test if test else self.layout.train).place(sample)
+        return f"{os.path.basename(path)} {offset} {size}"
+
     def share(self, processes: int) -> None:
         """Divide the cores by the number of processes of this machine that ask for batches at the same time."""
         self._sharing = processes

@@ -58,7 +58,7 @@ class Coordinator:
         if self.job.state is None:
             first = initial_snapshots(self.experiment, self.job.problem)
             yield self._evaluate(first, is_first=True)
-            save(first.checkpoint(self.experiment, asdict(self.progress)))  # a run can be resumed from the beginning on
+            self._save(first, save)  # a run can be resumed from the beginning on
         while True:
             self._check_interrupt()
             try:
@@ -72,7 +72,7 @@ class Coordinator:
                 return
             monitor.schedule.release(item)
             if item.is_checkpoint:
-                save(item.checkpoint(self.experiment, asdict(self.progress)))
+                self._save(item, save)
             elif monitor.verdict is None:
                 yield self._evaluate(item)
 
@@ -93,7 +93,7 @@ class Coordinator:
             message_bytes=problem.dimension * problem.start.element_size(),
             collective="ring" if lockstep else "none",
         ) | {
-            "workers_lost": sum(member.lost for member in self.monitor.members.workers),
+            "workers_lost": len(self.monitor.members.lost_workers),
             "messages_lost": totals.missed,
             "marks_left_out": self.monitor.schedule.dropped_marks,
         }
@@ -101,6 +101,9 @@ class Coordinator:
     def close(self, outcome: str) -> None:
         """Let all processes go, now that the record is written. outcome: the status in the record."""
         self.monitor.close(outcome)
+
+    def _save(self, checkpoint: PendingSnapshots, save: Callable[[Mapping[str, Any]], None]) -> None:
+        save(checkpoint.checkpoint(self.experiment, asdict(self.progress), self.monitor.members.lost_workers))
 
     def _check_interrupt(self) -> None:
         if self._interrupted():  # also while marks are waiting

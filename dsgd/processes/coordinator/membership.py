@@ -66,6 +66,7 @@ class Membership:
         p, k = experiment.nodes, experiment.algo.servers
         self.members = [Member(i, f"worker {i}" if i < p else f"server {i - p}", i >= p) for i in range(p + k)]
         self.workers = self.members[:p]
+        self._lost_before: set[int] = set()  # workers, when the checkpoint was written that the run goes on from
         self._experiment = experiment
         self._limits = limits
         self._checked = time.monotonic()
@@ -76,6 +77,8 @@ class Membership:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Count what a checkpoint says that everybody has done."""
+        without = [node for node, stored in enumerate(state["workers"]) if "vectors" not in (stored or {})]
+        self._lost_before.update(state.get("lost", without))  # earlier versions did not say
         for member, stored in zip(self.members, [*state["workers"], *state["servers"]], strict=True):
             if stored is None:  # a lost worker, in a checkpoint of an earlier version
                 member.steps = state["steps"]
@@ -85,6 +88,11 @@ class Membership:
     @property
     def live_workers(self) -> list[Member]:
         return [worker for worker in self.workers if not worker.lost]
+
+    @property
+    def lost_workers(self) -> set[int]:
+        """Return the workers that the run goes on without, or has gone on without before it was resumed."""
+        return self._lost_before | {worker.node for worker in self.workers if worker.lost}
 
     @property
     def submitting(self) -> set[int]:

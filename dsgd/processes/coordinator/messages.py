@@ -16,6 +16,7 @@ from torch import Tensor
 from dsgd.processes.control import Client
 from dsgd.processes.frames import SPANS, BadFrame, Message
 from dsgd.processes.job import ProcessJob
+from dsgd.safe_text import for_terminal
 from dsgd.streams import stream
 
 KEY_LIMIT = 100  # characters in the name of a mark or checkpoint
@@ -103,6 +104,7 @@ class MessageRules:
         self._x = [start.numel()] * p + ([part.numel() for part in start.tensor_split(k)] if k else [])
         self._buffers = buffers.numel()
         self._dtype = start.dtype
+        self._parts = job.digest.keys()
         self._rng = stream("algorithm", 0, 0).bit_generator.state
         node: Mapping[str, Check] = {"node": self._is_node}
         self._hellos: dict[Any, Mapping[str, Check]] = {
@@ -132,7 +134,9 @@ class MessageRules:
                 },
             },
             "evaluator": {"heartbeat": heartbeat, "evaluated": {}, "failed": failed},
-            "agent": {"interrupt": {}},
+            "agent": {
+                "interrupt": {}, "start": {"rank": self._is_rank, "digest": self._is_digest, "hash": _is_text}
+            },
         }  # fmt: skip
 
     def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
@@ -171,11 +175,15 @@ class MessageRules:
 
     def _check_counters(self, node: int, counters: Mapping[str, Any]) -> None:
         staleness = counters.get("staleness", [0, 0, 0])
-        names = ("bytes_sent", "bytes_received", "busy_s", "missed")
+        names = ("bytes_sent", "bytes_received", "reduced", "busy_s", "missed")
         plain = all(_is_number(counters.get(name, 0)) for name in names)
+        plain &= all(self._are_of_nodes(counters[name]) for name in ("sent", "received") if name in counters)
         own = node >= self._workers or not counters or "busy_s" in counters
         if not plain or not own or not isinstance(staleness, list) or len(staleness) != 3:
             raise BadFrame("a message had no possible counters")
+
+    def _are_of_nodes(self, counts: object) -> bool:
+        return isinstance(counts, list) and len(counts) == len(self._x) and all(map(_is_number, counts))
 
     def _check_snapshot(self, node: int, message: Message, vectors: Mapping[str, Tensor]) -> None:
         """Check that the vectors can be evaluated, and the whole be resumed from."""
@@ -206,6 +214,17 @@ class MessageRules:
     def _is_node(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._nodes
 
+    def _is_digest(self, value: Any) -> bool:
+        """Return whether this is a digest with the parts of this process's own."""
+        return (
+            isinstance(value, dict)
+            and value.keys() == self._parts
+            and all(isinstance(part, dict) and all(map(_is_text, part.values())) for part in value.values())
+        )
+
+    def _is_rank(self, value: Any) -> bool:
+        return self._is_node(value) and self._is_worker(value)
+
     def _is_worker(self, node: int | None) -> bool:
         return node is not None and node < self._workers
 
@@ -225,6 +244,4 @@ class MessageRules:
 
 def _printable(text: Any) -> Any:
     """Return a text of somebody else's so that it can be shown on a terminal."""
-    if not isinstance(text, str):
-        return text
-    return "".join(character if character.isprintable() else " " for character in text[:PRINTED_LIMIT])
+    return for_terminal(text[:PRINTED_LIMIT])[:PRINTED_LIMIT] if isinstance(text, str) else text

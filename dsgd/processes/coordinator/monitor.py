@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.engine.trace import TraceRow
+from dsgd.problem.digest import complaint
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.coordinator.membership import Member, Membership, said
 from dsgd.processes.coordinator.quorum import QuorumDecision
@@ -253,6 +254,8 @@ class RunMonitor:
                 self.evaluators.receive(client.owner, message)
         elif message["kind"] == "interrupt":  # by a parent
             self.stop_requested.set()
+        elif message["kind"] == "start":  # likewise
+            self._give_start(client, message)
         elif self._phase != "over" and message["kind"] == "hello":
             self._starting.came(message)
             client.owner = self.members[message["node"]]
@@ -262,6 +265,15 @@ class RunMonitor:
                 self._open_snapshots(client.owner, client)
         elif self._phase != "over" and (client.owner is None or client.owner.owns(client)):
             self._receive_from_member(client.owner, message, vectors)
+
+    def _give_start(self, client: Client, message: Message) -> None:
+        """Answer a parent of another command whose problem is this one, with the vectors to start from if its own are
+        others. End the run if the problem is another one."""
+        job = self._job
+        if differs := complaint(message["digest"], job.digest, "rank 0"):
+            return self._fail(f"rank {message['rank']} has {differs}")
+        vectors = {"x": job.problem.start, "buffers": job.problem.start_buffers}
+        self._hub.send(client, {"kind": "start"}, None if message["hash"] == job.start_hash else vectors)
 
     def _receive_from_member(self, member: Any, message: Message, vectors: dict[str, Tensor]) -> None:
         """Handle a message of a worker or server. member: None if it has failed before it could say who it is."""

@@ -118,9 +118,10 @@ class PendingSnapshots:
             centre = vectors.get(f"kept.{name}", vectors["x"])  # before the first step there is only x
         return [s.vectors["x"] for s in workers], [s.vectors["buffers"] for s in workers], centre
 
-    def checkpoint(self, experiment: Experiment, progress: dict[str, Any]) -> dict[str, Any]:
+    def checkpoint(self, experiment: Experiment, progress: dict[str, Any], lost: Container[int] = ()) -> dict[str, Any]:
         """Return the contents of a checkpoint, as plain values and vectors. A lost worker has no vectors in it: the
-        process that takes its place will start from the others' parameters."""
+        process that takes its place will start from the others' parameters. lost: workers that the run has gone on
+        without."""
         assert self.next_marks is not None
         p, k = experiment.nodes, experiment.algo.servers
         stored: dict[int, dict[str, Any]] = {
@@ -132,6 +133,7 @@ class PendingSnapshots:
             "time_s": self.counters(experiment).time_s,
             "progress": progress,
             "next": list(self.next_marks),
+            "lost": [node for node in range(p) if node in lost],
             "workers": [stored[node] for node in range(p)],
             "servers": [stored[node] for node in range(p, p + k)],
         }
@@ -153,12 +155,10 @@ def initial_snapshots(experiment: Experiment, problem: Problem) -> PendingSnapsh
 
 def _not_below(counters: Counters, floor: Counters) -> Counters:
     """Return the counters, none of which is below that of the mark before: workers may have submitted a mark by time
-    at different steps, before and after that of a step."""
-    most = {
-        name: [max(pair) for pair in zip(of_nodes, before, strict=True)]
-        for name in ("bytes_sent", "bytes_received")
-        if (of_nodes := getattr(counters, name)) and (before := getattr(floor, name))
-    }
+    at different steps, before and after that of a step. Bytes sent and received are of one moment."""
+    names = ("bytes_sent", "bytes_received")
+    is_below = any(sum(getattr(counters, name)) < sum(getattr(floor, name)) for name in names)
+    most = {name: getattr(floor, name) for name in names} if is_below else {}
     samples, staleness = max(counters.samples, floor.samples), max(counters.staleness_max, floor.staleness_max)
     return replace(counters, samples=samples, staleness_max=staleness, **most)
 
@@ -174,7 +174,6 @@ def combine_totals(
 
     samples: None: by the workers' steps. known: the steps and counters of workers and servers, by node. alive: nodes
     whose waiting counts; bytes, staleness and lost messages count of all."""
-    nodes = range(experiment.nodes + experiment.algo.servers)
     workers = {node: known[node] for node in range(experiment.nodes) if node in known}
     told = {node: counters for node, (_, counters) in workers.items() if counters}
     staleness = [own.get("staleness", (0, 0, 0)) for own in told.values()]
@@ -182,15 +181,33 @@ def combine_totals(
     busy = [own["busy_s"] for node, own in told.items() if node in alive and time_s > 0]
     if samples is None:
         samples = experiment.samples_of(sum(steps for steps, _ in workers.values()))
+    of_nodes = {node: own for node, (_, own) in known.items()}
+    sent, received = bytes_of_nodes(experiment.nodes, experiment.algo.servers, of_nodes)
     counters = Counters(
         time_s=time_s,
         clock="wall",
         samples=samples,
-        bytes_sent=[known[node][1].get("bytes_sent", 0) if node in known else 0 for node in nodes],
-        bytes_received=[known[node][1].get("bytes_received", 0) if node in known else 0 for node in nodes],
+        bytes_sent=sent,
+        bytes_received=received,
         idle=[max(0.0, 1 - busy_s / time_s) for busy_s in busy] or [0.0],
         staleness_mean=total / max(count, 1),
         staleness_max=max((own[2] for own in staleness), default=0),
     )
     worker_steps = [workers[node][0] if node in workers else 0 for node in range(experiment.nodes)]
     return RunTotals(counters, worker_steps, missed=sum(own.get("missed", 0) for own in told.values()))
+
+
+def bytes_of_nodes(p: int, k: int, known: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], list[int]]:
+    """Return what each of p workers and k servers has sent and received. known: counters, by node.
+
+    Messages are counted by the worker that began them, for both ends. Of a collective each worker sends and receives a
+    p-th of what all together move in a ring, ours or NCCL's; the parts are whole numbers, and add up to the whole."""
+    sent, received = [0] * (p + k), [0] * (p + k)
+    for node, counters in known.items():
+        moved = 2 * (p - 1) * counters.get("reduced", 0)
+        part = moved * (node + 1) // p - moved * node // p
+        for totals, all_nodes, alone in ((sent, "sent", "bytes_sent"), (received, "received", "bytes_received")):
+            totals[node] += part + counters.get(alone, 0)  # alone: as earlier versions counted
+            for other, count in enumerate(counters.get(all_nodes, ())):
+                totals[other] += count
+    return sent, received

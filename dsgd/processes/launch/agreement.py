@@ -22,6 +22,7 @@ from dsgd.host.launcher import Launch
 from dsgd.processes.job import JOIN_TIMEOUT_S
 from dsgd.processes.launch.key_exchange import NotSealed, new_key_pair, seal, unseal
 from dsgd.processes.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, place
+from dsgd.safe_text import for_terminal
 
 VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
 VALUE_LIMIT = 1 << 20  # bytes of a value in the store
@@ -143,7 +144,7 @@ def _context(launch: Launch, rank: int, offer: str) -> str:
 
 def _one_line(text: str) -> str:
     """Return what somebody else has written so that it can be printed."""
-    return "".join(character if character.isprintable() else " " for character in text[:OBJECTION_LIMIT])
+    return for_terminal(text[:OBJECTION_LIMIT])[:OBJECTION_LIMIT]
 
 
 def _read(launch: Launch, store: TCPStore, key: str, expected: Mapping[str, type]) -> tuple[str, dict[str, Any]]:

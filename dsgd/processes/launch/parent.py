@@ -26,6 +26,7 @@ from dsgd.host.terminal import print_utf8
 from dsgd.host.title import set_title
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone
 from dsgd.processes.launch.lifeline import Lifeline
+from dsgd.safe_text import for_terminal
 
 EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
 IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C
@@ -52,11 +53,11 @@ class Child:
 class Parent:
     """Starts, watches and ends the children.
 
-    logs: existing folder for their output. signals: those that come, caught from before the first child is started, as
-    a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that no child may
-    keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator fell silent.
-    silent_s: how long it has been, apart from times in which this process did not run. polled: when that was last
-    looked at, by time.monotonic().
+    logs: existing folder for their output, without links. signals: those that come, caught from before the first child
+    is started, as a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that
+    no child may keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator
+    fell silent. silent_s: how long it has been, apart from times in which this process did not run. polled: when that
+    was last looked at, by time.monotonic().
     """
 
     logs: Path
@@ -91,7 +92,8 @@ class Parent:
         parent = os.getpid()
 
         def prepare() -> None:
-            _detach(child.name, f"{child.name} of {self.logs.parent}", parent, child.log if quiet else None, writing)
+            title = for_terminal(f"{child.name} of {self.logs.parent}")
+            _detach(child.name, title, parent, child.log if quiet else None, writing)
             for other in self.closing if quiet else []:
                 other.close()
 
@@ -178,7 +180,10 @@ class Parent:
             os.close(child.echo)
             child.echo = None
             return
-        with contextlib.suppress(OSError), child.log.open("ab") as log:  # the disk is full: the terminal has it all
+        with (
+            contextlib.suppress(OSError),
+            open(_log_file(child.log), "ab") as log,
+        ):  # the disk is full: the terminal has it all
             log.write(content)
         sys.stderr.write(content.decode(errors="replace"))
         sys.stderr.flush()
@@ -207,6 +212,10 @@ class Parent:
                 child.line.close()
 
 
+def _log_file(log: Path) -> int:
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
 def _detach(name: str, title: str, parent: int, log: Path | None, writing: int | None) -> None:
     """Detach a new child from the terminal and its signals, and let it never outlive its parent."""
     end_with_parent(parent, signal.SIGKILL)
@@ -219,7 +228,7 @@ def _detach(name: str, title: str, parent: int, log: Path | None, writing: int |
         return
     print_utf8()
     null = os.open(os.devnull, os.O_RDONLY)
-    out = writing if writing is not None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = writing if writing is not None else _log_file(log)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

@@ -85,14 +85,6 @@ class Plane:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def counters(self) -> dict[str, int]:
-        """Return the bytes of all vectors sent and received so far."""
-        return {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
-
-    def count_from(self, counters: Mapping[str, Any]) -> None:
-        """Go on counting from what a process before this one had counted."""
-        self.bytes_sent, self.bytes_received = counters.get("bytes_sent", 0), counters.get("bytes_received", 0)
-
     # State that peers see
 
     def connect(self, addresses: Sequence[tuple[str, int] | None]) -> None:

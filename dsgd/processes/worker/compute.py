@@ -7,7 +7,6 @@ finished it and all buckets before it have been reduced, so the order is the sam
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +21,12 @@ from torch import Tensor
 from dsgd.data.items import Items
 from dsgd.engine.buckets import bucket_bytes
 from dsgd.engine.divergence import Diverged, is_beyond
+from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.own_code import own_function, watched
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
+from dsgd.problem.slots import real
+from dsgd.problem.state import dense
 from dsgd.processes.worker.batches import Batch, Batches
 from dsgd.processes.worker.collectives import Groups, finish
 
@@ -74,6 +77,11 @@ class InOrderReducer:
         with self._lock:
             self._advance(lambda: True)
 
+    @property
+    def reduced(self) -> Sequence[GradientBucket]:
+        """The buckets that have been reduced."""
+        return self._buckets[: self._next]
+
     def _advance(self, is_ready: Callable[[], bool]) -> None:
         while self._next < len(self._buckets) and is_ready():
             self._next += 1
@@ -88,7 +96,8 @@ class Replica:
         self._problem = problem
         self._report: Callable[[int], None] | None = None  # None outside this replica's own passes
         problem.to(device)
-        self._parameters = [slot.owner.get_parameter(slot.name) for slot in problem.parameters]
+        self._parameters = problem.state.trained
+        self._may_overlap = watched(problem.module) is None
         self._hooks = [
             self._parameters[place].register_post_accumulate_grad_hook(partial(self._finished, index))
             for index, bucket in enumerate(buckets)
@@ -98,19 +107,22 @@ class Replica:
     def run(self, x: Tensor, buffers: Tensor, batch: Batch, weight: float, report: Callable[[int], None]) -> Tensor:
         """Run one forward and backward pass at x [d] for `weight` times the loss, a scalar, which is returned. Reports
         the index of a parameter's bucket as soon as its gradient is computed. Updates the buffers [nb] in place. All
-        tensors are on the device."""
+        tensors are on the device. Where that may be too early nothing is reported."""
         batch.wait()
         problem = self._problem
-        problem.bind(x, buffers)
-        for parameter in self._parameters:
-            parameter.grad = None
+        state = problem.state
+        state.bind(x, buffers)
+        state.forget_gradients()
         problem.module.train()
-        self._report = report
+        loss = problem.data.loss(problem.outputs(batch.inputs), batch.targets)
+        # in a backward pass within the backward pass a gradient may be reported before all of it is there
+        complete = not state.in_place or (self._may_overlap and own_function(loss) is None)
+        self._report = report if complete else None
         try:
-            loss = problem.data.loss(problem.outputs(batch.inputs), batch.targets)
-            (loss * weight).backward()  # no gradient has to be scaled afterwards
+            (loss if weight == 1 else loss * weight).backward()
         finally:
             self._report = None
+        state.keep(x, buffers)
         return loss.detach()
 
     def collect(self, bucket: GradientBucket, factor: float, decay: float, out: Tensor) -> None:
@@ -119,11 +131,19 @@ class Replica:
         for place in bucket.parameters:
             parameter, slot = self._parameters[place], self._problem.parameters[place]
             into = slot.view(out, bucket.begin)
-            gradient = into.zero_() if parameter.grad is None else parameter.grad
+            gradient = into.zero_() if parameter.grad is None else real(dense(parameter.grad))
             if factor != 1:
                 gradient = gradient.mul_(factor)
-            self._problem.decayed(gradient, parameter.detach(), slot, decay, into)
+            self._problem.decayed(gradient, real(parameter.detach()), slot, decay, into)
             parameter.grad = None
+
+    def check_complete(self, reduced: Sequence[GradientBucket]) -> None:
+        """Raise ModelFailed if a gradient was added to after its bucket had been reduced."""
+        for bucket in reduced:
+            for place in bucket.parameters:
+                if self._parameters[place].grad is not None:
+                    path = self._problem.parameters[place].path
+                    raise ModelFailed(f"the model's {path} must have its gradient at once; a hook adds to it later")
 
     def close(self) -> None:
         """Remove the hooks from the module."""
@@ -137,19 +157,9 @@ class Replica:
 
 def replicate(problem: Problem, devices: Sequence[torch.device], buckets: Sequence[GradientBucket]) -> list[Replica]:
     """Return the problem's own module on the first device, and copies of it on the others."""
-    copies = [
-        Problem(
-            copy.deepcopy(problem.module),
-            problem.data,
-            problem.dtype,
-            weight_decay=0.0,
-            decay_norm_and_bias=True,
-            autocast=problem.autocast,
-            channels_last=problem.channels_last,
-            compiled=problem.compiled,
-        )
-        for _ in devices[1:]
-    ]
+    copies = [problem.twin() for _ in devices[1:]]
+    if copies and (reason := watched(problem.module)) is not None:  # a copy has no hooks of parameters
+        raise ModelFailed(f"a worker must have one GPU for a model with {reason}, got {len(devices)}")
     return [Replica(of, device, buckets) for of, device in zip([problem, *copies], devices, strict=True)]
 
 
@@ -232,8 +242,9 @@ class Compute:
 
     @property
     def _can_load_beside(self) -> bool:
-        """Whether a batch may be loaded while the module computes: not where both draw from torch's global stream."""
-        return self._problem.draws is False or not isinstance(self._problem.data, Items)
+        """Whether a batch may be loaded while the module computes: not where both may draw from torch's stream."""
+        never_draws = self._problem.draws is False and not self._problem.state.in_place
+        return never_draws or not isinstance(self._problem.data, Items)
 
     def _pass(
         self, at: Tensor, buffers: Tensor, batches: Sequence[Batch], step: int, workers: int, scale: float, began: float
@@ -243,8 +254,10 @@ class Compute:
         replicas = self._replicas[: len(batches)]
         samples = sum(map(len, batches))
         # a slice's share of the mean is a weight of its loss, so that gradients need no scaling afterwards
+        # (code of the module's own sees those of its loss, as in a process by itself)
         shares = [len(batch) / samples / workers for batch in batches]
-        weights, factors = (shares, [1.0] * len(shares)) if scale == 1 else ([scale] * len(shares), shares)
+        weighs = scale == 1 and not self._problem.state.in_place
+        weights, factors = (shares, [1.0] * len(shares)) if weighs else ([scale] * len(shares), shares)
         statistics = [buffers, *(buffers.to(replica.device, copy=True) for replica in replicas[1:])]
         g = torch.empty_like(at)
         reductions: list[Callable[[], None]] = []
@@ -271,7 +284,9 @@ class Compute:
             losses = self._others.map(run, range(len(replicas)))
             slices = zip(losses, batches, strict=True)
             loss = torch.stack([of.to(g.device) * (len(batch) / samples) for of, batch in slices]).sum()
-            buffers.copy_(torch.stack([of.to(buffers.device) for of in statistics]).mean(dim=0))
+            buffers.copy_(self._problem.state.mean([of.to(buffers.device) for of in statistics]))
+        for replica in replicas:
+            replica.check_complete(reducer.reduced)
         reducer.flush()
         finish(g.device)
         ended = time.monotonic()

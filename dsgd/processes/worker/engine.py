@@ -81,7 +81,12 @@ class WorkerEngine:
         self.missed = 0  # pulls, pushes and asks that failed
         self.ended = False  # True: the loop stops, and pending requests are dropped
         self.communicating: list[tuple[float, float]] | None = [] if experiment.trace else None
-        self._reduced = 0  # numbers, in collectives
+        # bytes of the messages that this worker has begun, by the nodes that sent and received them. They are counted
+        # when its algorithm goes on, so that a checkpoint counts a message at both ends or not at all
+        nodes = experiment.nodes + experiment.algo.servers
+        self._sent, self._received = [0] * nodes, [0] * nodes
+        self._reduced = 0  # bytes of the vectors that it gave to collectives
+        self._earlier: dict[str, Any] = {}  # counters as earlier versions stored them
         self._busy_s = 0.0  # time spent in the coroutines
         self._begun = 0.0
         self._mark_due = False
@@ -188,11 +193,11 @@ class WorkerEngine:
 
     def counters(self) -> dict[str, Any]:
         """Return this worker's contribution to the fields of a mark."""
-        p = self.experiment.nodes
-        # of a ring, ours, and NCCL's for large vectors: sent, and as many received
-        collective_bytes = round(2 * (p - 1) / p * self._reduced * self.worker.x.element_size())
         return {
-            **{name: count + collective_bytes for name, count in self.plane.counters().items()},
+            **self._earlier,
+            "sent": list(self._sent),
+            "received": list(self._received),
+            "reduced": self._reduced,
             "busy_s": self.compute.busy_s + self._busy_s,
             "staleness": list(self.staleness),
             "missed": self.missed,
@@ -244,7 +249,12 @@ class WorkerEngine:
 
     def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
         """Go on with the steps and the counters of a process before this one; at the start of a run there are none."""
-        self.plane.count_from(counters)
+        self._earlier = {name: counters[name] for name in ("bytes_sent", "bytes_received") if name in counters}
+        self._sent, self._received = (
+            list(counters.get("sent", self._sent)),
+            list(counters.get("received", self._received)),
+        )
+        self._reduced = counters.get("reduced", 0)
         self._busy_s = counters.get("busy_s", 0.0)
         self.staleness, self.missed = list(counters.get("staleness", (0, 0, 0))), counters.get("missed", 0)
         self.worker.steps = self.batches = steps
@@ -325,7 +335,7 @@ class WorkerEngine:
     def _count_collective(self, what: str, vector: Tensor) -> None:
         if not self.experiment.algo.lockstep:
             raise TypeError(f"{what} needs all workers: an algorithm that awaits it must say lockstep = True")
-        self._reduced += vector.numel()
+        self._reduced += vector.nbytes
 
     def _count_mean(self, task: Task[Any], entered: int) -> None:
         """Count the staleness of a mean where the algorithm takes it. entered: the steps made when it gave its
@@ -342,6 +352,8 @@ class WorkerEngine:
 
         def answer(done: Future[dict[int, Tensor]]) -> None:
             received = _result(done)
+            for source, vector in received.items():
+                self._moved(source, self.worker.rank, vector)
             self._count(0, len(received))
             task.resume(received)
 
@@ -354,6 +366,7 @@ class WorkerEngine:
                 task.resume(None)
                 return
             pulled = done.result()
+            self._moved(request.peer, self.worker.rank, pulled.vector)
             self._count(pulled.peer_steps - pulled.steps)
             task.resume(pulled.vector)
 
@@ -366,7 +379,10 @@ class WorkerEngine:
             lost = isinstance(done.exception(), Unreachable)
             if lost or not done.result():
                 self.missed += 1
+                if not lost:  # its inbox was full
+                    self._sent[self.worker.rank] += request.vector.nbytes
             else:
+                self._moved(self.worker.rank, request.peer, request.vector)
                 self._count(self.worker.steps - steps)  # acknowledged on arrival
             task.resume()
 
@@ -381,6 +397,8 @@ class WorkerEngine:
                 task.resume(None)
                 return
             answered = done.result()
+            self._moved(self.worker.rank, request.peer, request.vector)
+            self._moved(request.peer, self.worker.rank, answered.vector)
             self._count(self.worker.steps - steps)  # of the question, known by its answer
             self._count(answered.peer_steps - answered.steps)
             task.resume(answered.vector)
@@ -403,6 +421,12 @@ class WorkerEngine:
 
         def answer(shard: int, done: Future[Any]) -> None:
             answers[shard], staleness = _result(done)
+            for source, target, vector in (
+                (self.worker.rank, p + shard, parts[shard]),
+                (p + shard, self.worker.rank, answers[shard]),
+            ):
+                if vector is not None:
+                    self._moved(source, target, vector)
             if request.vector is not None:
                 self._count(staleness)
             if len(answers) == k:
@@ -413,6 +437,11 @@ class WorkerEngine:
         for shard, part in enumerate(parts):
             future = self.vectors.call(p + shard, request.operation, part, request.scalars)
             self._then(future, lambda done, shard=shard: answer(shard, done))
+
+    def _moved(self, source: int, target: int, vector: Tensor) -> None:
+        """Count a vector that has gone from one node to another."""
+        self._sent[source] += vector.nbytes
+        self._received[target] += vector.nbytes
 
     def _count(self, staleness: int, times: int = 1) -> None:
         self.staleness[0] += staleness * times

@@ -151,9 +151,9 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
             return result
 
     plane = open_plane(job, node, client)
-    plane.count_from(stored["counters"])
     plane.serve(answer)
-    client.steps, client.counters = lambda: shard.version, plane.counters
+    # workers count what they send to a server and receive from it; in earlier versions the server did
+    client.steps, client.counters = lambda: shard.version, lambda: stored["counters"]
     connect_peers(plane, client)
     client.send("ready")
     start_s = time.monotonic() - client.wait_for("go")["time_s"]

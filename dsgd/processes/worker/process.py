@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.data import DataLost
+from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import Unsuitable
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Message
 from dsgd.processes.frames import BadFrame, listed
@@ -183,7 +184,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
         return EXIT_ORPHANED
     except BaseException as error:  # whatever an algorithm, a model or a data set may raise
         caused_by_peer = isinstance(error, (CannotGoOn, CollectiveFailed, Unreachable))
-        explains_itself = caused_by_peer or isinstance(error, (DataLost, Unsuitable))
+        explains_itself = caused_by_peer or isinstance(error, (DataLost, ModelFailed, Unsuitable))
         text = str(error) if explains_itself else f"{type(error).__name__}: {error}"
         if not explains_itself:
             print(traceback.format_exc(), flush=True)

@@ -368,7 +368,7 @@ def test_connections_beyond_what_the_run_needs_are_refused() -> None:
 def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
     assert listening.hears(NODE, {**FAILED, "error": "no\x1b[2J\nway" + "x" * 20_000})
     error = listening.heard[-1][1]["error"]
-    assert error.startswith("no [2J wayxxx")
+    assert error.startswith("no\\x1b[2J\\nwayxxx")
     assert len(error) == 10_000
 
 
@@ -407,6 +407,27 @@ def test_the_coordinator_goes_on(hello: dict[str, Any], content: dict[str, Any])
         monitor.close("failed")
         line.socket.close()
         agent.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "heard"),
+    [
+        ({}, True),
+        ({"rank": 9}, False),
+        ({"rank": "1"}, False),
+        ({"digest": {"training labels": {"8": 1}}}, False),
+        ({"digest": {"others": {}}}, False),
+        ({"digest": None}, False),
+        ({"hash": 1}, False),
+    ],
+)
+def test_a_parent_says_which_problem_it_has(change: dict[str, Any], heard: bool) -> None:
+    listening = Listening(replace(JOB, digest={"training labels": {"8": "a"}}))
+    try:
+        start = {"kind": "start", "rank": 1, "digest": {"training labels": {"8": "b"}}, "hash": "c"}
+        assert listening.hears(AGENT, {**start, **change}) is heard
+    finally:
+        listening.close()
 
 
 def hear_all(line: CoordinatorConnection) -> None:

@@ -122,7 +122,7 @@ def test_an_objection_reaches_all_and_nothing_is_left(agent: Agent) -> None:
     launches = [agent.launch(rank, 3) for rank in range(3)]
     outcomes = [meeting(launch, lambda _: "no,\x1b[2J\nnever") for launch in launches]
     first, second, third = map(failure, outcomes)
-    assert first == second == third == "rank 1: no, [2J never"
+    assert first == second == third == "rank 1: no,\\x1b[2J\\nnever"
     assert agent.keys() == []
 
 

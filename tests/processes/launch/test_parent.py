@@ -161,7 +161,9 @@ def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, t
     assert not (watched.run.folder / "summary.json").exists()
     assert read_header(watched.run.folder / NAME)["lines"] > 0
     watched.skip_pauses()
-    resumed = WatchedRun(prefork.start(watched.run.folder, f"resume={watched.run.folder}"), watched.shared)
+    resumed = WatchedRun(
+        prefork.start(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true"), watched.shared
+    )
     resumed.assert_ends("completed", 0)
 
 

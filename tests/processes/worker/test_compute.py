@@ -87,10 +87,11 @@ def test_several_devices_average_their_slices_and_statistics() -> None:
     expected, statistics = torch.zeros_like(x), []
     for part in (slice(0, 3), slice(3, 5)):
         buffers = of.start_buffers.clone()
-        of.bind(x, buffers)
+        of.state.bind(x, buffers)
         parameters = [slot.owner.get_parameter(slot.name) for slot in of.parameters]
         loss = of.data.loss(of.module.train()(inputs[part]), targets[part])
         found = torch.autograd.grad(loss, parameters)
+        of.state.keep(x, buffers)
         expected += len(inputs[part]) / 5 * torch.cat([g.reshape(-1) for g in found])
         statistics.append(buffers)
     g, buffers = gradients(of, 2, 0, 0)

@@ -14,12 +14,29 @@ from itertools import product
 TIMEOUT_S = 4.0  # engine.timeout_s: silence that nobody may keep
 NODES = 3
 STEPS = 100
+MORE_STEPS = 130  # of a run that is extended
+EXTEND = f"budget.steps={MORE_STEPS}"
+EXTENDED = 0.15  # share of the schedules whose run is kept and then extended
 MARK_STEPS = 10
 MARKS = STEPS // MARK_STEPS
 UNDER_TORCHRUN = 0.1  # share of the schedules; there a run has two workers
 
-LOCKSTEP = {"sync": ("algo=sync",), "dpsgd": ("algo=dpsgd",), "delayfree": ("algo=delayfree", "algo.tau=4")}
+LOCKSTEP = {
+    "sync": ("algo=sync",),
+    "choco": ("algo=choco",),
+    "compressed": ("algo=compressed",),
+    "corrected": ("algo=corrected",),
+    "delayfree": ("algo=delayfree", "algo.tau=4"),
+    "diloco": ("algo=diloco", "algo.tau=4", "algo.overlap=eager", "algo.olr=0.3"),
+    "dpsgd": ("algo=dpsgd",),
+    "localsgd": ("algo=localsgd", "algo.tau=4"),
+    "noloco": ("algo=noloco", "algo.tau=4"),
+    "relay": ("algo=relay",),
+    "sgp": ("algo=sgp",),
+    "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
+}
 FREE_RUNNING = {
+    "adpsgd": ("algo=adpsgd",),
     "gossip": ("algo=gossip",),
     "gossip push": ("algo=gossip", "algo.mode=push"),
     "easgd": ("algo=easgd", "algo.tau=2"),
@@ -27,8 +44,9 @@ FREE_RUNNING = {
     "downpour": ("algo=downpour",),
     "downpour 2 servers": ("algo=downpour", "algo.servers=2"),
 }
+SERVERLESS = ("adpsgd", "gossip", "gossip push")  # of those that run free
 ALGORITHMS = {**LOCKSTEP, **FREE_RUNNING}
-CYCLE = {"sync": 1, "dpsgd": 1, "delayfree": 2}  # steps after which all that was under way has come
+CYCLE = {"delayfree": 2, "diloco": 4, "streaming": 4}  # steps after which all that was under way has come; else 1
 
 # kinds of faults by victim, with their weights
 KINDS = {
@@ -78,7 +96,8 @@ class Fault:
 @dataclass(frozen=True)
 class Schedule:
     """One run and what happens to it. algo: of ALGORITHMS. options: of the command line. launcher: dsgd-run, or
-    torchrun. faults: of the run at first. later: of the run when it is gone on with."""
+    torchrun. faults: of the run at first. later: of the run when it is gone on with. extended: of the run when it is
+    completed and extended to MORE_STEPS; None: it is not."""
 
     number: int
     algo: str
@@ -87,6 +106,11 @@ class Schedule:
     launcher: str
     faults: tuple[Fault, ...]
     later: tuple[Fault, ...]
+    extended: tuple[Fault, ...] | None = None
+
+    @property
+    def all_faults(self) -> tuple[Fault, ...]:
+        return (*self.faults, *self.later, *(self.extended or ()))
 
     @property
     def lockstep(self) -> bool:
@@ -106,7 +130,8 @@ class Schedule:
         """Return how a run may end to which only this happens."""
         torchrun = {LOST, FAILED, INTERRUPTED, NONE} if self.launcher == "torchrun" else set[str]()
         early = {NONE} if fault.phase == "start" else set[str]()
-        late = {COMPLETED} if fault.phase == "end" or fault.marks >= MARKS - 2 or fault in self.later else set[str]()
+        again = (*self.later, *(self.extended or ()))
+        late = {COMPLETED} if fault.phase == "end" or fault.marks >= MARKS - 2 or fault in again else set[str]()
         match fault.victim, fault.kind:
             case "evaluator", _:
                 return {COMPLETED}
@@ -118,7 +143,9 @@ class Schedule:
                 lost = {COMPLETED} if fault.phase == "start" or "USR" in fault.kind else set[str]()
                 return {INTERRUPTED} | lost | late | early | torchrun
             case "signals", _:
-                return {INTERRUPTED} | late | early
+                # the checkpoint waits for who stands still; where nobody else does, the others may come to the end
+                still = any("pause" in other.kind or other.kind == "stop" for other in self.faults)
+                return {INTERRUPTED} | late | early | ({COMPLETED} if still and not self.lockstep else set())
             case "disk", _:  # an older checkpoint that goes may leave enough room for the rest
                 return {FAILED, COMPLETED} | early
             case "command", _:
@@ -130,7 +157,7 @@ class Schedule:
             case "server", _:
                 return {FAILED} | late | torchrun
             case "worker", "cut peer":  # where nobody waits for it, the connection is made again
-                return {COMPLETED} if self.algo.startswith("gossip") else {FAILED, COMPLETED}
+                return {COMPLETED} if self.algo in SERVERLESS else {FAILED, COMPLETED}
             case "worker", _ if self.lockstep:
                 return {FAILED} | late | torchrun
             case _:
@@ -158,11 +185,16 @@ def draw(number: int) -> Schedule:
     faults = tuple(_fault(rng, algo, nodes, sharded, launcher) for _ in range(count))
     later = rng.random() < 0.25 and launcher == "dsgd-run"
     again = (replace(_fault(rng, algo, nodes, sharded, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
-    return Schedule(number, algo, tuple(options), nodes, launcher, faults, again if later else ())
+    extended = (replace(_fault(rng, algo, nodes, sharded, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
+    if extends := rng.random() < EXTENDED:
+        options.append("engine.keep_checkpoint=true")
+    return Schedule(
+        number, algo, tuple(options), nodes, launcher, faults, again if later else (), extended if extends else None
+    )
 
 
 def _fault(rng: random.Random, algo: str, nodes: int, sharded: bool, launcher: str) -> Fault:
-    servers = 0 if algo in LOCKSTEP or algo.startswith("gossip") else 2 if "2 servers" in algo else 1
+    servers = 0 if algo in LOCKSTEP or algo in SERVERLESS else 2 if "2 servers" in algo else 1
     there = {"server": servers > 0, "evaluator": sharded, "disk": launcher == "dsgd-run"}
     weights = {victim: weight for victim, weight in VICTIMS.items() if there.get(victim, True)}
     (victim,) = rng.choices(list(weights), list(weights.values()))

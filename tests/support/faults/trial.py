@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,14 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dsgd.record.reader import read_config, read_status
 from tests.support.faults.schedules import (
     COMPLETED,
     CYCLE,
+    EXTEND,
     FAILED,
     INTERRUPTED,
     LOST,
     MARK_STEPS,
     MARKS,
+    MORE_STEPS,
     NONE,
     STEPS,
     TIMEOUT_S,
@@ -48,10 +52,10 @@ RUN = (
     "engine=dist",
     "data._target_=tests.support.slow_gradients.SlowGradients",
     "+data.step_s=0.01",
-    f"budget.steps={STEPS}",
     f"eval.every_steps={MARK_STEPS}",
     f"engine.timeout_s={TIMEOUT_S:g}",
     "engine.patience_s=0.5",
+    f"budget.steps={STEPS}",
 )
 
 
@@ -110,12 +114,14 @@ class Baselines:
         self._folder = folder
         self._found: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
 
-    def of(self, schedule: Schedule) -> list[tuple[Any, ...]]:
-        options = tuple(text for text in schedule.options if text.partition("=")[0] not in ("trace", "resume"))
+    def of(self, schedule: Schedule, steps: int) -> list[tuple[Any, ...]]:
+        others = ("trace", "engine.keep_checkpoint")
+        options = tuple(text for text in schedule.options if text.partition("=")[0] not in others)
+        options += (f"budget.steps={steps}",)
         if options not in self._found:
             folder = self._folder / f"undisturbed{len(self._found)}"
             folder.with_suffix(".skip").touch()
-            run = self._prefork.run(folder, *RUN, _skip(folder), *options)
+            run = self._prefork.run(folder, *RUN[:-1], _skip(folder), *options)
             assert run.poll() == 0, run.err
             self._found[options] = _results(schedule, folder)
         return self._found[options]
@@ -124,7 +130,7 @@ class Baselines:
 def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Baselines) -> Trial:
     """Run a schedule with its record in `folder`, which must not exist. Removes what went as it should."""
     trial = Trial(schedule)
-    disk = any(fault.victim == "disk" for fault in (*schedule.faults, *schedule.later))
+    disk = any(fault.victim == "disk" for fault in schedule.all_faults)
     if disk:
         folder.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True)
@@ -136,6 +142,8 @@ def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Bas
                 _live(trial, faults, folder, prefork, baselines)
             if trial.status is None or trial.ends[-1] == COMPLETED:
                 break
+        if schedule.extended is not None and trial.status is not None and trial.ends[-1] == COMPLETED:
+            _extend(trial, schedule.extended, folder, prefork, baselines)
     finally:
         prefork.end()
         if disk:
@@ -144,6 +152,15 @@ def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Bas
         for path in folder.parent.glob(f"{folder.name}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return trial
+
+
+def _extend(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork, baselines: Baselines) -> None:
+    """Extend a completed run, while faults happen to it, and type the same line once more if that did not complete."""
+    folder.with_suffix(".skip").unlink(missing_ok=True)
+    _live(trial, faults, folder, prefork, baselines, (f"resume={folder}", EXTEND))
+    if trial.status is not None and trial.ends[-1] != COMPLETED:
+        folder.with_suffix(".skip").touch()
+        _live(trial, (), folder, prefork, baselines, (f"resume={folder}", EXTEND))
 
 
 def _skip(folder: Path) -> str:
@@ -163,10 +180,17 @@ def _results(schedule: Schedule, folder: Path) -> list[tuple[Any, ...]]:
     return results([json.loads(line) for line in lines], cycle * schedule.nodes if cycle > 1 else 1)
 
 
-def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork, baselines: Baselines) -> None:
-    """Start the run, or go on with it, let faults happen to it, and judge how it ends."""
+def _live(
+    trial: Trial,
+    faults: Sequence[Fault],
+    folder: Path,
+    prefork: Prefork,
+    baselines: Baselines,
+    line: tuple[str, ...] | None = None,
+) -> None:
+    """Start the run, or go on with it, let faults happen to it, and judge how it ends. line: that extends it."""
     schedule, first = trial.schedule, not trial.ends
-    arguments = (*RUN, _skip(folder), *schedule.options, *(() if first else ("resume=auto",)))
+    arguments = line or (*RUN, _skip(folder), *schedule.options, *(() if first else ("resume=auto",)))
     before, untouched = (None, []) if first else (stored(folder), _contents(folder))
     if (err := folder.with_suffix(".err")).exists():
         err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
@@ -177,7 +201,8 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
     (folder / "filler").unlink(missing_ok=True)
     trial.ends.append(NONE if _contents(folder) == untouched else _end(folder))
     if trial.status is not None:
-        _judge(trial, happened, torchrun, folder, baselines, before)
+        after = "" if first else "extended: " if line else "after going on: "
+        _judge(trial, happened, torchrun, folder, baselines, before, after)
 
 
 def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> dict[Fault, float]:
@@ -232,11 +257,14 @@ def _late(happened: Mapping[Fault, float], folder: Path) -> set[Fault]:
     return {fault for fault, after_s in happened.items() if after_s > summary["time_s"] - TO_BE_HEARD_S}
 
 
-def _traceback(folder: Path, torchrun: bool) -> bool:
-    """Return whether there is a traceback of ours on the terminal."""
-    err = folder.with_suffix(".err")
-    said = err.read_text(errors="replace") if err.exists() else ""
-    return "Traceback" in said and not (torchrun and "/dsgd/" not in said)
+def has_traceback(printed: str, torchrun: bool) -> bool:
+    """Return whether a run has printed a traceback.
+
+    torchrun: started it, and prints tracebacks of its own, in which there is no file of this checkout nor dsgd-run."""
+    files = re.findall(r'^ *File "(.+)", line \d+', printed, re.MULTILINE)
+    ours = (f"{ROOT}/dsgd/", f"{ROOT}/tests/")
+    is_ours = any(name.startswith(ours) or name.endswith("/dsgd-run") for name in files)
+    return "Traceback" in printed and (is_ours or not torchrun)
 
 
 def _happens(fault: Fault, run: Command, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:
@@ -285,9 +313,8 @@ def _contents(folder: Path) -> list[bytes]:
 
 def _end(folder: Path) -> str:
     """Return how a run has ended, as its record says."""
-    summary = folder / "summary.json"
-    if summary.exists():
-        return json.loads(summary.read_text())["status"]
+    if (status := read_status(folder)) is not None:
+        return status
     return LOST if (folder / "metrics.jsonl").exists() else NONE
 
 
@@ -298,10 +325,10 @@ def _judge(
     folder: Path,
     baselines: Baselines,
     before: Stored | None,
+    after: str,
 ) -> None:
-    """Compare how the run ended with how it may end, and check its record."""
+    """Compare how the run ended with how it may end, and check its record. after: what was done, for each problem."""
     schedule, end = trial.schedule, trial.ends[-1]
-    after = "" if len(trial.ends) == 1 else "after going on: "
     allowed = schedule.allowed(happened, _late(happened, folder) if end == COMPLETED else ())
     if end not in allowed:
         trial.found.append(f"{after}it ended as {end}, not as {' or '.join(sorted(allowed))}")
@@ -312,9 +339,17 @@ def _judge(
         wrong = (trial.status == 0) != (end == COMPLETED) if any_failure else trial.status not in EXITS[end]
         if wrong:
             trial.found.append(f"{after}its exit status is {trial.status} where it is {end}")
-    if _traceback(folder, torchrun):
+    err = folder.with_suffix(".err")
+    if err.exists() and has_traceback(err.read_text(errors="replace"), torchrun):
         trial.found.append(f"{after}a traceback on the terminal")
     if end != NONE:
         trial.found += [after + problem for problem in problems(folder, before)]
-    if end == COMPLETED and schedule.lockstep and _results(schedule, folder) != baselines.of(schedule):
+    if end != COMPLETED:
+        return
+    steps = MORE_STEPS if after.startswith("extended") else STEPS
+    config, summary = read_config(folder), json.loads((folder / "summary.json").read_text())
+    budget, needed = config["budget"]["steps"], steps * schedule.nodes * config["batch_size"]
+    if budget != steps or summary["samples"] < needed:
+        trial.found.append(f"{after}it is completed with {summary['samples']} samples and budget.steps={budget}")
+    if schedule.lockstep and _results(schedule, folder) != baselines.of(schedule, steps):
         trial.found.append(f"{after}it has other results than an undisturbed run")

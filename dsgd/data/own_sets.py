@@ -1,0 +1,172 @@
+"""The data sets that a function of the user's gives, in every process that reads them.
+
+A process that is forked after they were loaded shares them. Where they hold open files, connections or threads, that
+would give wrong samples without a word: two processes would move one position in a file. So every process opens the
+files once more, and where there is something else, it loads the sets once more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from dsgd.data import DataLost
+from dsgd.host.held import Holdings, lacking, open_in_forks
+from dsgd.user_code import call_by_path, first_line
+
+SHOWN = 3  # of the things held, in a line
+
+
+class Samples(Protocol):
+    """A map-style data set, as torch.utils.data.Dataset has it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[Any, int]:
+        """Return the input, a tensor or array of the same shape for every index, and the label, from 0."""
+        ...
+
+
+Sets = tuple[Samples, Samples]
+
+
+class OwnSets:
+    """Training and test set of `data.target`, called with arguments.
+
+    sizes: of both."""
+
+    def __init__(self, target: str, arguments: Mapping[str, Any], read: Callable[[Sets], None]) -> None:
+        """read: reads the first and last samples of both, and raises DataLost for what is none. Raises ValueError for
+        what are no two data sets."""
+        self.name = f"data.target={target}"
+        self._target, self._arguments, self._read = target, arguments, read
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        before = Holdings.now()
+        self._sets = self._called()
+        self._held_by_call = Holdings.now().since(before).others
+        self._files, self._others = list[str](), list[str]()
+        self.sizes = len(self._sets[0]), len(self._sets[1])
+        try:
+            read(self._sets)
+        except DataLost as error:
+            raise ValueError(str(error)) from error
+        self._hold(before)
+
+    @property
+    def sets(self) -> Sets:
+        """The two sets of this process. Raises DataLost if they are needed once more and do not come."""
+        if self._others and self._pid != os.getpid():
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._load_again()
+        return self._sets
+
+    @property
+    def why(self) -> str | None:
+        """A line on what a forked process does about what the sets hold; None where they hold nothing."""
+        if self._others:
+            return f"{self.name} is loaded in every process by itself, as it holds {_listed(self._others)}"
+        if self._files:
+            return f"{self.name} holds open files, which every process opens for itself: {_listed(self._files)}"
+        return None
+
+    def _hold(self, before: Holdings) -> None:
+        """Take note of what has been opened since then."""
+        held = Holdings.now().since(before)
+        open_in_forks(held.files)
+        self._files = list(dict.fromkeys([*self._files, *held.files.values()]))
+        self._others += held.others
+
+    def _load_again(self) -> None:
+        """Load the sets in a process that was forked of the one that has loaded them."""
+        before = Holdings.now()
+        try:
+            sets = self._called()
+        except ValueError as error:
+            raise DataLost(str(error)) from error
+        self._check(self._held_by_call, before)
+        if (sizes := (len(sets[0]), len(sets[1]))) != self.sizes:
+            rule = f"{self.name} must give the same sets in every process, {self.sizes[0]} and {self.sizes[1]} samples"
+            raise DataLost(f"{rule}, got {sizes[0]} and {sizes[1]}")
+        self._read(sets)
+        self._check(self._others, before)
+        self._inherited = self._sets  # kept: to close a connection here would end that of the other process
+        self._sets, self._pid = sets, os.getpid()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Take note of what reading samples inside of the block leaves open."""
+        before = Holdings.now()
+        yield
+        self._hold(before)
+
+    def _check(self, held: Sequence[str], before: Holdings) -> None:
+        """Raise DataLost unless this process has opened for itself what the one before it held."""
+        if missing := lacking(held, Holdings.now().since(before).others):
+            rule = f"{self.name} must open what it reads from whenever it is called, as processes cannot share it"
+            raise DataLost(f"{rule}, got {_listed(missing)}, opened once")
+
+    def _called(self) -> Sets:
+        given = call_by_path(self._target, self._arguments, "data.target")
+        pair = isinstance(given, Sequence) and len(given) == 2
+        if not pair or not all(hasattr(of, "__len__") and hasattr(of, "__getitem__") for of in given):
+            what = f"{len(given)} things" if isinstance(given, Sequence) else type(given).__name__
+            raise ValueError(f"{self.name} must give two data sets, for training and for test, got {what}")
+        train, test = given
+        try:
+            sizes = len(train), len(test)
+        except Exception as error:  # of somebody else's code: whatever it may raise
+            raise ValueError(f"{self.name} must give two data sets with a length: {first_line(error)}") from error
+        if not all(sizes):
+            raise ValueError(f"{self.name} must give samples, got sets of {sizes[0]} and {sizes[1]}")
+        return train, test
+
+
+class OwnSamples:
+    """One of two sets, as this process has it. place: 0, for training, or 1."""
+
+    def __init__(self, source: OwnSets, place: int) -> None:
+        self._source = source
+        self._place = place
+
+    def __len__(self) -> int:
+        return self._source.sizes[self._place]
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self._source.sets[self._place][index]
+
+
+_shared: dict[str, OwnSets] | None = None  # that the configurations of this process have in common
+
+
+@contextmanager
+def sharing(known: dict[str, OwnSets]) -> Iterator[None]:
+    """Load the sets of a target once for all configurations that are made inside of the block. known: those that are
+    loaded already; what is loaded is added."""
+    global _shared
+    before, _shared = _shared, known
+    try:
+        yield
+    finally:
+        _shared = before
+
+
+def own_sets(target: str, arguments: Mapping[str, Any], classes: int, read: Callable[[Sets], None]) -> OwnSets:
+    """Return the sets of a target, loaded now unless they are shared. classes: for which `read` checks them. As
+    `OwnSets`."""
+    if _shared is None:
+        return OwnSets(target, arguments, read)
+    key = json.dumps([target, arguments, classes], sort_keys=True, default=repr)
+    if key not in _shared:
+        _shared[key] = OwnSets(target, arguments, read)
+    return _shared[key]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *more])

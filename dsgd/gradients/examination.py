@@ -1,0 +1,179 @@
+"""Whether a module with code of its own may be evaluated in another way than by itself: examined before a run.
+
+Two consecutive steps with a copy of the module show what its code does besides computing outputs of inputs. Two more,
+by the evaluator that was chosen, must give the same gradients, losses and buffers."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.tracing import one_line
+from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.own_code import has_own_code, own_function, watched
+from dsgd.problem.problem import Problem
+
+STEPS = 2
+RATE = 0.1  # of these steps
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the norm: what another order of operations never makes
+DEPTH = 4  # of attributes of attributes that are looked at
+
+
+def reason_for_the_loop(problem: Problem, device: torch.device) -> str | None:
+    """Return why only the module itself can compute its gradients; None if nothing speaks against other ways. device:
+    where to try. Raises ModelFailed for a module that cannot be trained."""
+    if (reason := watched(problem.module)) is not None:
+        return reason
+    if problem.state.shared:
+        return f"{problem.state.shared}, which share memory"
+    if not problem.state.in_place:
+        return None
+    try:
+        twin = problem.twin()
+    except ModelFailed as error:
+        return str(error)
+    twin.to(device)
+    return _reason_by_steps(twin)
+
+
+def _reason_by_steps(twin: Problem) -> str | None:
+    """Make some steps with a module. Returns what it does that a faster way could not do."""
+    name = type(twin.module).__name__
+    x, buffers = twin.start.to(twin.device, copy=True), twin.start_buffers.to(twin.device, copy=True)
+    before = _attributes(twin.module)
+    for step in range(STEPS):
+        inputs, targets = (part.to(twin.device) for part in twin.data.batch(0, step))
+        at = x.clone()
+        with twin.drawing(0, step):
+            drawn = _streams()
+            try:
+                with _noted_hooks() as hooks:
+                    g, _, function = twin.examined_gradient(x, buffers, inputs, targets, own_function)
+            except ModelFailed:
+                raise
+            except Exception as error:  # whatever the user's module may raise
+                raise ModelFailed(f"the model fails in training: {type(error).__name__}: {one_line(error)}") from error
+            if _streams() != drawn:
+                return f"random numbers of Python or NumPy that {name} draws"
+        if hooks:
+            return f"a hook that {name} registers in its forward pass"
+        if function is not None:
+            return f"the function {function.removesuffix('Backward')} of {name}, whose gradient is its own"
+        if not torch.equal(x, at):
+            return f"parameters that {name} changes in its forward pass"
+        x = x - RATE * g
+    after = _attributes(twin.module)
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return f"{changed[0]}, which {name} changes in training and which is no buffer" if changed else None
+
+
+def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
+    """Hold consecutive steps by an evaluator against those by a copy of the module itself. Returns what differs."""
+    if not problem.state.in_place:
+        return None
+    plain = problem.twin()
+    x, buffers = plain.start.clone(), plain.start_buffers.clone()
+    for step in range(STEPS):
+        item = PendingGradient(0, step, x.clone(), buffers.clone())
+        evaluator.evaluate([item])
+        with plain.drawing(0, step):
+            inputs, targets = plain.data.batch(0, step)
+            g, loss = plain.gradient_of_batch(x, buffers, inputs, targets)
+        assert item.value is not None
+        assert item.loss is not None
+        found = (("gradient", item.value, g), ("loss", item.loss, loss), ("buffers", item.buffers, buffers))
+        for what, value, right in found:
+            if not _is_close(value.to(right.device), right):
+                return f"{type(problem.module).__name__}, whose {what} at step {step} it gives otherwise"
+        x = x - RATE * g
+    return None
+
+
+def _is_close(value: Tensor, right: Tensor) -> bool:
+    off, size = float((value - right).norm()), float(right.norm())
+    return off <= CLOSE[right.dtype] * size or not (np.isfinite(off) or np.isfinite(size))
+
+
+@contextmanager
+def _noted_hooks() -> Iterator[list[Tensor]]:
+    """Note the tensors that are given a hook inside of the block."""
+    hooked, register = list[Tensor](), Tensor.register_hook
+
+    def noted(tensor: Tensor, hook: Any) -> Any:
+        hooked.append(tensor)
+        return register(tensor, hook)
+
+    Tensor.register_hook = noted  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield hooked
+    finally:
+        Tensor.register_hook = register
+
+
+def _streams() -> tuple[object, object]:
+    """Return the states of the global random streams of Python and NumPy."""
+    _, words, place, *more = np.random.get_state()  # of whatever the user's code draws from
+    return random.getstate(), (np.asarray(words).tobytes(), place, *more)
+
+
+def _attributes(module: nn.Module) -> dict[str, object]:
+    """Return what a module's code can remember from one pass to the next, apart from parameters and buffers, as values
+    that can be compared: attributes of the instance and its class, and plain values outside of its `forward`."""
+    found: dict[str, object] = {}
+    for path, part in module.named_modules():
+        name = f"{path}." if path else ""
+        found |= {f"{name}{key}": _frozen(value, DEPTH) for key, value in _kept(vars(part))}
+        if has_own_code(part):
+            kind = type(part)
+            found |= {
+                f"{kind.__name__}.{key}": _frozen(value, 1) for key, value in _kept(vars(kind)) if not callable(value)
+            }
+            found |= {key: _frozen(value, 1) for key, value in _outside(kind.forward)}
+    return found
+
+
+def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    hidden = ("_parameters", "_buffers", "_modules", "training")
+    return ((key, value) for key, value in attributes.items() if key not in hidden and not key.startswith("__"))
+
+
+def _outside(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the plain values among the global and enclosed variables of a function."""
+    code, plain = getattr(function, "__code__", None), (bool, int, float, str, list, dict, set, deque, Tensor)
+    if code is None:
+        return
+    named = {name: function.__globals__.get(name) for name in code.co_names}
+    named |= dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
+    yield from ((name, value) for name, value in named.items() if isinstance(value, plain))
+
+
+def _frozen(value: Any, depth: int) -> object:
+    """Return what of a value can be compared later, when the value may have changed."""
+    if isinstance(value, (type(None), bool, int, float, complex, str, bytes)):
+        return type(value).__name__, value if value == value else "nan"
+    if isinstance(value, Tensor):
+        return id(value), value._version, tuple(value.shape)
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return tuple((str(key), _frozen(each, depth)) for key, each in value.items()) if depth else len(value)
+    if isinstance(value, (list, tuple, deque, set, frozenset)):
+        ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        return tuple(_frozen(each, depth) for each in ordered) if depth else len(value)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    if hasattr(value, "__dict__") and not callable(value) and depth:
+        return id(value), tuple((key, _frozen(each, depth - 1)) for key, each in _kept(vars(value)))
+    return id(value), repr(value) if type(value).__module__ == "itertools" else ""

@@ -1,0 +1,73 @@
+"""Places of a module's parameters and buffers in flat vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from dsgd.problem.model_failed import ModelFailed
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Locate a parameter or buffer in its flat vector. shape: of real numbers; those of a complex tensor are pairs, the
+    last axis. channels_last: its four axes o, c, h, w are stored in the order o, h, w, c."""
+
+    owner: nn.Module
+    name: str  # within the owner
+    path: str  # within the whole module
+    start: int
+    shape: torch.Size
+    channels_last: bool = False
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Its shape as it lies in the flat vector."""
+        if not self.channels_last:
+            return tuple(self.shape)
+        o, c, h, w = self.shape
+        return o, h, w, c
+
+    def view(self, flat: Tensor, begin: int = 0) -> Tensor:
+        """Return its view of a flat vector, or of a range of one that starts at `begin`."""
+        start = self.start - begin
+        part = flat[start : start + self.shape.numel()]
+        if not self.channels_last:
+            return part.view(self.shape)
+        o, c, h, w = self.shape
+        return part.view(o, h, w, c).permute(0, 3, 1, 2)
+
+
+def real(tensor: Tensor) -> Tensor:
+    """Return a view of a tensor as real numbers: those of a complex one are pairs, the last axis."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def trained_shapes(module: nn.Module) -> list[tuple[int, ...]]:
+    """Return the shapes of a module's trained parameters, as they lie in its vector."""
+    return [tuple(real(of.detach()).shape) for of in module.parameters() if of.requires_grad]
+
+
+def make_slots(
+    module: nn.Module, kind: str, included: Callable[[Tensor], bool], channels_last: bool = False
+) -> list[Slot]:
+    """Return the slots of the module's `_parameters` or `_buffers`, each tensor once, in order. Raises ModelFailed."""
+    slots, start = list[Slot](), 0
+    seen: set[int] = set()
+    for prefix, owner in module.named_modules():
+        for name, tensor in getattr(owner, kind).items():
+            path = f"{prefix}.{name}" if prefix else name
+            if tensor is not None and (is_lazy(tensor) or tensor.is_meta):
+                what = "that no forward pass has given a shape" if is_lazy(tensor) else "on the meta device"
+                raise ModelFailed(f"the model's {path} must have values, got a tensor {what}")
+            if tensor is None or id(tensor) in seen or not included(tensor):
+                continue
+            seen.add(id(tensor))
+            shape = real(tensor.detach()).shape
+            slots.append(Slot(owner, name, path, start, shape, channels_last and tensor.dim() == 4))
+            start += shape.numel()
+    return slots

@@ -1,0 +1,287 @@
+"""The parameters and buffers of a module as two flat vectors, which a worker has of its own.
+
+The buffers' vector has the floating-point ones first, as numbers, and after them the bytes of all others (counters,
+masks), each byte as a number, which is exact in any precision. Torch's layers become views of the two vectors. A module
+with code of its own keeps its tensors, and the vectors are copied into them and out of them: so views of them, tensors
+that two layers share, and whatever else the code may hold stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.own_code import has_own_code
+from dsgd.problem.slots import Slot, make_slots, real
+
+WORD = 8  # bytes: where buffers that are stored as bytes begin
+
+Place = tuple[nn.Module, str]  # of a buffer: its module, and its name there
+
+
+class ModuleState:
+    """Where the parameters and buffers of a module are in x [d] and in the buffers' vector [nb].
+
+    parameters: the trained ones. buffers: the floating-point ones. others: the other buffers, whose slots are of bytes,
+    after the first `numbers` entries. trained: the parameters with slots. shared: names of tensors that share memory,
+    "" if none do. in_place: whether the module keeps its tensors. Raises ModelFailed for a module whose parameters or
+    buffers cannot be kept."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:
+        self.module = module
+        self._places = _places(module)
+        self._overlapping = _overlapping(module)
+        self.shared = self._overlapping or next((_names(at) for at in self._places if len(at) > 1), "")
+        self.in_place = bool(self.shared) or has_own_code(module)
+        if self._overlapping and not _is_of(module, dtype):
+            raise ModelFailed(f"precision must keep {self._overlapping}, which share memory, as they are; got {dtype}")
+        _convert(module, dtype)
+        if channels_last and self.in_place:
+            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self._tie()
+        self.parameters = make_slots(module, "_parameters", lambda of: of.requires_grad, channels_last)
+        self.buffers = make_slots(module, "_buffers", _is_number)
+        self.others = _byte_slots(make_slots(module, "_buffers", lambda of: not _is_number(of)))
+        self.numbers = sum(slot.shape.numel() for slot in self.buffers)
+        self._attach()
+
+    def _tie(self) -> None:
+        """Let buffers that were one tensor be one again."""
+        for first, *same in self._places:
+            for owner, name in same:
+                owner._buffers[name] = first[0]._buffers[first[1]]
+
+    def _attach(self) -> None:
+        """Take hold of the module's tensors."""
+        self._tie()
+        self.trained = [of for of in self.module.parameters() if of.requires_grad]
+        self._fixed = [(path, of, of._version) for path, of in self.module.named_parameters() if not of.requires_grad]
+        self._kept = [_buffer(at[0]) for at in self._places]
+        self._of_buffers, self._of_others = (
+            [_buffer((slot.owner, slot.name)) for slot in slots] for slots in (self.buffers, self.others)
+        )
+        self._names = self._registered()
+
+    def to(self, device: torch.device) -> None:
+        """Move the module to a device. Raises ModelFailed for tensors that share memory, which only the CPU keeps."""
+        if self._overlapping and device.type != "cpu":
+            raise ModelFailed(f"engine.device must be cpu for {self._overlapping}, which share memory, got {device}")
+        self.module.to(device)
+        self._attach()
+
+    def start(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the initial vectors."""
+        x = torch.empty(sum(slot.shape.numel() for slot in self.parameters), dtype=dtype)
+        for slot, own in zip(self.parameters, self.trained, strict=True):
+            slot.view(x).copy_(real(own.detach()))
+        buffers = torch.zeros(self.numbers + sum(words(slot) for slot in self.others) * WORD, dtype=dtype)
+        self._store(buffers)
+        return x, buffers
+
+    @torch.no_grad()
+    def bind(self, x: Tensor, buffers: Tensor) -> None:
+        """Give the module the parameters x [d] and the buffers [nb]."""
+        self._bytes = buffers[self.numbers :].to(torch.uint8)
+        if not self.in_place:
+            for slot in self.parameters:
+                slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
+            for slot in self.buffers:
+                slot.owner._buffers[slot.name] = slot.view(buffers)
+            for slot, own in zip(self.others, self._of_others, strict=True):
+                slot.owner._buffers[slot.name] = self._decoded(slot, own)
+            return
+        for at, own in zip(self._places, self._kept, strict=True):
+            for owner, name in at:
+                if owner._buffers[name] is not own:
+                    owner._buffers[name] = own
+        _copy([real(of.detach()) for of in self._of_buffers], [slot.view(buffers) for slot in self.buffers])
+        for slot, own in zip(self.others, self._of_others, strict=True):
+            own.copy_(self._decoded(slot, own))
+        # last, for a buffer that is a view of a parameter
+        _copy([real(of.detach()) for of in self.trained], [slot.view(x) for slot in self.parameters])
+
+    @torch.no_grad()
+    def keep(self, x: Tensor, buffers: Tensor) -> None:
+        """Write what a pass has changed in the module back into the vectors that were bound. Raises ModelFailed for
+        what has no place there."""
+        if not self.in_place:
+            if self.others:
+                buffers[self.numbers :].copy_(self._bytes)
+            return
+        self._check()
+        self._store(buffers)
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # for graphs, of a module that was seen to leave its parameters alone
+        for slot, own in zip(self.parameters, self.trained, strict=True):
+            before, after = slot.view(x), real(own.detach())
+            if not torch.equal(before, after):
+                before.copy_(after)
+
+    def gradients_into(self, g: Tensor) -> None:
+        """Write the gradients of the trained parameters into g [d], zeros of those that have none."""
+        for slot, own in zip(self.parameters, self.trained, strict=True):
+            if own.grad is None:
+                slot.view(g).zero_()
+            else:
+                slot.view(g).copy_(real(dense(own.grad)))
+
+    def forget_gradients(self) -> None:
+        for own in self.trained:
+            own.grad = None
+
+    def mean(self, buffers: Sequence[Tensor]) -> Tensor:
+        """Return the mean of the buffers [nb] of several workers, added in order of rank; of counters and masks, which
+        have none, those of the first."""
+        total = buffers[0].clone()
+        for of in buffers[1:]:
+            total.add_(of)
+        total.div_(len(buffers))
+        total[self.numbers :] = buffers[0][self.numbers :]
+        return total
+
+    def _decoded(self, slot: Slot, own: Tensor) -> Tensor:
+        first = slot.start
+        return self._bytes[first : first + slot.shape.numel()].view(own.dtype).view(own.shape)
+
+    def _store(self, buffers: Tensor) -> None:
+        """Write the module's buffers into their vector."""
+        for slot in self.buffers:
+            slot.view(buffers).copy_(real(_buffer((slot.owner, slot.name)).detach()))
+        for slot in self.others:
+            encoded = _buffer((slot.owner, slot.name)).contiguous().reshape(-1).view(torch.uint8)
+            first = self.numbers + slot.start
+            buffers[first : first + slot.shape.numel()].copy_(encoded)
+
+    def _registered(self) -> dict[str, object]:
+        """Return what is registered under every name: which parameter, or a buffer of which shape and type."""
+        found: dict[str, object] = {path: id(of) for path, of in self.module.named_parameters()}
+        for prefix, owner in self.module.named_modules():
+            for name, of in owner._buffers.items():
+                found[f"{prefix}.{name}" if prefix else name] = None if of is None else (of.shape, of.dtype)
+        return found
+
+    def _check(self) -> None:
+        """Raise ModelFailed if a pass has changed what the vectors have no place for."""
+        if (now := self._registered()) != self._names:
+            changed = next(path for path in {**now, **self._names} if now.get(path, "") != self._names.get(path, ""))
+            rule = "must be the same parameter, or a buffer of the same shape and type, after every pass"
+            raise ModelFailed(f"the model's {changed} {rule}; register it as it will be")
+        for path, of, version in self._fixed:
+            if of._version != version:
+                raise ModelFailed(f"the model's {path} must be a buffer, not a fixed parameter, to change in training")
+        for at in self._places:
+            if any(_buffer(other) is not _buffer(at[0]) for other in at[1:]):
+                raise ModelFailed(f"the model's buffers {_names(at)} must stay one tensor; change it in place")
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Return a gradient, which that of an embedding may give as a sparse tensor, with all its zeros."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
+
+
+def _names(at: Sequence[Place]) -> str:
+    return " and ".join(f"{type(owner).__name__}.{name}" for owner, name in at)
+
+
+def _buffer(place: Place) -> Tensor:
+    owner, name = place
+    found = owner._buffers[name]
+    assert found is not None
+    return found
+
+
+def _copy(to: list[Tensor], of: list[Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _is_number(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def words(slot: Slot) -> int:
+    """Return how many words a slot of bytes takes."""
+    return -(-slot.shape.numel() // WORD)
+
+
+def _byte_slots(slots: Sequence[Slot]) -> list[Slot]:
+    """Return slots of bytes for buffers that are no numbers, each at the beginning of a word."""
+    found, start = list[Slot](), 0
+    for slot in slots:
+        own = _buffer((slot.owner, slot.name))
+        found.append(Slot(slot.owner, slot.name, slot.path, start, torch.Size((own.numel() * own.element_size(),))))
+        start += words(found[-1]) * WORD
+    return found
+
+
+def _places(module: nn.Module) -> list[list[Place]]:
+    """Return for every buffer the places at which it is registered. A buffer whose entries share memory becomes a copy
+    that has memory for each."""
+    places: dict[int, list[Place]] = {}
+    for owner in module.modules():
+        for name, own in owner._buffers.items():
+            if own is not None:
+                places.setdefault(id(own), []).append((owner, name))
+    for at in places.values():
+        if torch._debug_has_internal_overlap(_buffer(at[0])) == 1:  # pyright: ignore[reportPrivateImportUsage]
+            alone = _buffer(at[0]).detach().clone(memory_format=torch.contiguous_format)
+            for owner, name in at:
+                owner._buffers[name] = alone
+    return list(places.values())
+
+
+def _overlapping(module: nn.Module) -> str:
+    """Return two names of parameters, buffers or other tensors of a module that share memory; "" if none do. Raises
+    ModelFailed if both are trained."""
+    found = list[tuple[int, int, str, bool]]()
+    seen = set[int]()
+    for prefix, owner in module.named_modules():
+        for name, own in _tensors_of(owner):
+            if id(own) in seen or is_lazy(own) or own.is_meta or own.layout != torch.strided or not own.numel():
+                continue
+            seen.add(id(own))
+            extent = 1 + sum((size - 1) * step for size, step in zip(own.shape, own.stride(), strict=True))
+            begin = own.data_ptr()
+            path = f"{prefix}.{name}" if prefix else name
+            trained = name in owner._parameters and own.requires_grad
+            found.append((begin, begin + extent * own.element_size(), path, trained))
+    names = ""
+    reach = 0, "", False  # of those before: where the last of them ends
+    for begin, end, path, trained in sorted(found):
+        if begin < reach[0]:
+            if trained and reach[2]:
+                rule = "must each have memory of its own, or be one parameter"
+                both = " and ".join(sorted((reach[1], path)))
+                raise ModelFailed(f"the model's {both} {rule}; they share theirs")
+            names = names or f"{reach[1]} and {path}"
+        if end > reach[0]:
+            reach = end, path, trained
+    return names
+
+
+def _tensors_of(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers of a module without its parts, and the tensors among its other attributes."""
+    kept = {name: value for name, value in vars(owner).items() if name not in ("_parameters", "_buffers", "_modules")}
+    for name, value in (*owner._parameters.items(), *owner._buffers.items(), *kept.items()):
+        several = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        yield from ((name, each) for each in several if isinstance(each, Tensor))
+
+
+def _is_of(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Tell whether a module needs no conversion."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return all(of.dtype in (dtype, dtype.to_complex()) for of in tensors if _is_number(of))
+
+
+def _convert(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert parameters and buffers to a dtype, complex ones to the complex numbers of its precision."""
+
+    def converted(of: Tensor) -> Tensor:
+        return of.to(dtype.to_complex() if of.is_complex() else dtype) if _is_number(of) else of
+
+    convert: Callable[[Callable[[Tensor], Tensor]], nn.Module] = module._apply
+    convert(converted)

@@ -1,0 +1,84 @@
+"""Write files and folders in which somebody else may have put links: none is followed, and no other name is written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from io import BufferedWriter
+from pathlib import Path
+
+
+def open_kept(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that is written in place, made if it is not there.
+
+    flags: os.O_WRONLY or os.O_RDWR, with O_APPEND where wanted. Raises OSError for a symbolic link, for a file with a
+    second name, which would be written, too, and for what is no regular file."""
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a FIFO without a reader
+            raise _link(path) from error
+        raise
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    raise _link(path)
+
+
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Replace a file in one step: after a crash there is the old file or the new one, whole.
+
+    content: of the file, or its pieces. A symbolic link is replaced, not followed. Raises OSError, also for a path that
+    leads to a device."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with _new_file(partial) as file:
+            file.writelines([content] if isinstance(content, bytes) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk others need the room
+        raise
+
+
+def _new_file(path: Path) -> BufferedWriter:
+    """Open a file that nobody else has: what a crash has left there goes, as does a link that leads elsewhere."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        path.unlink()
+        return path.open("xb")
+
+
+def make_inside(folder: Path, inner: str) -> Path:
+    """Return a folder inside of another one, made if it is not there, to write in. inner: its path there.
+
+    Raises OSError if a link leads out of it, there or in its files."""
+    check_inside(folder, inner)
+    (made := folder / inner).mkdir(parents=True, exist_ok=True)
+    with os.scandir(made) as entries:
+        for entry in entries:
+            found = entry.stat(follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+                raise _link(Path(entry.path))
+    return made
+
+
+def check_inside(folder: Path, inner: str | Path) -> None:
+    """Raise OSError if a component of a path inside of a folder is a symbolic link."""
+    path = folder
+    for name in Path(inner).parts:
+        path /= name
+        if path.is_symlink():
+            raise _link(path)
+
+
+def _link(path: Path) -> OSError:
+    return OSError(errno.ELOOP, f"{path.name} is a link, or no regular file", str(path))

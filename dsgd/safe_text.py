@@ -1,0 +1,66 @@
+"""Make texts safe for the medium that shows them: names out of records, folders and messages may be a stranger's."""
+
+from __future__ import annotations
+
+import html
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins a formula
+_MARKDOWN = {"\\": r"\\", "|": r"\|", "`": r"\`", "<": "&lt;", "](": r"]\("}
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {character: "\\" + character for character in "&%$#_{}"}
+
+
+def for_terminal(text: str) -> str:
+    """Return a text of one line, in which control characters, escape sequences, and what turns the direction of writing
+    stand as Python would write them: `\\x1b[2J`."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _written(character) for character in text)
+
+
+def lines_for_terminal(text: str) -> str:
+    """Return a text of several lines, each of them as `for_terminal` does."""
+    return "\n".join(map(for_terminal, text.split("\n")))
+
+
+def for_csv(cell: object) -> object:
+    """Return a cell of a CSV file: a text that a spreadsheet would compute gets an apostrophe. Numbers stay."""
+    if not isinstance(cell, str):
+        return cell
+    return for_terminal(f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell)
+
+
+def for_markdown(text: str) -> str:
+    """Return a text as it may stand in a cell of a table, without HTML, code or links of its own."""
+    for piece, escaped in _MARKDOWN.items():
+        text = text.replace(piece, escaped)
+    return for_terminal(text)
+
+
+def from_markdown(text: str) -> str:
+    """Return the text of which `for_markdown` has made this one."""
+    for piece, escaped in reversed(_MARKDOWN.items()):
+        text = text.replace(escaped, piece)
+    return text
+
+
+def for_html(text: str) -> str:
+    """Return a text as content, or as the value of an attribute, of HTML."""
+    return html.escape(for_terminal(text))
+
+
+def for_latex(text: str) -> str:
+    """Return a text in which LaTeX finds no command and no end of a line."""
+    return "".join(_LATEX.get(character, character) for character in for_terminal(text))
+
+
+def _written(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
