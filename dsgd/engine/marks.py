@@ -53,7 +53,7 @@ class Progress:
         if value is None or not math.isfinite(value):
             return False
         self.recent = [*self.recent, (values["time_s"], value)][-aim.window - 1 :]
-        before = self.first_crossing, self.smoothed_crossing
+        before = self.ending_crossing(aim)
         if crossing := aim.crossing(*([None, *self.recent][-2:])):
             self.last_crossing = (crossing.time_s, crossing.resolution_s)
             self.first_crossing = self.first_crossing or self.last_crossing
@@ -61,9 +61,11 @@ class Progress:
         settled = aim.smoothed(self.recent)[: len(self.recent) - aim.delay]
         if self.smoothed_crossing is None and settled:
             self.smoothed_crossing = _first(aim, settled[-2:])
-        after = self.first_crossing, self.smoothed_crossing
-        deciding = 1 if aim.rule == "smoothed" else 0
-        return before[deciding] is None and after[deciding] is not None
+        return before is None and self.ending_crossing(aim) is not None
+
+    def ending_crossing(self, aim: Aim) -> Point | None:
+        """Return the crossing that ends a run with `target.stop`; None as long as there is none."""
+        return self.smoothed_crossing if aim.rule == "smoothed" else self.first_crossing
 
     def crossing_fields(self, aim: Aim | None, end_s: float, counts: bool) -> Mark:
         """Return the fields of a summary on crossings of the target, as `dsgd.crossing` has them.
@@ -172,7 +174,8 @@ def ended_by(experiment: Experiment, progress: Progress, status: str, counters: 
         return "divergence"
     if status != "completed":
         return None
-    if experiment.target.stop and progress.time_to_target_s is not None:
+    aim = experiment.target.aim
+    if experiment.target.stop and aim is not None and progress.ending_crossing(aim) is not None:
         return "target"
     limits, limit_s = experiment.sample_limits, experiment.budget.time_s
     used_up = not limits or (limit_s is not None and counters.time_s >= limit_s)

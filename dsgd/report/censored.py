@@ -66,5 +66,11 @@ def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: st
         draw_censored(axes, x, bound.limit, _TOWARDS[bound.sign], **style)
         count[place] += 1
         if not nested:
-            above = {"textcoords": "offset points", "ha": "center", "fontsize": "small"}
-            axes.annotate(place[1], (x, bound.limit), (0, 1.4 * points), **above)
+            axes.annotate(
+                place[1],
+                (x, bound.limit),
+                (0, 1.4 * points),
+                textcoords="offset points",
+                ha="center",
+                fontsize="small",
+            )

@@ -217,7 +217,7 @@ def _configuration(runs: Sequence[Run]) -> str:
     """Return the keys that the configurations of all runs share, with their values, folded."""
     shared = whole_setting(runs)["shared"]
     rows = "".join(
-        f'<tr><th class="text" scope="row">{escape(key)}</th><td class="text">{escape(text)}</td></tr>\n'
+        f'<tr><th class="text" scope="row">{for_html(key)}</th><td class="text">{for_html(text)}</td></tr>\n'
         for key, text in shared.items()
     )
     said = f"{_counted(len(shared), 'key')} that all runs share"
