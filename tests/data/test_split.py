@@ -140,12 +140,13 @@ def test_evaluation_and_normalisation_stay_over_all_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "got"), [(None, "none"), ([0, 1], "int64 of shape (2,)"), ([0.5] * 40, "float64 of shape (40,)")]
+    ("targets", "got"),
+    [(None, "none"), ([0, 1], "int64 of shape (2,)"), ([0.5] * 40, "whole numbers in [0, 2), got 0.5")],
 )
 def test_labels_that_are_none_are_refused(targets: list[float] | None, got: str) -> None:
     """Before the start, by the check of the configuration."""
     target, arguments = ("bare", {}) if targets is None else ("labelled", {"targets": targets})
     config = ImportedData(f"{HERE}{target}", 2, arguments, split="label")
-    with pytest.raises(ValueError, match=r"labels, for data.split=label, got") as error:
+    with pytest.raises(ValueError, match=r"targets.*got") as error:
         config.check(2, 4)
     assert str(error.value).endswith(got)
