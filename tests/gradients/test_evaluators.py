@@ -262,7 +262,10 @@ def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int |
         module(batch)
         found.append(statistics(module).detach())
     assert len(found) == (2 if limit is None else 1)
-    assert_close(of.recalibrated(item.snapshot, limit), torch.stack(found).mean(dim=0))
+    numbers = sum(buffer.numel() for buffer in of.module.buffers() if buffer.is_floating_point())
+    recalibrated, each = of.recalibrated(item.snapshot, limit), torch.stack(found)
+    assert_close(recalibrated[:numbers], each[:, :numbers].mean(dim=0))
+    assert torch.equal(recalibrated[numbers:], each[:, numbers:].sum(dim=0))  # counters of batches
     momenta = {norm.momentum for norm in of.module.modules() if isinstance(norm, nn.BatchNorm2d)}
     assert momenta == {0.1}
 
