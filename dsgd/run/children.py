@@ -102,8 +102,9 @@ class Children:
 
         def main() -> int:
             text = function().encode()
-            while text:  # a signal ends a call early
-                text = text[os.write(writing, text) :]
+            with contextlib.suppress(BrokenPipeError):  # whoever was to read it has been killed
+                while text:  # a signal ends a call early
+                    text = text[os.write(writing, text) :]
             return 0
 
         try:
