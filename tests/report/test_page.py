@@ -194,7 +194,7 @@ def test_the_command_writes_the_page_alone(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == f"{page}\n"
     assert list((tmp_path / "new").iterdir()) == [page]
     assert main([str(tmp_path / "runs"), "--html", str(tmp_path / "runs")]) == 2
-    assert capsys.readouterr().err.startswith("dsgd-plot: --html must be a file that can be written, got ")
+    assert capsys.readouterr().err.startswith("dsgd-plot: --html must be a file, got the folder ")
     assert main([str(tmp_path / "runs"), "--html", str(page), "--y", "test_error"]) == 2
     assert "--html must not be given with --y" in capsys.readouterr().err
 

@@ -143,9 +143,11 @@ class Schedule:
                 lost = {COMPLETED} if fault.phase == "start" or "USR" in fault.kind else set[str]()
                 return {INTERRUPTED} | lost | late | early | torchrun
             case "signals", _:
-                # the checkpoint waits for who stands still; where nobody else does, the others may come to the end
-                still = any("pause" in other.kind or other.kind == "stop" for other in self.faults)
-                return {INTERRUPTED} | late | early | ({COMPLETED} if still and not self.lockstep else set())
+                # the checkpoint waits for a process that stands still; meanwhile those that need not wait for it may
+                # come to the end
+                still = [other for other in self.faults if "pause" in other.kind or other.kind == "stop"]
+                goes_on = any(not self.lockstep or other.victim == "coordinator" for other in still)
+                return {INTERRUPTED} | late | early | ({COMPLETED} if goes_on else set())
             case "disk", _:  # an older checkpoint that goes may leave enough room for the rest
                 return {FAILED, COMPLETED} | early
             case "command", _:
