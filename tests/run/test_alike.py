@@ -53,7 +53,7 @@ def test_other_data_or_another_model_after_a_resume_are_one_line(kind: str, engi
 
     Path("labels").write_text("01" * 24 + "11")
     Path("layer").write_text("second")
-    other = call("resume=run", "budget.steps=12")
+    other = call("resume=run", "budget.steps=12", "resume_trusted=true")
     rule = "resume must find the data and the model that the run began with, got "
     differs = {"data": "other data: test labels differ", "model": "another model: parameters differ"}
     assert other.status == 2, other.err
@@ -62,5 +62,5 @@ def test_other_data_or_another_model_after_a_resume_are_one_line(kind: str, engi
 
     Path("labels").write_text("01" * 25)
     Path("layer").write_text("first")
-    again = call("resume=run", "budget.steps=12")
+    again = call("resume=run", "budget.steps=12", "resume_trusted=true")
     assert again.status == 0, again.err
