@@ -157,10 +157,10 @@ def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Bas
 def _extend(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork, baselines: Baselines) -> None:
     """Extend a completed run, while faults happen to it, and type the same line once more if that did not complete."""
     folder.with_suffix(".skip").unlink(missing_ok=True)
-    _live(trial, faults, folder, prefork, baselines, (f"resume={folder}", EXTEND))
+    _live(trial, faults, folder, prefork, baselines, (f"resume={folder}", "resume_trusted=true", EXTEND))
     if trial.status is not None and trial.ends[-1] != COMPLETED:
         folder.with_suffix(".skip").touch()
-        _live(trial, (), folder, prefork, baselines, (f"resume={folder}", EXTEND))
+        _live(trial, (), folder, prefork, baselines, (f"resume={folder}", "resume_trusted=true", EXTEND))
 
 
 def _skip(folder: Path) -> str:
