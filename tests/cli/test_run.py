@@ -79,13 +79,15 @@ def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedPro
     """It says what it takes, and how far it is at the first mark and at the last."""
     told = typed_run[0].stderr.splitlines()
     compiled, stacked = "gradients: compiled, by AVX on cpu", "gradients: stacked, 4 models in one call on cpu"
-    assert re.sub("takes [0-9.e-]+ ms", "takes 1 ms", re.sub("AVX(2|-512)", "AVX", "\n".join(told[:4]))) == (
+    assert re.sub("takes [0-9.e-]+ ms", "takes 1 ms", re.sub("AVX(2|-512)", "AVX", "\n".join(told[:5]))) == (
         "engine: sim, no torchrun or srun, and 0 GPUs for 4 workers (engine=dist: real processes here); "
         "time is virtual, gradients are real\n"
+        "budget.steps=40 ends the run after 40 steps, before budget.epochs=20; budget.steps=null lifts it\n"
         "one gradient of mlp, batch 16, fp32 takes 1 ms here (measured); cluster.gradient_s sets it\n"
         "threads: 1, as in OMP_NUM_THREADS\n" + (compiled if kernels_are_there() else stacked)
     )
-    assert {line.partition(": epoch ")[0] for line in told[4:]} == {"gossip"}
+    assert {line.partition(": epoch ")[0] for line in told[5:-1]} == {"gossip"}
+    assert told[-1] == "gossip: completed after 40 steps, ended by budget.steps=40"
     assert len(told) < 10  # not one for every mark
     assert "\x1b" not in typed_run[0].stdout
 
