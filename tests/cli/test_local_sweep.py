@@ -43,7 +43,7 @@ def test_a_sweep_of_any_size_is_a_few_lines_and_what_all_print_comes_once(tmp_pa
     result = shell(f"dsgd-run -m {SMALL} algo=sync,gossip optimizer.lr=0.1,0.2 sweep.jobs=2", tmp_path)
     assert result.returncode == 0, result.stderr
     shown = result.stderr.splitlines()
-    assert [re.sub(r"in \d+ s$", "in _ s", text) for text in shown if " run" in text] == ["4 runs in _ s"]
+    assert [re.sub(r"in \d+ s$", "in _ s", text) for text in shown if " runs in " in text] == ["4 runs in _ s"]
     assert not [text for text in shown if "lr=" in text]
     assert result.stderr.count("engine: sim") == 1
     assert len(shown) < 8, shown

@@ -80,10 +80,10 @@ def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytes
         ),
         (
             ["run", "--y", "test_loss", "--x", "nodes", "--out", "file"],
-            "--out must be a folder that can be written, got file (File exists)",
+            "--out must be a folder that can be written, got file (Not a directory)",
         ),
         (["run", "--out", "file/out"], "--out must be a folder that can be written, got file/out (Not a directory)"),
-        (["run", "--out", "file"], "--out must be a folder that can be written, got file (File exists)"),
+        (["run", "--out", "file"], "--out must be a folder that can be written, got file (Not a directory)"),
     ],
 )
 def test_an_error_is_one_line_and_nothing_is_written(
