@@ -29,6 +29,7 @@ PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 HOOKED = """
 import os, signal, sys, threading
 from dsgd.host.signals import Interruption
+from dsgd.host.stop import STOP_SIGNALS
 interruption = Interruption()
 for number in STOP_SIGNALS:
     signal.signal(number, interruption)
