@@ -77,8 +77,8 @@ def test_a_contradiction_is_one_line_before_anything_is_written(
 
 
 def test_a_master_elsewhere_is_one_line(slurm: Slurm, tmp_path: Path) -> None:
-    script = f"srun {RUN} {QUADRATIC} nodes=1"
-    batch = submit(slurm, tmp_path, script, "--nodelist=h1", MASTER_ADDR="h3")
+    script = f"srun {RUN} {QUADRATIC} nodes=2"
+    batch = submit(slurm, tmp_path, script, "--nodelist=h1", "--ntasks=2", MASTER_ADDR="h3")
     batch.ends("FAILED")
     assert "MASTER_ADDR must be an address of the machine of rank 0, got 10.78.0.3" in batch.said
     assert not (tmp_path / "outputs").exists()
