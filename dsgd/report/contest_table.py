@@ -109,7 +109,7 @@ def tuning_notes(found: Contest) -> list[str]:
     contenders = [one.contender for one in found.standings]
     keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
     runs = sorted({one.spent for one in contenders})
-    spent = f"{runs[0]} runs" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
+    spent = f"{runs[0]} run{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
     return [f"tuned for each contender by validation samples: {', '.join(keys)}, in {spent} each"] if keys else []
 
 

@@ -90,7 +90,7 @@ def page_text(
         "figure": f'<div class="figure">{inlined}</div>' if inlined else "",
         "dark": dark_colours(inlined),
         "table": _table(table),
-        "caption": for_html(table.caption),
+        "caption": "\n".join(map(for_html, table.caption.split("\n"))),
         "bands": _BANDS if several else "",
         "differences": _configuration(runs) + _differences(runs),
         "environments": _environments(runs),

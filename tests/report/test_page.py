@@ -104,6 +104,14 @@ def test_the_table_is_that_of_the_runs(tmp_path: Path) -> None:
     assert re.fullmatch(r"never \[[\d.]+, never\]|[\d.]+ \[[\d.]+, never\]", rows[2][1])
 
 
+def test_what_is_below_the_table_keeps_its_lines(tmp_path: Path) -> None:
+    write_record(tmp_path / "a")
+    text = page_text(find_runs([tmp_path]))
+    (note,) = re.findall(r'<p class="note">(times: .*?)</p>', text, re.DOTALL)
+    assert note.splitlines()[-1].startswith("setting: ")
+    assert "\\n" not in note
+
+
 def test_environments_that_runs_share_are_said_once(tmp_path: Path) -> None:
     for name, host in (("a", "one"), ("b", "one"), ("c", "two")):
         write_record(tmp_path / name)

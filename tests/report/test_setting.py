@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dsgd.report.comparison import compare, comparison_table
 from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.contest import contest
 from dsgd.report.contest_figure import contest_figure
-from dsgd.report.contest_files import write_contest
+from dsgd.report.contest_files import page_figures, write_contest
 from dsgd.report.figures import draw
 from dsgd.report.page import page_text
 from dsgd.report.quantities import bandwidth, duration, share, size
@@ -128,6 +129,17 @@ def test_a_contest_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
     with drawing():
         figure = contest_figure(contest(contenders))
     assert tuned in figure.legends[0].get_title().get_text()
+
+
+def test_small_panels_and_the_figures_of_a_page_have_it():
+    names = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+    contenders = [replace(contender(name, [20.0] * 5), spent=1) for name in names]
+    with drawing():
+        text = " ".join(contest_figure(contest(contenders)).get_supxlabel().split())
+    assert "setting: resnet8 on shapes; lr 0.1; batch 16 per node; 8 nodes; target: test accuracy 0.9" in text
+    assert "optimizer.lr, in 1 run each" in text
+    for count in (2, 6):
+        assert "setting: resnet8 on shapes" in page_figures(contenders[:count])[0]
 
 
 def test_an_imported_model_is_called_by_its_label_or_by_function_and_arguments(tmp_path: Path):
