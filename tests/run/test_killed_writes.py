@@ -84,4 +84,7 @@ def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path, engi
     for folder in filter(lambda folder: (folder / NAME).exists(), left_over):
         refused = call(f"resume={folder}")
         assert (refused.status, refused.out) == (2, "")
-        assert refused.err == f"resume must be an interrupted run, got {folder}, which is completed\n"
+        assert refused.err == (
+            f"resume must be an interrupted run, got {folder}, which is completed; "
+            f"dsgd-run resume={folder} with a larger budget goes on from its checkpoint\n"
+        )

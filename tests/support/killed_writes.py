@@ -28,6 +28,7 @@ from dsgd.record.lock import LOCK
 
 EXTEND = "--extend"
 LIMIT = 100  # writes of a run, at most
+ENDED = "ended"  # a file of this name says that a process has killed itself
 
 
 def kill_at(number: int, folder: Path) -> None:
@@ -36,6 +37,7 @@ def kill_at(number: int, folder: Path) -> None:
     written, had, unlink = 0, False, os.unlink
 
     def end() -> None:
+        (folder.parent / ENDED).touch()
         if had:
             (folder.parent / "had").touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -108,7 +110,8 @@ def main() -> None:
             shutil.copytree(top / "first", folder / "run")
             arguments = [f"resume={folder / 'run'}", *overrides]
         first = run(arguments, number, folder / "run", said)
-        if first == 0 and "killed" not in said.read_text():
+        if not (folder / ENDED).exists():
+            assert first == 0, said.read_text()
             return
         if (folder / "run").exists():
             shutil.copytree(folder / "run", folder / "killed")
