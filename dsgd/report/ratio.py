@@ -31,17 +31,22 @@ def paired_ratio(
 
     A seed on which neither got there decides nothing: its ratio counts as 0 for the low end and as infinite for the
     high one, so that the interval holds whatever a longer budget would have shown. The median is NaN where it depends
-    on such seeds. ends, reference_ends: what a censored score is known to exceed; infinite for a run that diverged."""
+    on such seeds. ends, reference_ends: what a censored score is known to exceed; infinite for a run that diverged.
+    With them an end that is a number holds for the censored ratios, too, and a median between two bounds is infinite
+    where it exceeds 1, 0 where it stays below 1, and else NaN."""
     pairs = list(zip(scores, reference, strict=True))
     least = estimate([_ratio(one, other, undecided=0.0) for one, other in pairs], confidence)
     most = estimate([_ratio(one, other, undecided=math.inf) for one, other in pairs], confidence)
     middle = least.median if least.median == most.median else math.nan
-    above = below = None
-    if ends is not None and reference_ends is not None and any(map(math.isinf, (*scores, *reference))):
-        known = list(zip(pairs, ends, reference_ends, strict=True))
-        above = estimate([_bounds(*pair, end, other_end)[0] for pair, end, other_end in known], confidence)
-        below = estimate([_bounds(*pair, end, other_end)[1] for pair, end, other_end in known], confidence)
-    return Estimate(middle, least.low, most.high, len(pairs), above, below)
+    if ends is None or reference_ends is None or not any(map(math.isinf, (*scores, *reference))):
+        return Estimate(middle, least.low, most.high, len(pairs))
+    bounds = [_bounds(*pair, *known) for pair, *known in zip(pairs, ends, reference_ends, strict=True)]
+    above, below = (estimate(ends, confidence) for ends in zip(*bounds, strict=True))
+    if math.isfinite(middle) and middle > 0 and above.median < below.median:
+        middle = math.inf if above.median > 1 else 0.0 if below.median < 1 else math.nan
+    low = least.low if math.isinf(least.low) else above.low
+    high = most.high if most.high == 0 else below.high
+    return Estimate(middle, low, high, len(pairs), above, below)
 
 
 def time_ratio(runs: Sequence[Run], reference: Sequence[Run]) -> Estimate:

@@ -101,6 +101,35 @@ def test_what_is_censored_is_known_to_exceed_the_end_of_its_run():
     assert shown(paired_ratio([INF] * 2, [10] * 2, ends=[INF] * 2, reference_ends=[INF] * 2)) == "never"
 
 
+def test_a_missed_seed_whose_bound_lies_among_the_others_widens_the_interval_and_hides_the_median():
+    """Missed in 40 s against 39 s: more than 1.03 times, which may be less or more than the 1.2 and 1.5 beside it."""
+    ratio = paired_ratio([12, 15, INF], [10, 10, 39], ends=[12, 15, 40], reference_ends=[10, 10, 39])
+    assert shown(ratio) == "> 1.200 [1.026, > 1.500]"
+    ratio = paired_ratio([10, 10, 39], [12, 15, INF], ends=[10, 10, 39], reference_ends=[12, 15, 40])
+    assert shown(ratio) == "< 0.8333 [< 0.6667, 0.9750]"
+
+
+def test_of_cut_off_runs_the_ends_make_no_bound_wrong():
+    """A third of the times are beyond the budget: what is shown of the ratio is true of what it would have been."""
+    times, reference = paired(6, ratio=1.7, noise=0.2, seed=1)
+    budget_s = float(np.quantile(np.concatenate([times, reference]), 0.67))
+    ends = [budget_s] * 6
+    for one, other in zip(times, reference, strict=True):
+        true = paired_ratio(list(one), list(other))
+        cut = [[INF if value > budget_s else value for value in values] for values in (one, other)]
+        found = paired_ratio(*cut, ends=ends, reference_ends=ends)
+        assert found.low <= true.low
+        assert true.high <= found.high
+        if found.median == INF:
+            assert found.above is not None
+            assert found.above.median <= true.median
+        elif found.median == 0:
+            assert found.below is not None
+            assert true.median <= found.below.median
+        elif not math.isnan(found.median):
+            assert found.median == true.median
+
+
 def test_the_ratio_is_taken_seed_by_seed():
     """What is slow on one seed for both does not widen the interval."""
     assert paired_ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0]) == Estimate(2.0, 2.0, 2.0, 3)

@@ -131,7 +131,7 @@ class Schedule:
         torchrun = {LOST, FAILED, INTERRUPTED, NONE} if self.launcher == "torchrun" else set[str]()
         early = {NONE} if fault.phase == "start" else set[str]()
         again = (*self.later, *(self.extended or ()))
-        late = {COMPLETED} if fault.phase == "end" or fault.marks >= MARKS - 2 or fault in again else set[str]()
+        late = {COMPLETED} if fault.phase == "end" or fault in again else set[str]()
         match fault.victim, fault.kind:
             case "evaluator", _:
                 return {COMPLETED}

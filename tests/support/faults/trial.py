@@ -127,6 +127,14 @@ class Baselines:
         return self._found[options]
 
 
+@dataclass(frozen=True)
+class Moment:
+    """When a fault happened. after_s: since the first mark was seen; -inf if it was not. lines: marks there were."""
+
+    after_s: float
+    lines: int
+
+
 def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Baselines) -> Trial:
     """Run a schedule with its record in `folder`, which must not exist. Removes what went as it should."""
     trial = Trial(schedule)
@@ -205,13 +213,13 @@ def _live(
         _judge(trial, happened, torchrun, folder, baselines, before, after)
 
 
-def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> dict[Fault, float]:
+def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> dict[Fault, Moment]:
     """Let the faults happen when they are due, and wait for the end. Nothing may be left.
 
-    Returns those that did, with the seconds since the first mark was seen; -inf if it was not."""
+    Returns those that did."""
     begun = time.monotonic()
     due: dict[Fault, float] = {}
-    happened: dict[Fault, float] = {}
+    happened: dict[Fault, Moment] = {}
     first_mark = math.inf
     wakes: list[tuple[float, int]] = []
     seen: set[int] = set()
@@ -235,7 +243,7 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
                 seen |= set(found.values())
                 if _happens(fault, run, found, folder, wakes):
                     last_s = time.monotonic()
-                    happened[fault] = last_s - first_mark
+                    happened[fault] = Moment(last_s - first_mark, lines)
         for wake in [wake for wake in wakes if now >= wake[0]]:
             wakes.remove(wake)
             signalled(wake[1], signal.SIGCONT)
@@ -251,10 +259,12 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
     return happened
 
 
-def _late(happened: Mapping[Fault, float], folder: Path) -> set[Fault]:
-    """Return the faults that came when the training was over, or so soon before that nobody could hear of it."""
+def _late(happened: Mapping[Fault, Moment], folder: Path) -> set[Fault]:
+    """Return the faults that came when the training was over, or so soon before that nobody could hear of it: by the
+    seconds, or by the marks that were there, since a busy machine may show the first mark late."""
     summary = json.loads((folder / "summary.json").read_text())
-    return {fault for fault, after_s in happened.items() if after_s > summary["time_s"] - TO_BE_HEARD_S}
+    unheard_s = summary["time_s"] - TO_BE_HEARD_S
+    return {fault for fault, at in happened.items() if at.after_s > unheard_s or at.lines >= MARKS - 1}
 
 
 def has_traceback(printed: str, torchrun: bool) -> bool:
@@ -320,7 +330,7 @@ def _end(folder: Path) -> str:
 
 def _judge(
     trial: Trial,
-    happened: Mapping[Fault, float],
+    happened: Mapping[Fault, Moment],
     torchrun: bool,
     folder: Path,
     baselines: Baselines,
