@@ -174,4 +174,4 @@ def _draw(
 
 def _legend(one: Scaling) -> str:
     missed = ", ".join(map(str, one.missed))
-    return f"{one.label} (target missed at {missed})" if missed else one.label
+    return f"{one.label} (not reached at {missed})" if missed else one.label

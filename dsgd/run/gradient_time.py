@@ -16,7 +16,7 @@ from dsgd.data import DataLost
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
-from dsgd.record.reader import read_summary
+from dsgd.record.reader import name_of, read_summary
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import RunConfig, configure
 from dsgd.run.gradient_cache import CacheUnusable, keep_time, kept_time, machine
@@ -32,7 +32,7 @@ GRADIENT_S = "gradient_s"  # in checkpoints and summaries
 
 def gradient_name(values: Mapping[str, Any]) -> str:
     """Say of whom a configuration takes gradients, as `cluster.gradient_of` does: mlp, batch 16, fp32."""
-    return f"{values['model']['name']}, batch {values['batch_size']}, {values['precision']}"
+    return f"{name_of(values['model'])}, batch {values['batch_size']}, {values['precision']}"
 
 
 def foreign_time(config: RunConfig) -> str | None:

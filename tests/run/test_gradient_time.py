@@ -187,7 +187,8 @@ def test_without_gradients_it_is_that_of_a_gradient_all_the_same(tmp_path: Path)
 def test_a_model_whose_gradient_fails_needs_one(tmp_path: Path, command: tuple[str, ...]) -> None:
     model = (f"model.target={__name__}.Failing", "model.arguments={in_features: 64, out_features: 10}")
     result = call(*command, *RUN, "model=import", *model, "engine.gradients=none")
-    reason = "a gradient of import, batch 16, fp32 cannot be measured: RuntimeError: no backward pass"
+    whose = "a gradient of Failing(in_features=64, out_features=10), batch 16, fp32"
+    reason = f"{whose} cannot be measured: RuntimeError: no backward pass"
     assert result.status == 2
     assert result.err.splitlines()[-1] == f"cluster.gradient_s must be given, as {reason}"
     assert not list(tmp_path.glob("*/*/*/config.yaml"))
@@ -208,6 +209,9 @@ def test_what_depends_on_it_is_checked_once_it_is_known(monkeypatch: pytest.Monk
         assert (result.status, result.err.splitlines()[-1][: len(rule)]) == (2, rule)
 
 
+OWN_MODEL = ("model=import", "model.target=a.B")
+
+
 @pytest.mark.parametrize(
     ("options", "whose"),
     [
@@ -219,6 +223,14 @@ def test_what_depends_on_it_is_checked_once_it_is_known(monkeypatch: pytest.Monk
         (("experiment=lian2017_small",), "resnet20"),
         (("cluster.gradient_s=1", "cluster.gradient_of='mlp, batch 16, bf16'"), "mlp, batch 16, bf16"),
         (("cluster.gradient_s=1", "cluster.gradient_of='mlp, batch 16, fp32'"), None),
+        (
+            ("cluster.gradient_s=1", "cluster.gradient_of='own, batch 16'", "model=import", "model.target=a.B"),
+            "own, batch 16",
+        ),
+        (
+            ("cluster.gradient_s=1", "cluster.gradient_of=own", "model=import", "model.target=a.B", "model.label=own"),
+            None,
+        ),
         (("cluster.gradient_s=1",), None),
         ((), None),
     ],
