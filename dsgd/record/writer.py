@@ -21,7 +21,7 @@ import yaml
 
 from dsgd.record.bounded import read_bounded
 from dsgd.record.lock import give_room_back
-from dsgd.record.written import open_kept, write_atomically
+from dsgd.record.written import open_kept, replace_together, write_atomically
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
@@ -49,26 +49,26 @@ class Record:
         of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
         what the run has decided by itself, for env.json.
 
-        A kill at any write leaves no configuration beside marks or a summary of another one."""
+        A kill at any write leaves no configuration beside marks or a summary of another one. Raises OSError; for want
+        of room on the disk with the record as it was."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
         had = read_bounded(before / METRICS, METRICS_BYTES) if before else b""
         kept = b"".join(had.splitlines(keepends=True)[:lines])
         folder.mkdir(parents=True, exist_ok=True)
-        remove_end(folder)
-        is_here = before is not None and before.samefile(folder)
-        if is_here:
-            write_atomically(folder / METRICS, kept)
-        else:  # there may be another run's
-            for name in (METRICS, ENV):
-                (folder / name).unlink(missing_ok=True)
         content = yaml.safe_dump(dict(config), sort_keys=False).encode()
         self._config_sha256 = hashlib.sha256(content).hexdigest()
-        write_atomically(folder / CONFIG, content)
         described = {**environment(devices), **(chosen or {})}
-        write_atomically(folder / ENV, json.dumps(described, indent=2).encode() + b"\n")
-        if not is_here:
-            write_atomically(folder / METRICS, kept)
+        is_here = before is not None and before.samefile(folder)
+        marks = {folder / METRICS: kept}
+        files = {folder / CONFIG: content, folder / ENV: json.dumps(described, indent=2).encode() + b"\n"}
+
+        def remove_old() -> None:
+            remove_end(folder)
+            for name in () if is_here else (METRICS, ENV):  # there may be another run's
+                (folder / name).unlink(missing_ok=True)
+
+        replace_together(marks | files if is_here else files | marks, remove_old)
         self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
 

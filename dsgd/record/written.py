@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from io import BufferedWriter
 from pathlib import Path
 
@@ -34,17 +34,30 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     content: of the file, or its pieces. A symbolic link is replaced, not followed. Raises OSError, also for a path that
     leads to a device."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    partial = path.with_name(path.name + ".partial")
+    replace_together({path: content})
+
+
+def replace_together(
+    contents: Mapping[Path, bytes | Iterable[bytes]], between: Callable[[], None] = lambda: None
+) -> None:
+    """Replace files, each in one step, in their order, once the disk has all their contents. Raises OSError, as
+    `write_atomically`; for want of room before anything is replaced. between: called when there is room for all."""
+    partials: dict[Path, Path] = {}
     try:
-        with _new_file(partial) as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        for path, content in contents.items():
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            partials[path] = path.with_name(path.name + ".partial")
+            with _new_file(partials[path]) as file:
+                file.writelines([content] if isinstance(content, bytes) else content)
+                file.flush()
+                os.fsync(file.fileno())
+        between()
+        for path, partial in partials.items():
+            os.replace(partial, path)
     except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk others need the room
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)  # on a full disk others need the room
         raise
 
 

@@ -212,3 +212,20 @@ def test_a_commit_has_a_plus_where_what_a_run_depends_on_has_changed(tmp_path: P
     assert commit(tmp_path) == head
     (tmp_path / "conf/a.yaml").write_text("2")
     assert commit(tmp_path) == f"{head}+"
+
+
+@pytest.mark.parametrize("room", [1, 150, 400])
+def test_a_disk_that_is_full_when_a_run_goes_on_leaves_its_record_as_it_was(tmp_path: Path, room: int) -> None:
+    """No matter which of the files that are written at the beginning does not fit."""
+    first = Record(tmp_path, {"nodes": 2}, ["cpu"])
+    first.mark({"time_s": 0.0})
+    first.finish({"status": "interrupted"})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            Record(tmp_path, {"nodes": 2, "why": "x" * 200}, ["cpu"], before=tmp_path, lines=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
