@@ -44,7 +44,7 @@ CASES = {
         [*TEXT, "batch_size=16", "data.context=64", "nodes=8"],
     ),
 }
-WAYS = ("loop", "vmap", "stacked", "compiled", "none")
+WAYS = ("loop", "stacked", "compiled", "none")
 ENDLESS = ["budget.epochs=null", "budget.time_s=1e9", "eval.every_epochs=null", "eval.train_samples=16"]
 ENDLESS += ["cluster.gradient_s=0.01"]
 

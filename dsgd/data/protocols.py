@@ -94,7 +94,7 @@ def stacked_losses(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
     """Call `StackedBatches.losses`, or stack single losses."""
     if _is_stacked(data):
         return data.losses(outputs, targets)
-    return torch.vmap(data.loss)(outputs, targets)
+    return torch.stack(list(map(data.loss, outputs, targets)))
 
 
 def evaluation_batches(

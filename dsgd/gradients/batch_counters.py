@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from dsgd.gradients.tracing import ModuleTrace
-from dsgd.problem.problem import Problem
 from dsgd.problem.slots import Slot
 from dsgd.problem.state import WORD, ModuleState, words
 
@@ -33,24 +32,6 @@ class BatchCounters:
             if _counts(slot):
                 more[slot.start // WORD] = calls[id(slot.owner)]
         return cls(state, more)
-
-    @classmethod
-    def measured(cls, problem: Problem) -> BatchCounters:
-        """Return those of the norms of a module, by a training pass of a copy. Raises ValueError for a module that
-        counts something else, or changes what is no number."""
-        twin, buffers = problem.twin(), problem.start_buffers.clone()
-        inputs, targets = twin.data.batch(0, 0)
-        twin.gradient_of_batch(twin.start.clone(), buffers, inputs, targets)
-        before, after = (
-            of[twin.state.numbers :].to(torch.uint8).view(torch.int64) for of in (twin.start_buffers, buffers)
-        )
-        more = after - before
-        counted = [slot.start // WORD for slot in twin.state.others if _counts(slot)]
-        changed = set(more.nonzero().flatten().tolist()) - set(counted)
-        if changed:
-            names = [slot.path for slot in twin.state.others if slot.start // WORD in changed]
-            raise ValueError(f"the buffer {', '.join(names)} changes in training")
-        return cls(problem.state, more)
 
     def count(self, buffers: Tensor) -> None:
         """Count one more batch in the buffers [n, nb] of n models, in place."""

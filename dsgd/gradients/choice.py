@@ -15,7 +15,6 @@ from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator
 from dsgd.gradients.stacked import StackedEvaluator, chosen_device
 from dsgd.gradients.tracing import Unstackable
-from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import compiling, prepare, tolerate_missing
 from dsgd.problem.problem import Problem
@@ -23,7 +22,7 @@ from dsgd.problem.problem import Problem
 
 @dataclass(frozen=True)
 class ChosenEvaluator:
-    """An evaluator and its name: compiled | stacked | vmap | loop | graphs | none.
+    """An evaluator and its name: compiled | stacked | loop | graphs | none.
 
     why: one line on the choice, None if it is the one asked for and has nothing to tell. instead: of the one asked for,
     which cannot serve."""
@@ -35,7 +34,7 @@ class ChosenEvaluator:
 
 
 def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluator:
-    """Build the evaluator asked for, or the next of graphs, loop or of compiled, stacked, vmap, loop that can serve the
+    """Build the evaluator asked for, or the next of graphs, loop or of compiled, stacked, loop that can serve the
     module. auto: graphs on a GPU, otherwise compiled."""
     name = experiment.gradients
     if name == "none":
@@ -81,22 +80,16 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
             instead = experiment.gradients == name
             why = f"compiled does not know {error}"
             name = "stacked"
-    if name == "stacked":
-        try:
-            stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
-            if wrong := deviation(problem, stacked):
-                raise Unstackable(wrong)
-            torch.set_num_threads(stacked.threads.threads_each)
-            most = stacked.sizes[-1]
-            line = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
-            return ChosenEvaluator(stacked, name, f"{line}, because {why}" if instead else line, instead)
-        except Unstackable as error:
-            why = f"stacked does not know {error}"
-    vmap = VmapEvaluator(problem)
-    failed = vmap.failure() or deviation(problem, vmap)
-    if failed is None:
-        return ChosenEvaluator(vmap, "vmap", why and f"gradients: vmap, because {why}", instead=why is not None)
-    return _loop(problem, loop_device, f"{f'{why}, and ' if why else ''}vmap fails: {failed}")
+    try:
+        stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
+        if wrong := deviation(problem, stacked):
+            raise Unstackable(wrong)
+        torch.set_num_threads(stacked.threads.threads_each)
+        most = stacked.sizes[-1]
+        line = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
+        return ChosenEvaluator(stacked, "stacked", f"{line}, because {why}" if instead else line, instead)
+    except Unstackable as error:
+        return _loop(problem, loop_device, f"stacked does not know {error}")
 
 
 def _loop(problem: Problem, device: torch.device, why: str) -> ChosenEvaluator:

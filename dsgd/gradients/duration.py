@@ -42,8 +42,7 @@ def gradient_duration(experiment: Experiment, problem: Problem, threads: int) ->
     torch.set_num_threads(threads)
     keep_freed_memory()
     # where `choose_evaluator` computes gradients one at a time
-    on_cpu = experiment.gradients == "vmap" or problem.data.classes is None
-    device = torch.device("cpu") if on_cpu else chosen_device(experiment.device)
+    device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     prepare(experiment.precision, device)
     tolerate_missing(device)
     problem.to(device)

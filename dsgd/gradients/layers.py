@@ -20,6 +20,8 @@ from dsgd.gradients import weighted_layers as weighted
 from dsgd.gradients.plain_layers import FunctionRule, binary_rule, function_rule, pooling_rule
 from dsgd.gradients.tracing import ModuleTrace, Step, Unstackable
 
+_NO_RULE = "which has no rule in dsgd/gradients/layers.py"
+
 
 def translate(trace: ModuleTrace, node: fx.Node) -> Step:
     """Translate a node for N models. Raises Unstackable for a layer without a rule."""
@@ -28,11 +30,11 @@ def translate(trace: ModuleTrace, node: fx.Node) -> Step:
         rule = _MODULES.get(type(module))
         hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
         if rule is None or hooks or node.kwargs or len(node.args) != 1:
-            raise Unstackable(trace.name(node))
+            raise Unstackable(f"{trace.name(node)}, {_NO_RULE}")
         return rule(trace, node, module)
     function = _METHODS.get(str(node.target)) if node.op == "call_method" else _FUNCTIONS.get(node.target)
     if function is None:
-        raise Unstackable(trace.name(node))
+        raise Unstackable(f"{trace.name(node)}, {_NO_RULE}")
     return function(trace, node)
 
 

@@ -54,7 +54,7 @@ def _value(of: Translation, node: fx.Node) -> Activation:
         known = _METHODS.get(str(node.target)) if node.op == "call_method" else _FUNCTIONS.get(node.target)
         if known is not None:
             return known(of, node)
-    raise Unstackable(of.trace.name(node))
+    raise Unstackable(f"{of.trace.name(node)}, which has no rule in dsgd/gradients/program.py")
 
 
 # Layers

@@ -1,6 +1,7 @@
 """Build the networks of dsgd itself: fully connected ones, residual ones for small images, and a parameter vector.
 
-Only out-of-place operations and no branch on values: the modules run under torch.func.functional_call and torch.vmap.
+Only out-of-place operations and no branch on values: the modules run under torch.func.functional_call, and torch.fx
+traces them.
 """
 
 from __future__ import annotations

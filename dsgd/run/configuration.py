@@ -16,7 +16,7 @@ from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixe
 from dsgd.schedule import Schedule
 
 ENGINES = ("auto", "sim", "dist")
-GRADIENTS = ("auto", "compiled", "stacked", "vmap", "loop", "graphs", "none")
+GRADIENTS = ("auto", "compiled", "stacked", "loop", "graphs", "none")
 DEVICES = ("auto", "cpu", "cuda")
 TRANSPORTS = ("auto", "tcp")
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
@@ -32,7 +32,7 @@ class EngineOptions:
     engine=dist."""
 
     name: str = "auto"  # auto | sim | dist
-    gradients: str = "auto"  # auto | compiled | stacked | vmap | loop | graphs | none: timing only
+    gradients: str = "auto"  # auto | compiled | stacked | loop | graphs | none: timing only
     stack_size: int | None = None  # most models in one call
     device: str = "auto"  # auto | cpu | cuda
     threads: int | None = None  # of arithmetic; null: `dsgd.run.threads` decides

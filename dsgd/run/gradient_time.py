@@ -154,8 +154,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     from dsgd.gradients.stacked import chosen_device
     from dsgd.problem.digest import structure
 
-    on_cpu = experiment.gradients == "vmap" or problem.data.classes is None
-    device = torch.device("cpu") if on_cpu else chosen_device(experiment.device)
+    device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     return {
         "model": repr(experiment.model),
         "structure": structure(problem),
@@ -218,5 +217,4 @@ def kind_of(config: RunConfig) -> str:
     experiment, data = config.experiment, config.experiment.data
     model = (experiment.model, type(data), data.input_shape, data.classes, experiment.batch_size)
     arithmetic = (experiment.precision, experiment.channels_last, experiment.compile, config.engine.threads or 1)
-    device = "cpu" if experiment.gradients == "vmap" else experiment.device
-    return repr((*model, *arithmetic, device))
+    return repr((*model, *arithmetic, experiment.device))

@@ -132,7 +132,7 @@ def test_a_completed_run_has_nothing_to_go_on_with(whole: Path) -> None:
         ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
         ("cluster.slow_nodes={1: 3.0}", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint"),
         ("topology=complete", "topology must be 'ring', as in the checkpoint to resume from, got 'complete'"),
-        ("engine.gradients=vmap", "engine.gradients must be 'auto', as in the checkpoint to resume from"),
+        ("engine.gradients=loop", "engine.gradients must be 'auto', as in the checkpoint to resume from"),
     ],
 )
 def test_another_configuration_is_refused(override: str, rule: str, interrupted: tuple[Path, str]) -> None:

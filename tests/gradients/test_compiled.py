@@ -286,7 +286,9 @@ def test_what_is_not_known_is_named_and_stacked(name: str, unknown: str) -> None
     of = problem_with(KNOWN[name](), 5)
     asked = choose_evaluator(replace(experiment("nodes=3"), gradients="compiled"), of)
     line = f"gradients: stacked, 3 models in one call on cpu, because compiled does not know {unknown}"
-    assert (asked.name, asked.why, asked.instead) == ("stacked", line, True)
+    assert (asked.name, asked.instead) == ("stacked", True)
+    assert asked.why is not None
+    assert asked.why.startswith(line)
     automatic = choose_evaluator(replace(experiment("nodes=3"), gradients="auto"), of)
     assert (automatic.name, automatic.instead) == ("stacked", False)
 

@@ -18,7 +18,6 @@ from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.stacked import StackedEvaluator
-from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.kernels import require_kernels
 from tests.support.long import long_but
@@ -32,7 +31,7 @@ MODELS = {
     "resnet8, batch norm": ["model=resnet8", "model.width=4"],
     "resnet8, group norm": ["model=resnet8", "model.width=4", "model.norm=group"],
 }
-EVALUATORS = ["loop", "vmap", "stacked", "compiled", "graphs"]
+EVALUATORS = ["loop", "stacked", "compiled", "graphs"]
 
 each_model = pytest.mark.parametrize("model", MODELS)
 each_evaluator = pytest.mark.parametrize("evaluator", EVALUATORS)
@@ -65,7 +64,7 @@ def evaluator_of(name: str, of: Problem) -> GradientEvaluator:
         return CompiledEvaluator(of, nodes=8)
     if name == "graphs":
         return GraphEvaluator(of, torch.device("cpu"))
-    return {"loop": LoopEvaluator, "vmap": VmapEvaluator}[name](of)
+    return LoopEvaluator(of)
 
 
 def evaluate(name: str, of: Problem, groups: Sequence[Sequence[PendingGradient]]) -> None:

@@ -23,7 +23,7 @@ from tests.support.simulate import experiment, simulate
 STEPS, RATE = 5, 0.5
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch has many for what these modules do
 SAME = [*(name for name in LOOP if name not in ("Logging", "Counting")), *ANY_WAY]
-WAYS = ("auto", "stacked", "vmap")
+WAYS = ("auto", "stacked")
 
 
 def line(name: str, *more: str) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,6 @@ from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.pending import GradientEvaluator
 from dsgd.gradients.stacked import StackedEvaluator, automatic_size, stacked_batches
 from dsgd.gradients.tracing import Unstackable
-from dsgd.gradients.vmap import VmapEvaluator
 from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import assert_close, evaluate, pending_gradients
 from tests.support.networks import CLASSES, KNOWN, Branching, Hooked, Mixing, Normed, modules, problem_of
@@ -51,17 +52,15 @@ def assert_agree(of: Problem, name: str, count: int = 5) -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet8", "resnet20", "resnet56"])
-@pytest.mark.parametrize("evaluator", ["stacked", "vmap"])
-def test_every_model_of_the_package_has_the_gradients_of_the_loop(model: str, evaluator: str) -> None:
+def test_every_model_of_the_package_has_the_gradients_of_the_loop(model: str) -> None:
     small = [] if model == "mlp" else ["model.width=2"]
     of = build_problem(experiment(f"model={model}", *small, "nodes=3", "batch_size=2", DOUBLE))
-    assert_agree(of, evaluator, 3)
+    assert_agree(of, "stacked", 3)
 
 
-@pytest.mark.parametrize("evaluator", ["stacked", "vmap"])
-def test_a_vector_has_the_gradients_of_the_loop(evaluator: str) -> None:
+def test_a_vector_has_the_gradients_of_the_loop() -> None:
     for own in ("data.curvature_spread=0", "data.curvature_spread=0.5"):
-        assert_agree(build_problem(experiment("experiment=quadratic", "nodes=3", own)), evaluator)
+        assert_agree(build_problem(experiment("experiment=quadratic", "nodes=3", own)), "stacked")
 
 
 TEXT = ("model=gpt", "model.depth=1", "data=text", "data.generated_bytes=3000", "nodes=3", "batch_size=3")
@@ -127,7 +126,6 @@ def test_a_module_of_known_layers_is_stacked_without_being_told_how(name: str) -
 @given(module=modules())
 def test_random_networks_have_the_gradients_of_the_loop(module: nn.Module) -> None:
     of = problem_of(seeded(module=module), DOUBLE)
-    assert_agree(of, "vmap", 3)
     try:
         assert_agree(of, "stacked", 3)
     except Unstackable as error:  # kernels for tiny layers may depend on where a matrix lies, which is found out before
@@ -145,21 +143,6 @@ def test_what_is_stacked_with_what_changes_no_bit_of_a_random_network(module: nn
         evaluator = StackedEvaluator(of, data.draw(st.sampled_from([3, 5, 8, 12])))
     except Unstackable:  # found out before a run: kernels for tiny layers may depend on where a matrix lies
         reject()
-    assert_composes(evaluator, of, data)
-
-
-@pytest.mark.parametrize("features", [13, 16])
-@given(data=st.data())
-@settings(max_examples=2)
-def test_what_is_vmapped_with_what_changes_no_bit_or_vmap_is_not_used(features: int, data: st.DataObject) -> None:
-    """Products of odd sizes come out with other last bits where a matrix lies elsewhere, on some processors."""
-    layers = [nn.Flatten(), nn.Linear(64, features), nn.LayerNorm(features), nn.Linear(features, CLASSES)]
-    of = problem_of(seeded(module=nn.Sequential(*layers)))
-    evaluator = VmapEvaluator(of)
-    reason = evaluator.failure()
-    if reason is not None:
-        assert reason == "its gradients depend on what is computed with them"
-        return
     assert_composes(evaluator, of, data)
 
 
@@ -204,15 +187,24 @@ def test_what_cannot_be_stacked_is_named(build: type[nn.Module], named: str) -> 
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(("build", "falls_back_to"), [(Normed, "vmap"), (Branching, "loop")])
-def test_the_next_best_evaluator_is_chosen_and_said_in_one_line(build: type[nn.Module], falls_back_to: str) -> None:
+@pytest.mark.parametrize("asked", ["auto", "stacked"])
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (Normed, r"body\.2 \(RMSNorm\), which has no rule in (dsgd/gradients/\w+\.py)"),
+        (Branching, r"Branching\.forward, which cannot be traced .*"),
+    ],
+)
+def test_an_unknown_layer_costs_the_loop_and_a_line_that_names_layer_and_file(
+    build: type[nn.Module], named: str, asked: str
+) -> None:
     of = problem_of(seeded(build))
-    chosen = choose_evaluator(replace(experiment("nodes=3"), gradients="stacked"), of)
-    assert chosen.name == falls_back_to
+    chosen = choose_evaluator(replace(experiment("nodes=3"), gradients=asked), of)
+    assert (chosen.name, chosen.instead) == ("loop", True)
     assert chosen.why is not None
-    assert chosen.why.startswith(f"gradients: {falls_back_to}, because stacked does not know ")
-    assert ("RMSNorm" if build is Normed else "Branching") in chosen.why
-    assert "\n" not in chosen.why
+    line = re.fullmatch(f"gradients: loop, because stacked does not know {named}", chosen.why)
+    assert line is not None
+    assert all((Path(__file__).parents[2] / file).is_file() for file in line.groups())
     items = pending_gradients(of, 3)
     chosen.evaluator.evaluate(items)
     assert all(item.value is not None for item in items)
@@ -255,7 +247,7 @@ def test_the_automatic_size_keeps_activations_in_the_cache(activation_bytes: int
     assert automatic_size(activation_bytes, threads) == models
 
 
-@pytest.mark.parametrize("name", ["stacked", "vmap", "loop"])
+@pytest.mark.parametrize("name", ["stacked", "loop"])
 def test_a_batch_that_a_data_set_serves_alone_is_served_together(name: str) -> None:
     """Data that know of single batches only: stacked by the evaluator."""
 
@@ -315,15 +307,12 @@ MEASURED = ("train_loss", "test_loss", "consensus_distance")
 @pytest.mark.parametrize("algo", ["sync", "easgd", "gossip"])
 def test_the_record_is_the_same_whichever_evaluator_ran(algo: str) -> None:
     """Virtual time to the bit, what was measured to float32's tolerance."""
-    loop, *others = (
-        simulate(*SMALL_DEMO, f"algo={algo}", f"engine.gradients={name}") for name in ("loop", "vmap", "stacked")
-    )
-    for other in others:
-        for field in ("time_s", "samples", "bytes_sent", "idle_fraction_mean", "staleness_mean"):
-            assert other.values(field) == loop.values(field)
-        for field in MEASURED:
-            assert other.values(field) == pytest.approx(loop.values(field), rel=1e-3, abs=1e-5)
-        assert other.values("test_accuracy") == pytest.approx(loop.values("test_accuracy"), abs=2 / 360)
+    loop, other = (simulate(*SMALL_DEMO, f"algo={algo}", f"engine.gradients={name}") for name in ("loop", "stacked"))
+    for field in ("time_s", "samples", "bytes_sent", "idle_fraction_mean", "staleness_mean"):
+        assert other.values(field) == loop.values(field)
+    for field in MEASURED:
+        assert other.values(field) == pytest.approx(loop.values(field), rel=1e-3, abs=1e-5)
+    assert other.values("test_accuracy") == pytest.approx(loop.values("test_accuracy"), abs=2 / 360)
 
 
 def test_the_same_run_gives_the_same_bits_again() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 from torch import nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from dsgd import models
@@ -132,31 +131,6 @@ def test_initialisation_depends_on_the_callers_seed_alone(config: ModelConfig):
     pairs = list(zip(first.parameters(), again.parameters(), other.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b, _ in pairs)
     assert any(not torch.equal(a, c) for a, _, c in pairs)
-
-
-@pytest.mark.parametrize(
-    ("config", "shape"), [(ResNet(8, width=4, norm="group"), (1, 8, 8)), (MLP([6]), (1, 8, 8)), (MLP([]), (5,))]
-)
-def test_gradients_of_stacked_models_equal_those_of_each_model(config: ModelConfig, shape: tuple[int, ...]):
-    """vmap(grad) over parameters is the loop over models, to rounding in float64."""
-    modules = [build(config, shape, 3, seed).double() for seed in range(3)]
-    inputs, labels = torch.randn(3, 5, *shape, dtype=torch.float64), torch.randint(3, (3, 5))
-
-    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(functional_call(modules[0], parameters, (x,)), y)
-
-    stacked = {
-        name: torch.stack([dict(m.named_parameters())[name] for m in modules]).detach() for name in names(config, shape)
-    }
-    together = vmap(grad(loss))(stacked, inputs, labels)
-    for i, module in enumerate(modules):
-        F.cross_entropy(module(inputs[i]), labels[i]).backward()
-        for name, parameter in module.named_parameters():
-            torch.testing.assert_close(together[name][i], parameter.grad, rtol=1e-10, atol=1e-12)
-
-
-def names(config: ModelConfig, shape: tuple[int, ...]) -> list[str]:
-    return [name for name, _ in build(config, shape, 3).named_parameters()]
 
 
 def test_group_norm_makes_the_gradient_of_a_batch_the_mean_over_its_parts():
