@@ -16,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -77,6 +78,8 @@ def main() -> None:
 
 def work(folder: Path, waiting: multiprocessing.Queue[int | None], results: multiprocessing.Queue[Any]) -> None:
     """Carry out schedules, one after the other, until None comes."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell's background and nohup have them ignored, in runs as well
+        signal.signal(number, signal.SIG_DFL)
     folder.mkdir(parents=True)
     prefork = Prefork()
     baselines = Baselines(prefork, folder)
