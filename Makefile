@@ -15,10 +15,10 @@ demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow n
 	$(BIN)/dsgd-compare --folder outputs/demo experiment=slow_network algo=$(ALGORITHMS) $(DEMO)
 
 test: $(READY)  ## the tests
-	$(BIN)/python -m pytest -n auto -m "not long"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
 
 test-long: $(READY)  ## campaigns, clusters, and further cases of what the others check
-	$(BIN)/python -m pytest -n auto -m long
+	$(BIN)/python -m pytest -n auto --dist worksteal -m long
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
