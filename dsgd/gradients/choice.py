@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.examination import deviation, reason_for_the_loop
+from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
 from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
@@ -24,21 +25,26 @@ from dsgd.problem.problem import Problem
 class ChosenEvaluator:
     """An evaluator and its name: compiled | stacked | loop | graphs | none.
 
-    why: one line on the choice, None if it is the one asked for and has nothing to tell. instead: of the one asked for,
-    which cannot serve."""
+    threads: that compute. why: one line on the choice, None if it is the one asked for and has nothing to tell.
+    instead: of the one asked for, which cannot serve."""
 
     evaluator: GradientEvaluator
     name: str
+    threads: int
     why: str | None = None
     instead: bool = False
 
 
-def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluator:
+def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None = None) -> ChosenEvaluator:
     """Build the evaluator asked for, or the next of graphs, loop or of compiled, stacked, loop that can serve the
-    module. auto: graphs on a GPU, otherwise compiled."""
-    name = experiment.gradients
+    module. auto: graphs on a GPU, otherwise compiled.
+
+    cores: on which gradients are computed side by side; None: as many as torch has threads. What cannot be computed
+    side by side has torch's threads instead."""
+    name, torch_threads = experiment.gradients, torch.get_num_threads()
+    cores = cores or torch_threads
     if name == "none":
-        return ChosenEvaluator(NullEvaluator(), name)
+        return ChosenEvaluator(NullEvaluator(), name, torch_threads)
     device = chosen_device(experiment.device)
     prepare(experiment.precision, device)
     tolerate_missing(device)
@@ -48,53 +54,60 @@ def choose_evaluator(experiment: Experiment, problem: Problem) -> ChosenEvaluato
     if name == "auto":
         name = "graphs" if loop_device.type == "cuda" else "compiled"
     option = _option_of_loop(experiment, name)
+    loop = partial(_loop, experiment, problem, loop_device, cores)
     if name == "loop" or option is not None:
-        loop = LoopEvaluator(problem, loop_device)
         if experiment.compile:
             with compiling(type(problem.module).__name__):
                 problem.gradient(problem.start.to(loop_device), problem.start_buffers.to(loop_device, copy=True), 0, 0)
         fixed = "is no CUDA graph" if name == "graphs" else "is for one model at a time"
-        why = f"gradients: loop, because {option} {fixed}"
-        return ChosenEvaluator(loop, "loop", why if name != "loop" else None, instead=name != "loop")
+        return loop(f"{option} {fixed}" if name != "loop" else None)
     reason = reason_for_the_loop(problem, loop_device)
     if reason is not None:
-        return _loop(problem, loop_device, f"{name} does not serve {reason}")
+        return loop(f"{name} does not serve {reason}")
     why, instead = None, False
     if name == "graphs":
         try:
             graphs = GraphEvaluator(problem, loop_device)
         except Uncapturable as error:
-            return _loop(problem, loop_device, f"a gradient is no CUDA graph: {error}")
+            return loop(f"a gradient is no CUDA graph: {error}")
         if wrong := deviation(problem, graphs):
-            return _loop(problem, loop_device, f"graphs does not serve {wrong}")
-        return ChosenEvaluator(graphs, name, f"gradients: graphs, on {loop_device}")
+            return loop(f"graphs does not serve {wrong}")
+        return ChosenEvaluator(graphs, name, torch_threads, f"gradients: graphs, on {loop_device}")
     if name == "compiled":
         try:
-            compiled = CompiledEvaluator(problem, experiment.nodes, device)
+            compiled = CompiledEvaluator(problem, experiment.nodes, device, cores)
             if wrong := deviation(problem, compiled):
                 raise Unstackable(wrong)
             problem.predict = compiled.predict
             torch.set_num_threads(compiled.threads.threads_each)
-            return ChosenEvaluator(compiled, name, f"gradients: compiled, by {compiled.extension} on {device}")
+            line = f"gradients: compiled, by {compiled.extension} on {device}"
+            return ChosenEvaluator(compiled, name, compiled.threads.total, line)
         except Unstackable as error:
             instead = experiment.gradients == name
             why = f"compiled does not know {error}"
             name = "stacked"
     try:
-        stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device)
+        stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device, cores)
         if wrong := deviation(problem, stacked):
             raise Unstackable(wrong)
         torch.set_num_threads(stacked.threads.threads_each)
         most = stacked.sizes[-1]
         line = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
-        return ChosenEvaluator(stacked, "stacked", f"{line}, because {why}" if instead else line, instead)
+        line = f"{line}, because {why}" if instead else line
+        return ChosenEvaluator(stacked, "stacked", stacked.threads.total, line, instead)
     except Unstackable as error:
-        return _loop(problem, loop_device, f"stacked does not know {error}")
+        return loop(f"stacked does not know {error}")
 
 
-def _loop(problem: Problem, device: torch.device, why: str) -> ChosenEvaluator:
-    """Return the loop, instead of what was asked for."""
-    return ChosenEvaluator(LoopEvaluator(problem, device), "loop", f"gradients: loop, because {why}", instead=True)
+def _loop(
+    experiment: Experiment, problem: Problem, device: torch.device, cores: int, why: str | None
+) -> ChosenEvaluator:
+    """Return the loop. why: instead of what was asked for; None: it was the loop."""
+    cores = min(cores, experiment.nodes) if device.type == "cpu" else 1
+    loop = LoopEvaluator(problem, device, cores if cores > 1 and serves_side_by_side(problem) else 1)
+    torch.set_num_threads(loop.threads.threads_each)
+    line = None if why is None else f"gradients: loop, because {why}"
+    return ChosenEvaluator(loop, "loop", loop.threads.total, line, instead=why is not None)
 
 
 def _option_of_loop(experiment: Experiment, name: str) -> str | None:

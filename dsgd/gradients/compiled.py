@@ -24,7 +24,7 @@ from dsgd.gradients.batch_invariance import random_points
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs
 from dsgd.gradients.program import network_program
-from dsgd.gradients.stack_threads import StackThreadPool
+from dsgd.gradients.side_by_side import SideBySide
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.translation import KINDS, NetworkProgram
 from dsgd.problem.problem import Problem
@@ -37,12 +37,15 @@ _REALS = {torch.float32: "float", torch.float64: "double"}
 
 
 class CompiledEvaluator:
-    """Evaluate gradients one after the other, in as many threads as torch has.
+    """Evaluate gradients one after the other in each of several threads, side by side.
 
-    nodes: most gradients pending at once. extension: of the processor, by which they are computed. No bit of a gradient
-    depends on the others, or on threads. Raises Unstackable for what the kernels do not serve, or if there are none."""
+    nodes: most gradients pending at once. cores: most threads; None: as many as torch has. extension: of the processor,
+    by which they are computed. No bit of a gradient depends on the others, or on threads. Raises Unstackable for what
+    the kernels do not serve, or if there are none."""
 
-    def __init__(self, problem: Problem, nodes: int, device: torch.device | None = None) -> None:
+    def __init__(
+        self, problem: Problem, nodes: int, device: torch.device | None = None, cores: int | None = None
+    ) -> None:
         self.problem = problem
         self.device = device or torch.device("cpu")
         if self.device.type != "cpu":
@@ -58,19 +61,18 @@ class CompiledEvaluator:
                 raise Unstackable("a model of this size")
             _verify(problem, program)
         self.extension = self._kernels.extension
-        self.threads = StackThreadPool(torch.get_num_threads())
+        self.threads = SideBySide(min(cores or torch.get_num_threads(), nodes))
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
-        parts = list(self._shares(pending))
-        batches = [  # here, as data sets serve one thread at a time
-            stacked_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
-            for part in parts
-        ]
-        self.threads.starmap(self._evaluate, zip(parts, batches, strict=True))
+        self.threads.starmap(self._evaluate, self._parts(pending))
 
-    def _shares(self, models: Sequence[PendingGradient]) -> Iterator[Sequence[PendingGradient]]:
-        share = math.ceil(len(models) / self.threads.workers)
-        return (models[begin : begin + share] for begin in range(0, len(models), share))
+    def _parts(
+        self, pending: Sequence[PendingGradient]
+    ) -> Iterator[tuple[Sequence[PendingGradient], tuple[Tensor, Tensor]]]:
+        share = self.threads.share(len(pending))
+        for begin in range(0, len(pending), share):
+            part = pending[begin : begin + share]
+            yield part, stacked_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
 
     def _evaluate(self, part: Sequence[PendingGradient], batch: tuple[Tensor, Tensor]) -> None:
         xs = [item.snapshot for item in part if item.snapshot is not None]
@@ -88,7 +90,7 @@ class CompiledEvaluator:
         for inputs, labels in evaluation_batches(self.problem.data, test=True):
 
             def count(model: int, inputs: Tensor = inputs, labels: Tensor = labels) -> None:
-                correct[model] += (self.predict(xs[model], buffers[model], inputs).argmax(dim=1) == labels).sum()
+                correct[model] += (self._logits(xs[model], buffers[model], inputs).argmax(dim=1) == labels).sum()
 
             self.threads.starmap(count, [(model,) for model in range(len(xs))])
             total += len(labels)
@@ -96,6 +98,10 @@ class CompiledEvaluator:
 
     def predict(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         """Return the outputs [b, classes] of a model, from its vector [d] and buffers [nb]: as `Problem.predict`."""
+        parts = inputs.split(self.threads.share(len(inputs)))
+        return torch.cat(self.threads.starmap(self._logits, ((x, buffers, part) for part in parts)))
+
+    def _logits(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         return self._kernels.logits([x], buffers.unsqueeze(0), inputs)[0]
 
 

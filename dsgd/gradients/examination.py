@@ -75,6 +75,19 @@ def _reason_by_steps(twin: Problem) -> str | None:
     return f"{changed[0]}, which {name} changes in training and which is no buffer" if changed else None
 
 
+def serves_side_by_side(problem: Problem) -> bool:
+    """Tell whether copies of a module can compute gradients in several threads: whether it leaves alone all that copies
+    have in common, the global random streams included. Raises ModelFailed for a module that cannot be trained."""
+    if problem.compiled or reason_for_the_loop(problem, problem.device) is not None:
+        return False
+    try:
+        twin = problem.twin()
+    except ModelFailed:
+        return False
+    twin.gradient(twin.start.clone(), twin.start_buffers.clone(), 0, 0)
+    return not twin.draws
+
+
 def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
     """Hold consecutive steps by an evaluator against those by a copy of the module itself. Returns what differs."""
     if not problem.state.in_place:

@@ -15,7 +15,7 @@ from dsgd.gradients.batch_invariance import batch_invariant_sizes, random_points
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.plain_module import is_exact, plain_outputs
 from dsgd.gradients.rows import stack_rows
-from dsgd.gradients.stack_threads import StackThreadPool
+from dsgd.gradients.side_by_side import SideBySide
 from dsgd.gradients.stacking import StackedNetwork
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.unfolded import ALIGNED
@@ -31,6 +31,7 @@ class StackedEvaluator:
     """Evaluate gradients in stacks, several at once where torch has several threads.
 
     stack_size: most models in one stack; None: as many as the cache holds. nodes: most gradients pending at once.
+    cores: most stacks computed at once; None: as many as torch has threads.
     Every gradient is bitwise independent of what it is stacked with: only stack sizes are used that were found to be so
     before the run. Raises Unstackable for a module that cannot be stacked.
     """
@@ -41,15 +42,16 @@ class StackedEvaluator:
         stack_size: int | None = None,
         nodes: int = LARGEST,
         device: torch.device | None = None,
+        cores: int | None = None,
     ) -> None:
         self.problem = problem
         self.device = device or torch.device("cpu")
         self._training = StackedNetwork(problem, training=True)
         self._evaluation = StackedNetwork(problem, training=False)
         _verify(problem, self._training, self._evaluation)
-        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+        threads = cores or torch.get_num_threads() if self.device.type == "cpu" else 1
         most = min(stack_size or automatic_size(_activation_bytes(problem, self._training), threads), nodes)
-        self.threads = StackThreadPool(min(threads, math.ceil(nodes / most)))
+        self.threads = SideBySide(min(threads, math.ceil(nodes / most)))
         self._reading = Lock()  # data sets serve one thread at a time
         self.sizes = self._invariant_sizes(most)
 
@@ -163,17 +165,6 @@ def automatic_size(activation_bytes: int, threads: int) -> int:
     the next. activation_bytes: of the largest activation of one model."""
     fitting = CACHED_BYTES // max(activation_bytes * threads, 1)
     return min(LARGEST, max(SMALLEST, 1 << max(fitting, 1).bit_length() - 1))
-
-
-def threads_with_stacks(problem: Problem, stack_size: int | None, nodes: int, available: int) -> int:
-    """Return how many of the available threads would each have stacks to itself, if all nodes wanted gradients at once;
-    1 for a module that cannot be stacked."""
-    try:
-        activation_bytes = _activation_bytes(problem, StackedNetwork(problem, training=True))
-    except Unstackable:
-        return 1
-    counts = range(1, available + 1)
-    return max(n for n in counts if math.ceil(nodes / (stack_size or automatic_size(activation_bytes, n))) >= n)
 
 
 def _activation_bytes(problem: Problem, training: StackedNetwork) -> int:

@@ -35,7 +35,7 @@ class EngineOptions:
     gradients: str = "auto"  # auto | compiled | stacked | loop | graphs | none: timing only
     stack_size: int | None = None  # most models in one call
     device: str = "auto"  # auto | cpu | cuda
-    threads: int | None = None  # of arithmetic; null: `dsgd.run.threads` decides
+    threads: int | None = None  # cores for gradients side by side; null: `dsgd.run.threads` decides
     checkpoint_every_s: float | None = None  # of host time
     keep_checkpoint: bool = False  # of a completed run, from which it can go on with a larger budget
     timeout_s: float = 60.0

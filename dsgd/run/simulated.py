@@ -73,9 +73,9 @@ class SimulatedTraining:
                 experiment = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
                 configured = before.get("threads") or options.threads
-                threads, why = choose_threads(configured, os.environ, cores(), experiment, problem)
-                torch.set_num_threads(threads)
-                self._simulation = Simulation(experiment, problem)
+                threads = choose_threads(configured, os.environ, cores(), experiment, problem)
+                torch.set_num_threads(threads.sharing)
+                self._simulation = Simulation(experiment, problem, threads.side_by_side)
         except DataLost as error:
             raise ConfigError(str(error)) from error
         chosen = self._simulation.chosen
@@ -93,11 +93,11 @@ class SimulatedTraining:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
         elif plan.why or chosen.instead:
-            lines = filter(None, (why, chosen.why, foreign_time(plan.config)))
+            lines = filter(None, (threads.why, chosen.why, foreign_time(plan.config)))
             print(*map(lines_for_terminal, lines), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]
-        self.header = {"gradients": chosen.name, "device": device, "threads": threads}
+        self.header = {"gradients": chosen.name, "device": device, "threads": chosen.threads}
         self.header[GRADIENT_S] = experiment.cluster.gradient_s
         self.circumstances = {"gradient_measured": measured_on(plan.config, experiment.cluster.gradient_s, problem)}
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint

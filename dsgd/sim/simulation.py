@@ -21,12 +21,12 @@ from dsgd.sim.machine import Machine
 class Simulation:
     """Run an experiment in virtual time. status: running, then completed | diverged | interrupted.
 
-    problem: that of the experiment, where it has been built already."""
+    problem: that of the experiment, where it has been built already. cores: as for `choose_evaluator`."""
 
-    def __init__(self, experiment: Experiment, problem: Problem | None = None) -> None:
+    def __init__(self, experiment: Experiment, problem: Problem | None = None, cores: int | None = None) -> None:
         self.experiment = experiment
         self.problem = problem or build_problem(experiment)
-        self.chosen = choose_evaluator(experiment, self.problem)
+        self.chosen = choose_evaluator(experiment, self.problem, cores)
         kind = ConservingMachine if experiment.eval.conservation else Machine
         self.machine = kind(experiment, self.problem, self.chosen.evaluator)
         self.progress = Progress()

@@ -79,7 +79,9 @@ def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedPro
     """It says what it takes, and how far it is at the first mark and at the last."""
     told = typed_run[0].stderr.splitlines()
     compiled, stacked = "gradients: compiled, by AVX on cpu", "gradients: stacked, 4 models in one call on cpu"
-    assert re.sub("takes [0-9.e-]+ ms", "takes 1 ms", re.sub("AVX(2|-512)", "AVX", "\n".join(told[:5]))) == (
+    lines = re.sub("AVX(2|-512)", "AVX", "\n".join(told[:5]))
+    # an earlier test of the same gradient may have kept its time
+    assert re.sub(r"takes [0-9.e-]+ ms here \(measured[^)]*\)", "takes 1 ms here (measured)", lines) == (
         "engine: sim, no torchrun or srun, and 0 GPUs for 4 workers (engine=dist: real processes here); "
         "time is virtual, gradients are real\n"
         "budget.steps=40 ends the run after 40 steps, before budget.epochs=20; budget.steps=null lifts it\n"

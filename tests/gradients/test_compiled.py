@@ -21,7 +21,7 @@ from dsgd.gradients.program import network_program
 from dsgd.gradients.tracing import Unstackable
 from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import EXACT, assert_close, evaluate, pending_gradients
-from tests.gradients.test_stack_threads import torch_threads
+from tests.gradients.test_side_by_side import torch_threads
 from tests.support.kernels import require_kernels
 from tests.support.networks import CLASSES, EPS, KNOWN, problem_of
 from tests.support.simulate import experiment

@@ -26,9 +26,9 @@ LARGE = ("model=mlp", "model.hidden=[1600,8000]", "nodes=2")
         (LARGE, None, {}, 1, 1, "on the only core"),
         (SMALL, None, {"OMP_NUM_THREADS": "0"}, 4, 1, "as the model is small: 0.08 million multiply-adds a gradient"),
         (LARGE, None, {}, 4, 4, "all cores, as the model is large (208 million"),
-        ((*MEDIUM, "nodes=8"), None, {}, 4, 1, "as the model is not large: 3.01 million multiply-adds a gradient"),
-        ((*MEDIUM, "nodes=8", "engine.stack_size=4"), None, {}, 4, 2, "each with models of its own"),
-        ((*MEDIUM, "nodes=8", "engine.stack_size=4", "engine.gradients=loop"), None, {}, 4, 1, "as the model is not"),
+        ((*MEDIUM, "nodes=1"), None, {}, 4, 1, "as the model is not large: 3.01 million multiply-adds a gradient"),
+        ((*MEDIUM, "nodes=8"), None, {}, 4, 4, "each with gradients of its own: 3.01 million multiply-adds"),
+        ((*MEDIUM, "nodes=3"), None, {}, 4, 3, "each with gradients of its own"),
         ((*LARGE, "engine.gradients=none"), None, {}, 4, 1, "as there are no gradients"),
     ],
 )
@@ -41,9 +41,11 @@ def test_a_model_that_gains_by_more_threads_has_them(
     why: str,
 ) -> None:
     run = experiment(*options)
-    found, line = choose_threads(configured, environment, cores, run, build_problem(run))
-    assert found == threads
-    assert line.startswith(f"threads: {threads}, {why}")
+    chosen = choose_threads(configured, environment, cores, run, build_problem(run))
+    side_by_side = why.startswith("each")
+    assert chosen.side_by_side == threads
+    assert chosen.sharing == (1 if side_by_side else threads)
+    assert chosen.why.startswith(f"threads: {'up to ' if side_by_side else ''}{threads}, {why}")
 
 
 def test_work_is_that_of_the_layers_with_weights() -> None:
