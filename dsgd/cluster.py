@@ -13,7 +13,7 @@ from dsgd.link_matrix import LinkMatrix
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
-COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "hierarchical", "star")
+COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "chain", "hierarchical", "star")
 LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
 MOST_BYTES = 1e15  # of a vector
 LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
@@ -56,7 +56,7 @@ class Cluster:
     retransmit_s: float = 0.2  # seconds until a lost message is sent again; 0.2: the least that Linux's TCP waits
     collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF, or BEST_OF_ISLANDS
     collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
-    slice_bytes: float | None = None  # in which a ring or halving-doubling hands on its parts; null: as a whole
+    slice_bytes: float | None = None  # in which a ring, chain or halving-doubling hands on; null: as a whole
     collective_startup_s: float = 0.0  # seconds before each collective
     bucket_bytes: float | None = None  # of a gradient that is reduced while it is computed; null: as real processes cut
     bucket_startup_s: float = 0.0  # seconds before each bucket, or the whole where there are none
@@ -189,7 +189,7 @@ class Cluster:
             return BEST_OF_ISLANDS
         named = COLLECTIVES[1:]
         if self.slice_bytes and self.limits_connections:
-            return tuple(name for name in named if name not in ("halving_doubling",))
+            return tuple(name for name in named if name != "halving_doubling")
         return named
 
     def link_bytes_per_s(self, here: int, there: int) -> float:

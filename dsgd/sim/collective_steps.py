@@ -69,6 +69,18 @@ def tree(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
         yield Step([child], n_bytes, [])
 
 
+def chain(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:
+    """Yield the steps of a chain: slices from the last node to the first, each node adding its own, and back."""
+    slices = slice_count(n_bytes, slice_bytes)
+    above, below = ([node + 1] if node + 1 < p else []), ([node - 1] if node else [])
+    for sources, targets in ((above, below), (below, above)):
+        for _slice in range(slices):
+            if sources:
+                yield Step([], 0, sources)
+            if targets:
+                yield Step(targets, n_bytes / slices, [])
+
+
 def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
     """Yield the steps of a synchronous parameter server, node p."""
     if node < p:
@@ -116,11 +128,12 @@ STEPS: dict[str, Callable[..., Iterator[Step]]] = {
     "halving_doubling": halving_doubling,
     "recursive_doubling": recursive_doubling,
     "tree": tree,
+    "chain": chain,
     "star": star,
     "hierarchical": hierarchical,
 }
 
-SLICED = ("ring", "halving_doubling")  # those that take slices
+SLICED = ("ring", "halving_doubling", "chain")  # those that take slices
 
 
 def _swap(other: int, n_bytes: float) -> Step:

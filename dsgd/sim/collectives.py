@@ -164,6 +164,14 @@ def tree_s(p: int, n_bytes: float, links: Links) -> float:
     return 2 * ceil(log2(p)) * (links.latency_s + n_bytes / links.bytes_per_s)
 
 
+def chain_s(p: int, n_bytes: float, links: Links) -> float:
+    """Time of reduce along a chain of nodes, then broadcast back: 2 (p - 1) (a + N / B); with n slices of s seconds
+    2 ((p - 1) (a + s) + (n - 1) s)."""
+    slices = slice_count(n_bytes, links.slice_bytes)
+    slice_s = n_bytes / slices / links.bytes_per_s
+    return 2 * ((p - 1) * (links.latency_s + slice_s) + (slices - 1) * slice_s)
+
+
 def star_s(p: int, n_bytes: float, links: Links) -> float:
     """Time of a synchronous parameter server on a node of its own: 2 a + 2 p N / B, all vectors through one port, in
     and out; 2 a + 2 N / B where the workers' ports are slower than that."""
@@ -182,6 +190,7 @@ COSTS = {
     "halving_doubling": halving_doubling_s,
     "recursive_doubling": recursive_doubling_s,
     "tree": tree_s,
+    "chain": chain_s,
     "star": star_s,
     "hierarchical": hierarchical_s,
 }
@@ -211,6 +220,8 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
         return 2 * (p - 1) / p * n_bytes
     if name == "star":
         return (p if node == p else 1) * n_bytes
+    if name == "chain":
+        return (1 if node in (0, p - 1) else 2) * n_bytes
     if name == "tree":  # up, and down to each child
         levels = ceil(log2(p)) if node == 0 else (node & -node).bit_length() - 1
         children = sum(node + (1 << level) < p for level in range(levels))

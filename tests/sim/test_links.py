@@ -49,12 +49,12 @@ def clusters(draw: st.DrawFn, **fields: Any) -> Cluster:
     )
 
 
-@pytest.mark.parametrize("name", ["ring", "halving_doubling"])
+@pytest.mark.parametrize("name", ["ring", "halving_doubling", "chain"])
 @few
 @given(data=st.data(), slices=st.sampled_from([1, 2, 3, 5, 12]))
 def test_slices_take_what_the_formula_says(close: Close, name: str, data: st.DataObject, slices: int) -> None:
     """And never longer than whole parts; with latency alone no shorter."""
-    p = data.draw(st.integers(2, 10) if name == "ring" else st.sampled_from([2, 4, 8]))
+    p = data.draw(st.integers(2, 10) if name != "halving_doubling" else st.sampled_from([2, 4, 8]))
     plain = data.draw(clusters(collective=name))
     assert plain.message_bytes is not None
     cluster = dataclasses.replace(plain, slice_bytes=plain.message_bytes / p / slices)
@@ -78,7 +78,7 @@ def test_a_sliced_ring_hides_latency(close: Close) -> None:
 @given(data=st.data())
 def test_limits_of_a_connection_hold_in_messages_and_formulas(close: Close, data: st.DataObject) -> None:
     """Window, limit and streams, up and down apart: W / (2 a + W / B) for each stream, B the slower port."""
-    name = data.draw(st.sampled_from(["ring", "halving_doubling", "recursive_doubling", "tree", "star"]))
+    name = data.draw(st.sampled_from(["ring", "halving_doubling", "recursive_doubling", "tree", "chain", "star"]))
     cluster = data.draw(
         clusters(
             collective=name,
@@ -87,7 +87,7 @@ def test_limits_of_a_connection_hold_in_messages_and_formulas(close: Close, data
             connection_bandwidth=data.draw(st.one_of(st.none(), st.floats(1e6, 1e10))),
             streams=data.draw(st.integers(1, 8)),
             protocol_efficiency=data.draw(st.floats(0.5, 1)),
-            slice_bytes=data.draw(st.sampled_from([None, 1e5])) if name == "ring" else None,
+            slice_bytes=data.draw(st.sampled_from([None, 1e5])) if name in ("ring", "chain") else None,
         )
     )
     both(close, cluster, data.draw(st.sampled_from([2, 4, 8])))
