@@ -28,6 +28,9 @@ USUAL: dict[str, Any] = {
     "cluster.jitter": 0, "cluster.jitter_distribution": "gamma", "cluster.stalls": [], "cluster.islands": 1,
     "cluster.wan_bandwidth": None, "cluster.wan_latency_s": None, "cluster.congestion": [], "cluster.loss": 0,
     "cluster.message_bytes": None, "cluster.collective": "best", "cluster.collective_messages": False,
+    "cluster.receive_bandwidth": None, "cluster.protocol_efficiency": 1, "cluster.window_bytes": None,
+    "cluster.connection_bandwidth": None, "cluster.streams": 1, "cluster.links": None, "cluster.slice_bytes": None,
+    "cluster.collective_startup_s": 0, "cluster.bucket_bytes": None, "cluster.bucket_startup_s": 0,
 }  # fmt: skip
 
 Text = Callable[[Any], str]
@@ -35,6 +38,12 @@ Text = Callable[[Any], str]
 _CLUSTER: dict[str, Text] = {
     "cluster.bandwidth": bandwidth,
     "cluster.latency_s": lambda value: f"{duration(value)} latency",
+    "cluster.receive_bandwidth": lambda value: f"{bandwidth(value)} received",
+    "cluster.protocol_efficiency": lambda value: f"{share(value)} of it payload",
+    "cluster.window_bytes": lambda value: f"windows of {size(value)}",
+    "cluster.connection_bandwidth": lambda value: f"{bandwidth(value)} a connection",
+    "cluster.streams": lambda value: f"{value} connections a pair",
+    "cluster.links": lambda value: f"regions {', '.join(map(str, value['regions']))}",
     "cluster.server_bandwidth": lambda value: f"servers {bandwidth(value)}",
     "cluster.servers_colocated": lambda _: "servers on workers' ports",
     "cluster.node_bandwidth": lambda value: f"nodes {_mapping(value, bandwidth)}",
@@ -45,6 +54,10 @@ _CLUSTER: dict[str, Text] = {
     "cluster.chunks_per_message": lambda value: f"{value} chunks a message",
     "cluster.collective": lambda value: f"all-reduce {value}",
     "cluster.collective_messages": lambda _: "simulated message by message",
+    "cluster.slice_bytes": lambda value: f"slices of {size(value)}",
+    "cluster.collective_startup_s": lambda value: f"{duration(value)} before each all-reduce",
+    "cluster.bucket_bytes": lambda value: f"buckets of {size(value)}",
+    "cluster.bucket_startup_s": lambda value: f"{duration(value)} before each bucket",
     "cluster.jitter": lambda value: f"jitter {share(value)}",
     "cluster.jitter_distribution": str,
     "cluster.slow_nodes": lambda value: f"slow nodes {_mapping(value, lambda factor: f'{factor:g} times as long')}",

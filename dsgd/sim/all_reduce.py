@@ -11,9 +11,10 @@ from torch import Tensor
 from dsgd.cluster import Cluster
 from dsgd.engine.task import Task
 from dsgd.gradients.pending import PendingGradient
+from dsgd.sim.cluster_network import links_of
 from dsgd.sim.collective_messages import Collective, CollectiveMessages
-from dsgd.sim.collective_steps import STEPS, hierarchical
-from dsgd.sim.collectives import Links, all_reduce_s, bytes_of_nodes, bytes_of_uplink
+from dsgd.sim.collective_steps import SLICED, STEPS, hierarchical
+from dsgd.sim.collectives import all_reduce_s, bytes_of_nodes, bytes_of_uplink
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
 from dsgd.sim.node import PendingAllReduce
@@ -44,11 +45,8 @@ class AllReduces:
         self._nodes = nodes
         self._ports = [*range(nodes), centre]
         self._message_bytes = message_bytes
-        rates = [cluster.bytes_per_s(node, nodes) for node in range(nodes + 1)]
-        self._links = Links(cluster.latency_s, min(rates[:nodes]), rates[nodes])
-        if cluster.islands > 1:
-            between = (cluster.islands, cluster.latency_between_islands_s, cluster.uplink_bytes_per_s)
-            self._links = Links(cluster.latency_s, min(rates[:nodes]), rates[nodes], *between)
+        self._links = links_of(cluster, nodes)
+        self._startup_s, self._bucket_startup_s = cluster.collective_startup_s, cluster.bucket_startup_s
         self._loop = loop
         self._network = network
         self._reduced = reduced
@@ -59,10 +57,12 @@ class AllReduces:
         if cluster.collective_messages and nodes > 1:
             steps = STEPS[cluster.collective]
             if cluster.collective == "hierarchical":
-                steps = partial(hierarchical, islands=cluster.islands)
+                steps = partial(hierarchical, islands=self._links.islands)
+            elif cluster.collective in SLICED:
+                steps = partial(steps, slice_bytes=cluster.slice_bytes)
             ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
             self._messages = CollectiveMessages(
-                network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
+                loop, network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
             )
 
     def enter(
@@ -85,7 +85,11 @@ class AllReduces:
             if self._messages is not None:
                 self.taken = self._collective
                 ends = [None] * (parts - 1) + [partial(self._end, pending)]
-                self._parts[number] = [self._messages.add(n_bytes / parts, end) for end in ends]
+                startups = [self._startup_s + self._bucket_startup_s] + [self._bucket_startup_s] * (parts - 1)
+                self._parts[number] = [
+                    self._messages.add(n_bytes / parts, startup_s, end)
+                    for startup_s, end in zip(startups, ends, strict=True)
+                ]
         last = pending.enter(task, node.worker, contribution, _ready_s(begin_s, end_s, 1 / parts), end_s)
         if self._messages is not None:
             for k, part in enumerate(self._parts[number], start=1):
@@ -101,14 +105,17 @@ class AllReduces:
         the times at which everybody's are, the latest of p such sequences, lie on or below a line from first to
         last."""
         part_s, self.taken = all_reduce_s(self._collective, self._nodes, n_bytes / parts, self._links)
+        startup_s = 0.0
+        if self._nodes > 1:
+            startup_s, part_s = self._startup_s, part_s + self._bucket_startup_s
         begin_s = max(first_s, self._free_s)
-        self._free_s = max(begin_s + parts * part_s, last_s + part_s)
+        self._free_s = max(begin_s + startup_s + parts * part_s, last_s + part_s)
         sizes = bytes_of_nodes(self.taken, self._nodes, n_bytes)
         for port, size in zip(self._ports, sizes, strict=False):  # without a star there is no centre
             self._network.count(port, size, begin_s, self._free_s)
-        if self._network.uplinks is not None:
-            size = bytes_of_uplink(self.taken, self._nodes, self._links.islands, n_bytes)
-            self._network.uplinks.count(size, begin_s, self._free_s)
+        routes = self._network.routes
+        if routes is not None and routes.regions > 1:
+            routes.count(bytes_of_uplink(self.taken, self._nodes, routes.regions, n_bytes), begin_s, self._free_s)
         return self._free_s
 
     def _end(self, pending: PendingAllReduce) -> None:

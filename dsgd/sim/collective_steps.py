@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dsgd.sim.collectives import power_of_two
+from dsgd.sim.collectives import power_of_two, slice_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +21,34 @@ class Step:
     sources: Sequence[int]
 
 
-def ring(p: int, node: int, n_bytes: float, item_bytes: int) -> Iterator[Step]:
+def ring(p: int, node: int, n_bytes: float, item_bytes: int, slice_bytes: float | None = None) -> Iterator[Step]:
     """Yield the steps of a ring, with the segments of the real one: whole numbers of items, whether p divides them or
-    not. What is left of n_bytes goes with the last segment."""
+    not. What is left of n_bytes goes with the last segment. With slices a segment goes in equal ones."""
     items = int(n_bytes // item_bytes)
-    for j in range(2 * (p - 1)):
-        segment = (node - j) % p
-        size = (items * (segment + 1) // p - items * segment // p) * item_bytes
-        rest = n_bytes - items * item_bytes if segment == p - 1 else 0
-        yield Step([(node + 1) % p], size + rest, [(node - 1) % p])
+    slices = slice_count(n_bytes / p, slice_bytes)
+
+    def rounds() -> Iterator[Round]:
+        for j in range(2 * (p - 1)):
+            segment = (node - j) % p
+            size = (items * (segment + 1) // p - items * segment // p) * item_bytes
+            rest = n_bytes - items * item_bytes if segment == p - 1 else 0
+            yield (node + 1) % p, (node - 1) % p, (size + rest) / slices, slices
+
+    return _handed_on(rounds())
 
 
-def halving_doubling(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
-    """Yield the steps of recursive halving, then doubling."""
+def halving_doubling(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:
+    """Yield the steps of recursive halving, then doubling, those between the p nodes of a power of two in slices."""
     q = power_of_two(p)
     halving = [q >> level for level in range(1, q.bit_length())]
-    core = (_swap(node ^ distance, n_bytes * distance / q) for distance in (*halving, *reversed(halving)))
-    return _with_surplus(p, node, n_bytes, core)
+
+    def rounds() -> Iterator[Round]:
+        for distance in (*halving, *reversed(halving)):
+            size = n_bytes * distance / q
+            slices = slice_count(size, slice_bytes)
+            yield node ^ distance, node ^ distance, size / slices, slices
+
+    return _with_surplus(p, node, n_bytes, _handed_on(rounds()))
 
 
 def recursive_doubling(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
@@ -56,6 +67,18 @@ def tree(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
         yield _swap(node & node - 1, n_bytes)
     for child in reversed(children):
         yield Step([child], n_bytes, [])
+
+
+def chain(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:
+    """Yield the steps of a chain: slices from the last node to the first, each node adding its own, and back."""
+    slices = slice_count(n_bytes, slice_bytes)
+    above, below = ([node + 1] if node + 1 < p else []), ([node - 1] if node else [])
+    for sources, targets in ((above, below), (below, above)):
+        for _slice in range(slices):
+            if sources:
+                yield Step([], 0, sources)
+            if targets:
+                yield Step(targets, n_bytes / slices, [])
 
 
 def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
@@ -78,14 +101,39 @@ def hierarchical(p: int, node: int, n_bytes: float, _: int, islands: int = 1) ->
     yield from inside
 
 
-STEPS: dict[str, Callable[[int, int, float, int], Iterator[Step]]] = {
+Round = tuple[int, int, float, int]  # to whom, from whom, bytes of a slice, how many slices
+
+
+def _handed_on(rounds: Iterator[Round]) -> Iterator[Step]:
+    """Yield the steps of rounds that hand on what came in the round before: the k-th slice waits for the k-th of that
+    round, and only for it. So with several slices one is sent while others fly."""
+    sent: tuple[list[int], float] | None = None  # by the latest send, which ends with what the next one waits for
+    source, due, waits = -1, 0, []
+    for target, following, size, slices in rounds:
+        for _slice in range(slices):
+            if due:
+                waits.append(source)
+                due -= 1
+            if sent is not None:
+                yield Step(*sent, waits)
+            sent, waits = ([target], size), []
+        waits += [source] * due
+        source, due = following, slices
+    if sent is not None:
+        yield Step(*sent, waits + [source] * due)
+
+
+STEPS: dict[str, Callable[..., Iterator[Step]]] = {
     "ring": ring,
     "halving_doubling": halving_doubling,
     "recursive_doubling": recursive_doubling,
     "tree": tree,
+    "chain": chain,
     "star": star,
     "hierarchical": hierarchical,
 }
+
+SLICED = ("ring", "halving_doubling", "chain")  # those that take slices
 
 
 def _swap(other: int, n_bytes: float) -> Step:

@@ -5,17 +5,33 @@ its nodes share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf, log2
 
-from dsgd.cluster import BEST_OF, BEST_OF_ISLANDS
+import numpy as np
+
+from dsgd.cluster import BEST_OF
+
+
+@dataclass(frozen=True)
+class Hop:
+    """The way from one node of a ring to the next: its latency, the rate of the sender's port, and that of the slowest
+    of all that a message passes, ports included."""
+
+    latency_s: float
+    port_bytes_per_s: float
+    bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Links:
-    """What an all-reduce goes over: latency a, and the rate B of the workers' slowest port and of the centre's; how
-    many islands there are, and what is between them."""
+    """What an all-reduce goes over: latency a, and the rate B of the slowest message between workers; those of messages
+    to and from a star's centre, and of its port in both directions; how many islands there are, and what is between.
+
+    hops: of the ring, by node, where they differ in more than islands do. slice_bytes: in which parts are handed on.
+    candidates: what `best` chooses from."""
 
     latency_s: float
     bytes_per_s: float
@@ -23,6 +39,17 @@ class Links:
     islands: int = 1
     wan_latency_s: float = 0.0
     wan_bytes_per_s: float = inf
+    centre_sends_bytes_per_s: float = inf
+    to_centre_bytes_per_s: float = inf
+    from_centre_bytes_per_s: float = inf
+    hops: tuple[Hop, ...] | None = None
+    slice_bytes: float | None = None
+    candidates: Sequence[str] = BEST_OF
+
+
+def slice_count(n_bytes: float, slice_bytes: float | None) -> int:
+    """Return in how many equal slices so many bytes are handed on."""
+    return 1 if slice_bytes is None else max(1, ceil(n_bytes / slice_bytes))
 
 
 def power_of_two(p: int) -> int:
@@ -31,10 +58,44 @@ def power_of_two(p: int) -> int:
 
 
 def ring_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan 2009."""
+    """Time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan 2009.
+
+    With n slices of s = N / (n p B) each round begins when the first slice of the one before is there and the port is
+    free: (2 (p - 1) - 1) max(n s, a + s) + n s + a, so that latency shows only where it is longer than the rest of a
+    part."""
+    if links.hops is not None:
+        return _ring_of_hops_s(p, n_bytes, links.hops, links.slice_bytes)
     if links.islands > 1:
         return _ring_of_islands_s(p, n_bytes, links)
+    slices = slice_count(n_bytes / p, links.slice_bytes)
+    if slices > 1:
+        part_s = n_bytes / (p * links.bytes_per_s)
+        return (2 * p - 3) * max(part_s, links.latency_s + part_s / slices) + part_s + links.latency_s
     return 2 * (p - 1) * (links.latency_s + n_bytes / (p * links.bytes_per_s))
+
+
+@lru_cache(maxsize=64)
+def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: float | None) -> float:
+    """Time of the same ring over hops that differ, slice after slice.
+
+    The k-th slice of a round leaves node i when its port is free and the k-th slice of the round before is there:
+    b_i = max(b_i' + s / P_i, e_(i-1) + a_(i-1)), and the hop's slowest part is through with it at
+    e_i = max(b_i, e_i') + s / B_i, with ' for the slice before."""
+    latency_s, port, slowest = (
+        np.array([getattr(hop, name) for hop in hops]) for name in ("latency_s", "port_bytes_per_s", "bytes_per_s")
+    )
+    slices = slice_count(n_bytes / p, slice_bytes)
+    size = n_bytes / (p * slices)
+    port_s, slowest_s = size / port, size / slowest
+    there = np.zeros((slices, p))  # when the slices of the round before have come from the left
+    free, end = np.zeros(p), np.zeros(p)
+    for _ in range(2 * (p - 1)):
+        for k in range(slices):
+            begin = np.maximum(free, there[k])
+            free = begin + port_s
+            end = np.maximum(begin, end) + slowest_s
+            there[k] = np.roll(end + latency_s, 1)
+    return float(there[-1].max())
 
 
 def _ring_of_islands_s(p: int, n_bytes: float, links: Links) -> float:
@@ -73,10 +134,23 @@ def hierarchical_s(p: int, n_bytes: float, links: Links) -> float:
 
 def halving_doubling_s(p: int, n_bytes: float, links: Links) -> float:
     """Time of recursive halving and doubling: 2 log2(q) a + 2 (q - 1) / q N / B with q = `power_of_two(p)`, and
-    2 (a + N / B) for surplus nodes. Thakur et al. 2005 (there by Rabenseifner)."""
+    2 (a + N / B) for surplus nodes. Thakur et al. 2005 (there by Rabenseifner).
+
+    With slices, n of s each in a round, the next round begins max(n s, a + s) later, the last one takes n s + a."""
     q = power_of_two(p)
+    if links.slice_bytes is not None and q > 1:
+        return _sliced_halving_s(q, n_bytes, links) + 2 * _surplus_s(p, n_bytes, links)
     halving_s = log2(q) * links.latency_s + (q - 1) / q * n_bytes / links.bytes_per_s
     return 2 * (halving_s + _surplus_s(p, n_bytes, links))
+
+
+def _sliced_halving_s(q: int, n_bytes: float, links: Links) -> float:
+    sizes = [n_bytes / 2**level for level in range(1, q.bit_length())]
+    total_s = 0.0
+    for size in [*sizes, *reversed(sizes)][:-1]:
+        part_s = size / links.bytes_per_s
+        total_s += max(part_s, links.latency_s + part_s / slice_count(size, links.slice_bytes))
+    return total_s + sizes[0] / links.bytes_per_s + links.latency_s
 
 
 def recursive_doubling_s(p: int, n_bytes: float, links: Links) -> float:
@@ -90,10 +164,20 @@ def tree_s(p: int, n_bytes: float, links: Links) -> float:
     return 2 * ceil(log2(p)) * (links.latency_s + n_bytes / links.bytes_per_s)
 
 
+def chain_s(p: int, n_bytes: float, links: Links) -> float:
+    """Time of reduce along a chain of nodes, then broadcast back: 2 (p - 1) (a + N / B); with n slices of s seconds
+    2 ((p - 1) (a + s) + (n - 1) s)."""
+    slices = slice_count(n_bytes, links.slice_bytes)
+    slice_s = n_bytes / slices / links.bytes_per_s
+    return 2 * ((p - 1) * (links.latency_s + slice_s) + (slices - 1) * slice_s)
+
+
 def star_s(p: int, n_bytes: float, links: Links) -> float:
     """Time of a synchronous parameter server on a node of its own: 2 a + 2 p N / B, all vectors through one port, in
     and out; 2 a + 2 N / B where the workers' ports are slower than that."""
-    return 2 * (links.latency_s + n_bytes * max(p / links.centre_bytes_per_s, 1 / links.bytes_per_s))
+    gathered = max(p / links.centre_bytes_per_s, 1 / links.to_centre_bytes_per_s)
+    scattered = max(p / links.centre_sends_bytes_per_s, 1 / links.from_centre_bytes_per_s)
+    return 2 * links.latency_s + n_bytes * (gathered + scattered)
 
 
 def _surplus_s(p: int, n_bytes: float, links: Links) -> float:
@@ -106,6 +190,7 @@ COSTS = {
     "halving_doubling": halving_doubling_s,
     "recursive_doubling": recursive_doubling_s,
     "tree": tree_s,
+    "chain": chain_s,
     "star": star_s,
     "hierarchical": hierarchical_s,
 }
@@ -116,8 +201,7 @@ def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple
     (the first of equals). One node needs none."""
     if p == 1:
         return 0.0, "none"
-    best_of = BEST_OF if links.islands == 1 else BEST_OF_ISLANDS
-    names = best_of if collective == "best" else (collective,)
+    names = links.candidates if collective == "best" else (collective,)
     return min(((COSTS[name](p, n_bytes, links), name) for name in names), key=lambda cost: cost[0])
 
 
@@ -136,6 +220,8 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
         return 2 * (p - 1) / p * n_bytes
     if name == "star":
         return (p if node == p else 1) * n_bytes
+    if name == "chain":
+        return (1 if node in (0, p - 1) else 2) * n_bytes
     if name == "tree":  # up, and down to each child
         levels = ceil(log2(p)) if node == 0 else (node & -node).bit_length() - 1
         children = sum(node + (1 << level) < p for level in range(levels))

@@ -1,6 +1,6 @@
-"""Lost messages (`cluster.loss`): each with the same probability, whatever its size and its way.
+"""Lost messages (`cluster.loss`, `cluster.links.loss`): each with the probability of its pair, whatever its size.
 
-A lost message has gone through its sender's port, and reaches neither an uplink nor the receiver. What may be lost, a
+A lost message has gone through its sender's port, and reaches neither its route nor the receiver. What may be lost, a
 push, is gone. Everything else goes over connections, one from each sender to each receiver, which work like TCP: a lost
 message is sent again a fixed time after it has left the port, as often as it takes, and the messages that were sent
 after it wait at the receiver until it has come. So a loss there costs time, and no vector is mistaken for another one.
@@ -16,7 +16,7 @@ from typing import Any
 
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import NOWHERE, Message, Network
-from dsgd.sim.uplinks import Uplinks
+from dsgd.sim.routes import Routes
 from dsgd.streams import stream
 
 
@@ -42,13 +42,15 @@ class LossyNetwork(Network):
         bytes_per_s: Sequence[float],
         latency_s: float,
         chunks_per_message: int,
-        uplinks: Uplinks | None,
-        loss: float,
+        routes: Routes | None,
+        receive_bytes_per_s: Sequence[float] | None,
+        loss: Callable[[int, int], float],
         retransmit_s: float,
         seed: int,
     ) -> None:
-        """loss: the probability. retransmit_s: from when a lost message has left the port until it is sent again."""
-        super().__init__(loop, bytes_per_s, latency_s, chunks_per_message, uplinks)
+        """loss: the probability, of sender and receiver. retransmit_s: from when a lost message has left the port
+        until it is sent again."""
+        super().__init__(loop, bytes_per_s, latency_s, chunks_per_message, routes, receive_bytes_per_s)
         self.lost = 0
         self.resent = 0
         self._loss = loss
@@ -57,7 +59,7 @@ class LossyNetwork(Network):
         self._connections: dict[tuple[int, int], deque[Delivery]] = {}  # what has not been delivered, as it was sent
 
     def send_once(self, sender: int, message: Message, lost: Callable[[], None]) -> None:
-        if self._rngs[sender].random() < self._loss:
+        if self._rngs[sender].random() < self._loss(sender, message[0]):
             self.lost += 1
             message = (NOWHERE, message[1], lost, ())
         super().send(sender, [message])
@@ -67,7 +69,7 @@ class LossyNetwork(Network):
         for receiver, size, action, arguments in messages:
             delivery = Delivery(action, arguments)
             self._connections.setdefault((sender, receiver), deque()).append(delivery)
-            losses = int(self._rngs[sender].geometric(1 - self._loss)) - 1
+            losses = int(self._rngs[sender].geometric(1 - self._loss(sender, receiver))) - 1
             attempts.append(self._attempt(sender, receiver, size, delivery, losses))
         super().send(sender, attempts)
 

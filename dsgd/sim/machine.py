@@ -86,6 +86,9 @@ class Machine:
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
+        in_buckets = cluster.bucket_bytes
+        n_bytes = self.message_bytes
+        self._buckets = math.ceil(n_bytes / in_buckets) if in_buckets else bucket_count(n_bytes)
         item_bytes = problem.start.element_size()
         self.all_reduces = AllReduces(
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
@@ -214,7 +217,7 @@ class Machine:
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
         gradient, end = self._begin_gradient(task.owner, request.at)
-        self.all_reduces.enter(task, gradient, self.loop.now, end, bucket_count(self.message_bytes))
+        self.all_reduces.enter(task, gradient, self.loop.now, end, self._buckets)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
         self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now, size=request.size)

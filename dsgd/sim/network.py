@@ -15,7 +15,7 @@ the same time then share a port, nearly equally, as streams of TCP do, instead o
 
 A message to NOWHERE has left the network with the sender's port: it was lost (`LossyNetwork`).
 
-Nodes may form islands: what goes from one to another passes the islands' uplinks between the two ports (`Uplinks`).
+What else is between two ports, uplinks of islands, links of regions and slow connections, is their route (`Routes`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 
 from dsgd.sim.flow import Flow
 from dsgd.sim.loop import EventLoop
-from dsgd.sim.uplinks import Uplinks
+from dsgd.sim.routes import Routes
 
 Message = tuple[
     int, float, Callable[..., None], tuple
@@ -33,8 +33,8 @@ NOWHERE = -1  # the receiver of a message whose action happens when it has left 
 
 
 class Network:
-    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message,
-    but for those between islands, which have that of the uplinks."""
+    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message
+    without a route, which has one of its own. receive_bytes_per_s: of ports that receive at another rate."""
 
     def __init__(
         self,
@@ -42,13 +42,15 @@ class Network:
         bytes_per_s: Sequence[float],
         latency_s: float,
         chunks_per_message: int = 1,
-        uplinks: Uplinks | None = None,
+        routes: Routes | None = None,
+        receive_bytes_per_s: Sequence[float] | None = None,
     ) -> None:
         self._loop = loop
         self._rate = list(bytes_per_s)
+        self._receive_rate = list(receive_bytes_per_s or bytes_per_s)
         self._latency_s = latency_s
         self._chunks = chunks_per_message
-        self.uplinks = uplinks
+        self.routes = routes
         self._egress_free = [0.0] * len(bytes_per_s)
         self._ingress_free = [0.0] * len(bytes_per_s)
         self._queued = [0.0] * len(bytes_per_s)  # bytes that a node has given to its port, so far
@@ -124,8 +126,8 @@ class Network:
         """Carry to the receiver's port what leaves the sender's between two times."""
         if receiver == NOWHERE:
             self._loop.at(end, action, *arguments)
-        elif self.uplinks is not None and self.uplinks.between(sender, receiver):
-            self.uplinks.send(sender, receiver, size, begin, end, self._first_bit, (action, arguments))
+        elif self.routes is not None and (route := self.routes.of(sender, receiver)) is not None:
+            self.routes.send(route, receiver, size, begin, end, self._first_bit, (action, arguments))
         else:
             latency_s = self._latency_s
             self._loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
@@ -135,7 +137,7 @@ class Network:
     ) -> None:
         begin = max(self._loop.now, self._ingress_free[receiver])
         # a port that stands idle between the bits of a slow sender is not busy with them
-        self._ingress_free[receiver] = free = begin + size / self._rate[receiver]
+        self._ingress_free[receiver] = free = begin + size / self._receive_rate[receiver]
         end = max(free, last_bit)
         self._received[receiver].add(self._loop.now, begin, end, size)
         if self.spans is not None:
@@ -145,8 +147,8 @@ class Network:
     def notify(self, sender: int, receiver: int, action: Callable[..., None], *arguments: object) -> None:
         """Schedule action(*arguments) for the arrival of a message without content: a request or acknowledgement."""
         latency_s = self._latency_s
-        if self.uplinks is not None and self.uplinks.between(sender, receiver):
-            latency_s = self.uplinks.latency_s
+        if self.routes is not None and (route := self.routes.of(sender, receiver)) is not None:
+            latency_s = route.latency_s
         self._loop.at(self._loop.now + latency_s, action, *arguments)
 
     def count(self, node: int, size: float, begin: float, end: float) -> None:

@@ -199,9 +199,11 @@ class Simulation:
         return fields | self._drift() | self._between_islands() | self._losses()
 
     def _between_islands(self) -> Mark:
-        """Return the bytes that have left their island, where there are islands."""
-        uplinks = self.machine.network.uplinks
-        return {} if uplinks is None else {"bytes_between_islands": round(sum(uplinks.bytes_out(self.time_s)))}
+        """Return the bytes that have left their island or region, where there are several."""
+        routes = self.machine.network.routes
+        if routes is None or routes.regions == 1:
+            return {}
+        return {"bytes_between_islands": round(sum(routes.bytes_out(self.time_s)))}
 
     def _losses(self) -> Mark:
         """Return how many messages were lost, and how many were sent again, where messages can be lost."""

@@ -15,6 +15,9 @@ from tests.support.command import call, environment, shell
 
 ROOT = Path(__file__).parents[2]
 
+# of two regions, as typed
+LINKS = "{regions: [a, b], latency_s: [[null, 0.1], [null, null]], bandwidth: [[null, 9], [9, null]]}"
+
 # what is typed; what the line must contain
 CASES = [
     # names
@@ -261,6 +264,40 @@ CASES = [
     ("cluster=islands cluster.wan_latency_s=0", "cluster.wan_latency_s must be >= latency_s (5e-05), got 0"),
     ("cluster=islands cluster.wan_bandwidth=0", "cluster.wan_bandwidth must be >= 1 bit/s, got 0"),
     ("cluster=islands cluster.collective=tree", "cluster.collective must be one of best, ring, hierarchical", "'tree'"),
+    ("cluster.window_bytes=100", "cluster.window_bytes must be in [1500, 1e+15], a packet or more, got 100"),
+    ("cluster.streams=0", "cluster.streams must be in [1, 1024], got 0"),
+    ("cluster.protocol_efficiency=1.1", "cluster.protocol_efficiency must be > 0 and <= 1, got 1.1"),
+    ("cluster.slice_bytes=1", "cluster.slice_bytes must be in [64, 1e+15], got 1"),
+    ("cluster.bucket_startup_s=-1", "cluster.bucket_startup_s must be in [0, 1e+09], got -1"),
+    (f"cluster.links={LINKS} cluster.islands=2", "cluster.islands must be 1 with links", "got 2"),
+    (
+        f"cluster.links={LINKS} cluster.collective=tree",
+        "cluster.collective must be one of best, ring with links",
+        "'tree'",
+    ),
+    (f"cluster.links={LINKS} nodes=5", "cluster.links.nodes must be given where 2 regions", "(nodes=5), got null"),
+    ("cluster.links={regions: [a, b]}", "cluster.links must be {regions, latency_s, bandwidth}", "got regions"),
+    (
+        f"cluster.links={LINKS.replace('[9, null]', '[9]')}",
+        "cluster.links.bandwidth must be 2 rows of 2 numbers, one for each region, got rows of [2, 1]",
+    ),
+    (
+        f"cluster.links={LINKS.replace('[9, null]', '[-9, null]')}",
+        "cluster.links.bandwidth must be >= 1 bit/s, got -9 from b to a",
+    ),
+    (
+        f"cluster.links={LINKS.replace('0.1', 'null')}",
+        "cluster.links.latency_s must have every pair of regions, got null for a and b",
+    ),
+    (
+        f"cluster.links={LINKS.replace('0.1', 'far')}",
+        "cluster.links.latency_s must be >= 0 seconds, got 'far' from a to b",
+    ),
+    (
+        f"cluster.links={LINKS} cluster.congestion=[{{start_s: 9, duration_s: 1, factor: 0.5, between: [a, c]}}] "
+        "cluster.collective=ring cluster.collective_messages=true",
+        "cluster.congestion: between must name regions of links (a, b), got c",
+    ),
     ("cluster.node_bandwidth={3: 0.5}", "cluster.node_bandwidth must give bit/s in [1, 1e+18], got 0.5 for node 3"),
     ("cluster.slow_nodes={3: 1e300}", "cluster.slow_nodes must give a factor in [1e-06, 1e+06], got 1e+300"),
     ("model.hidden=[1e308]", "model.hidden[0] must be < 2^63, got 1000"),

@@ -22,7 +22,7 @@ from dsgd.cluster import Cluster, Congestion
 from dsgd.experiment import Budget
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
-from dsgd.sim.uplinks import Uplinks
+from dsgd.sim.routes import Routes
 from dsgd.topology import OnePeerExponential, Ring
 from tests.sim.conftest import Close
 from tests.support.timing import step_times, timed
@@ -46,7 +46,7 @@ def arrivals(
     """When each message is there, and how many bytes have left each island in the end. At every event no uplink has
     carried more than it can."""
     loop = EventLoop()
-    uplinks = Uplinks(loop, islands, uplink, wan_latency_s, congestion)
+    uplinks = Routes(loop, islands, uplink, wan_latency_s, congestion)
     network = Network(loop, rates, latency_s, chunks, uplinks)
     found = [math.nan] * len(sent)
     for number, (time_s, sender, receiver, size) in enumerate(sent):
