@@ -54,9 +54,10 @@ WANTED = {
     "contest": {"record", "report"},
     "python": {"record", "report", "run", "safe_text"},
     "reproduction": {"record", "report", "safe_text"},
+    "yardstick": {"reproduction"},
     "papers": {"algorithms", "record", "report", "reproduction", "topology"},
     "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"}
-    | {"safe_text", "units"},
+    | {"safe_text", "units", "yardstick"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

@@ -12,6 +12,7 @@ from dsgd.cli.ending import Usage, ended
 from dsgd.cli.folders import check_writable, owned
 from dsgd.cli.rounds import Unfinished
 from dsgd.cli.studies import Place, run_study
+from dsgd.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
 from dsgd.host.signals import Interruption
 from dsgd.papers import papers
 from dsgd.reproduction import archive
@@ -24,6 +25,7 @@ EXAMPLES = """\
     dsgd-reproduce jin2016 --claim J1           one claim
     dsgd-reproduce --redraw                     pages and figures from the logged runs, no training
     dsgd-reproduce all --anew                   everything again
+    dsgd-reproduce yardstick                    the simulator's times against those that others measured
     dsgd-reproduce lian2017 --scale full --on slurm slurm.partition=gpu
 
 Typed again, the same command goes on."""
@@ -37,8 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = [word for word in typed.words if "=" not in word]
         slurm = [word for word in typed.words if "=" in word]
         _check(typed, slurm)
+        if YARDSTICK in names:
+            _check_alone(typed, names)
+            write_yardstick(Path(typed.results or RESULTS), typed.redraw, interruption)
+            return
         if not (names or typed.claim or typed.redraw):
-            keys = ", ".join([ALL, *(paper.key for paper in papers())])
+            keys = ", ".join([ALL, YARDSTICK, *(paper.key for paper in papers())])
             raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
         chosen, claims = _chosen(papers(), names, tuple(typed.claim))
         results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
@@ -84,7 +90,7 @@ def _chosen(
     keys = [paper.key for paper in known]
     for name in names:
         if name not in (ALL, *keys):
-            raise ValueError(f"PAPER must be one of {', '.join([ALL, *keys])}, got {name}")
+            raise ValueError(f"PAPER must be one of {', '.join([ALL, YARDSTICK, *keys])}, got {name}")
     chosen = [paper for paper in known if not names or ALL in names or paper.key in names]
     ids = [claim.id for paper in chosen for claim in paper.claims]
     for claim in claims:
@@ -105,6 +111,14 @@ def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
             raise ValueError(f"words must be papers or slurm.KEY=VALUE, got {word}")
         if typed.on != "slurm":
             raise ValueError(f"{word.partition('=')[0]} needs --on slurm, got --on {typed.on}")
+
+
+def _check_alone(typed: argparse.Namespace, names: Sequence[str]) -> None:
+    """Raise ValueError if the yardstick is asked for with what belongs to papers."""
+    given = {"another PAPER": len(names) > 1, "--claim": typed.claim, "--on": typed.on != "here"}
+    given["--scale"] = typed.scale != "small"
+    for what in (name for name, value in given.items() if value):
+        raise ValueError(f"{YARDSTICK} must be without {what}, which belongs to papers, got {' '.join(names)} with it")
 
 
 def _run(

@@ -75,12 +75,12 @@ def write_paper(found: Results, results: Path) -> None:
         f"# {paper.title}",
         paper.reference,
         paper.summary,
-        _table(["claim", "verdict"], [[f"[{c.id}](#{c.id.lower()}): {c.text}", _bold(found, c)] for c in paper.claims]),
+        table(["claim", "verdict"], [[f"[{c.id}](#{c.id.lower()}): {c.text}", _bold(found, c)] for c in paper.claims]),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
         *(_claim(found, claim) for claim in paper.claims),
         "## Setting",
-        _table(["what", "value", "status"], [[one.what, one.value, one.status] for one in paper.assumptions]),
+        table(["what", "value", "status"], [[one.what, one.value, one.status] for one in paper.assumptions]),
         "## Runs",
         _runs(found),
     ]
@@ -118,7 +118,7 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
             for claim in one.paper.claims
         ]
         parts.append(f"## [{one.paper.title}]({one.paper.key}.md)")
-        parts.append(_table(["", "claim", "measured", "threshold", "verdict"], lines))
+        parts.append(table(["", "claim", "measured", "threshold", "verdict"], lines))
     write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
@@ -188,7 +188,7 @@ def _introduced(finding: Finding) -> str:
 
 def _checks(checks: Sequence[Check]) -> str:
     lines = [[check.what, shown(check.value), check.threshold, str(check.verdict)] for check in checks]
-    return _table(["measured", "value", "threshold", "verdict"], lines) if lines else ""
+    return table(["measured", "value", "threshold", "verdict"], lines) if lines else ""
 
 
 def _runs(found: Results) -> str:
@@ -198,9 +198,9 @@ def _runs(found: Results) -> str:
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
     aimed = any(run.target is not None for logged in found.logged.values() for run in logged.runs)
     rule = f"Times to a target are judged by the crossing that stays, `target.crossing={RULE}`." * aimed
-    table = _table(["study", "runs", "of them for tuning", "made with"], lines) if lines else "None yet."
+    studies = table(["study", "runs", "of them for tuning", "made with"], lines) if lines else "None yet."
     file = f"All of them are in `{found.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
-    return "\n\n".join(part for part in (table, note, rule, file) if part)
+    return "\n\n".join(part for part in (studies, note, rule, file) if part)
 
 
 def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
@@ -220,7 +220,7 @@ def _file(paper: Paper, chart: Chart) -> str:
     return f"{paper.key}_{chart.name}.png"
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a table as Markdown."""
     rows = [list(head), ["---"] * len(head), *lines]
     return "\n".join(

@@ -106,7 +106,7 @@ def test_one_claim_needs_its_own_runs_only(of_nobody: Path, capsys: pytest.Captu
 def test_without_a_paper_it_asks_for_one(of_nobody: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
     assert main(line.split()) == 2
     *examples, last = capsys.readouterr().err.splitlines()
-    assert last == "dsgd-reproduce: PAPER must be given, one of all, nobody2026, got none; --help says more"
+    assert last == "dsgd-reproduce: PAPER must be given, one of all, yardstick, nobody2026, got none; --help says more"
     assert examples[0].startswith("    dsgd-reproduce all ")
     assert not any(of_nobody.parents[1].iterdir())
 
@@ -142,7 +142,7 @@ def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: py
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nobody2025", "PAPER must be one of all, nobody2026, got nobody2025"),
+        ("nobody2025", "PAPER must be one of all, yardstick, nobody2026, got nobody2025"),
         ("--claim X9", "--claim must be one of N1, N2, got X9"),
         ("--jobs 0", "--jobs must be >= 1, got 0"),
         ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
