@@ -120,8 +120,10 @@ def _figure(tables: Sequence[MeasuredTable], predictions: Predictions) -> Figure
         (handles[one.title],) = axes.plot(measured, predictions[one.key], markersize=4, **style)
     everything = [row.measured for one in tables for row in one.rows]
     low, high = min(everything) / 2, max(everything) * 2
-    for factor, style in ((1.0, "solid"), (1 + EXPLAINED, "dotted"), (1 - EXPLAINED, "dotted")):
-        axes.plot([low, high], [factor * low, factor * high], color="#777777", linewidth=0.8, linestyle=style, zorder=0)
+    for factor, dashes in ((1.0, "solid"), (1 + EXPLAINED, "dotted"), (1 - EXPLAINED, "dotted")):
+        axes.plot(
+            [low, high], [factor * low, factor * high], color="#777777", linewidth=0.8, linestyle=dashes, zorder=0
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
