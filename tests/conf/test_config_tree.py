@@ -21,6 +21,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 # what else must be chosen for a choice to make sense
 COLOURED = ["data=shapes", "data.channels=3"]
 WITH = {
+    "cluster=aws10": ["nodes=10"],  # a node for each region
     "model=vector": ["data=quadratic", "batch_size=1"],
     "data=quadratic": ["model=vector", "batch_size=1"],
     "model=gpt": ["data=text"],
