@@ -181,7 +181,9 @@ class Kernels:
 
     def draw(self, masks: Tensor) -> None:
         """Draw the masks of one batch from torch's random stream, with the bits that the module's own layers draw."""
-        for mask, (numbers, kept) in zip(masks.split([numbers for numbers, _ in self._drops]), self._drops, strict=True):
+        for mask, (numbers, kept) in zip(
+            masks.split([numbers for numbers, _ in self._drops]), self._drops, strict=True
+        ):
             mask.bernoulli_(kept)
 
     def gradients(

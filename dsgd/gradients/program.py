@@ -17,7 +17,16 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dsgd.gradients.batch_counters import BatchCounters
-from dsgd.gradients.token_steps import attention, dropout, dropped, dropped_share, embedding, permuted, positions, transposed
+from dsgd.gradients.token_steps import (
+    attention,
+    dropout,
+    dropped,
+    dropped_share,
+    embedding,
+    permuted,
+    positions,
+    transposed,
+)
 from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
 from dsgd.gradients.translation import FUNCTIONS, RECTIFYING, Activation, NetworkProgram, Translation, inverse, picked
 from dsgd.gradients.unfolded import Pair, window_pixels
