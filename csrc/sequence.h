@@ -26,10 +26,12 @@ TARGET static void NAME(linear)(vec *y, const vec *x, const REAL *w, const REAL 
     for (long b = 0, vectors; b < blocks; b += vectors) {
         vectors = b + BLOCK <= blocks ? BLOCK : 1;
         for (long o = 0, outs; o < outputs; o += outs) {
-            outs = vectors == BLOCK ? 4 : 8;
+            outs = vectors == BLOCK ? 6 : 8;
             if (o + outs > outputs)
-                outs = 1;
-            if (vectors == BLOCK && outs == 4)
+                outs = vectors == BLOCK && o + 4 <= outputs ? 4 : 1;
+            if (vectors == BLOCK && outs == 6)
+                LINEAR_BLOCK(6, BLOCK)
+            else if (vectors == BLOCK && outs == 4)
                 LINEAR_BLOCK(4, BLOCK)
             else if (vectors == BLOCK)
                 LINEAR_BLOCK(1, BLOCK)

@@ -137,7 +137,7 @@ class Kernels:
         # as many whole samples of a sequence as the cache holds; batch norm needs all samples of a batch
         part = tokens * math.ceil(samples / math.ceil(samples * tokens / PART)) if program.tokens else samples
         lanes = math.ceil(part / width) * width
-        if program.tokens and lanes // width % 8 == 0:  # rows of such a length would drive each other out of the cache
+        if program.tokens and lanes // width % 16 == 0:  # rows of such a length would drive each other out of the cache
             lanes += width
         self._dimension, self._tokens, self._vocabulary = problem.dimension, program.tokens, program.vocabulary
         self._drops = [(numbers * samples * tokens, kept) for numbers, kept in program.drops]
@@ -181,17 +181,16 @@ class Kernels:
 
     def draw(self, masks: Tensor) -> None:
         """Draw the masks of one batch from torch's random stream, with the bits that the module's own layers draw."""
-        for mask, (numbers, kept) in zip(
-            masks.split([numbers for numbers, _ in self._drops]), self._drops, strict=True
-        ):
+        parts = masks.split([numbers for numbers, _ in self._drops])
+        for mask, (_, kept) in zip(parts, self._drops, strict=True):
             mask.bernoulli_(kept)
 
     def gradients(
         self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor, labels: Tensor, masks: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return gradients [n, d] and losses [n] at n vectors [d]. buffers: [n, nb], change in place. inputs: [n, b,
-        *input_shape]. labels: [n, b], of sequences [n, b, tokens]. masks: of dropout, see `new_masks`. Raises IndexError
-        for a label that is none of the classes, and for a token that the network does not know."""
+        *input_shape]. labels: [n, b], of sequences [n, b, tokens]. masks: of dropout, see `new_masks`. Raises
+        IndexError for a label that is none of the classes, and for a token without a row in the network's tables."""
         n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
         arena = inputs.new_empty(self._arena + self._scratch)
@@ -215,8 +214,8 @@ class Kernels:
         return g, losses
 
     def logits(self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor) -> Tensor:
-        """Return the logits [n, samples, classes], of sequences [n, samples, classes, tokens], of n models in evaluation,
-        at vectors [d] with buffers [n, nb]. inputs: [samples, *input_shape], the same for all."""
+        """Return the logits [n, samples, classes], of sequences [n, samples, classes, tokens], in evaluation, at n
+        vectors [d] with buffers [n, nb]. inputs: [samples, *input_shape], the same for all."""
         inputs, vectors = self._entering(inputs, xs), [x.contiguous() for x in xs]
         arena = inputs.new_empty(self._arena + self._scratch)
         count = inputs.numel() if self._tokens else len(inputs)

@@ -133,8 +133,8 @@ class Translation:
         return value
 
     def shape(self, node: fx.Node, token_axis: int = 0) -> torch.Size:
-        """Return the shape of a node's value for one sample, of sequences for one token. Raises Unstackable if its tokens
-        are on another axis."""
+        """Return the shape of a node's value for one sample, of sequences for one token. Raises Unstackable if its
+        tokens are on another axis."""
         shape = self.trace.shape(node)
         if self.tokens is None:
             return shape

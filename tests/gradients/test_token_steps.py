@@ -34,8 +34,8 @@ def _kernels() -> None:
 
 
 class Writing(nn.Module):
-    """A transformer as people write it: positions by a table, by a parameter or none; attention of several heads or one,
-    over a product cut in three or of products by themselves; a head of its own weights or of the embedding's."""
+    """A transformer as people write it: positions by a table, by a parameter or none; queries, keys and values cut from
+    one product; dropout by a module and by a function; a head of its own weights or of the embedding's."""
 
     def __init__(
         self, tokens: int, heads: int, each: int, depth: int, positions: str, tied: bool, causal: bool, drop: float
