@@ -5,7 +5,7 @@ from setuptools import Extension, find_packages, setup
 KERNELS = Extension(
     "dsgd.gradients._kernels",
     sources=["csrc/kernels.c"],
-    depends=["csrc/functions.h", "csrc/gradient.h", "csrc/layers.h", "csrc/program.h", "csrc/winograd.h"],
+    depends=[f"csrc/{name}.h" for name in ("functions", "gradient", "layers", "program", "sequence", "winograd")],
     extra_compile_args=["-O3", "-fno-math-errno"],
     optional=True,  # without a compiler torch's layers serve
 )

@@ -113,8 +113,11 @@ TARGET static inline vec NAME(function)(long f, vec x, REAL slope)
 TARGET static inline vec NAME(derivative)(long f, vec x, vec y, REAL slope)
 {
     switch (f) {
-    case GELU:
-        return (REAL)0.5 * (1 + NAME(erf)(x * ROOT_HALF)) + x * NORMAL_DENSITY * NAME(exp)(x * x * (REAL)-0.5);
+    case GELU: { /* y / x is the distribution function, which is 1 / 2 near 0 */
+        const truth near = x * x < (REAL)1e-34;
+        return CHOOSE(near, (vec){0} + (REAL)0.5, y / CHOOSE(near, (vec){0} + 1, x)) +
+               x * NORMAL_DENSITY * NAME(exp)(x * x * (REAL)-0.5);
+    }
     case GELU_TANH: {
         const vec t = NAME(tanh)(GELU_INNER * (x + GELU_CUBIC * x * x * x));
         return (REAL)0.5 * (1 + t + x * (1 - t * t) * GELU_INNER * (1 + 3 * GELU_CUBIC * x * x));

@@ -3,11 +3,19 @@
 
 #define PLACE(vector, place) ((place) < 0 ? NULL : (vector) + (place))
 
-/* Compute the activation of a step. x, statistics: parameters and buffers of the model. real: [blocks], which lanes
- * hold a sample of the batch; NULL in evaluation. scratch: room for what a layer needs meanwhile. */
-TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL *statistics, const truth *real,
-                                 long samples, long blocks, vec *scratch)
+TARGET static NAME(Head) NAME(head)(const Step *s, long tokens, long lanes)
 {
+    return (NAME(Head)){NULL, NULL, tokens, s->inputs / s->groups, lanes, (tokens + LANES - 1) / LANES, s->slope, s->causal};
+}
+
+/* Compute the activation of a step. x, statistics: parameters and buffers of the model. real: [blocks], which lanes
+ * hold a sample of the batch; NULL in evaluation. masks: of dropout, from the first sample on, of a batch of p->samples.
+ * scratch: room for what a layer needs meanwhile. */
+TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, const REAL *x, REAL *statistics,
+                                 const truth *real, const uint8_t *masks, long begin, long samples, long blocks,
+                                 vec *scratch)
+{
+    const long lanes = blocks * LANES;
     const vec *from = (const vec *)(arena + s->from), *other = (const vec *)(arena + s->other);
     vec *to = (vec *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, outs = s->outputs / s->groups, ins = s->inputs / s->groups;
@@ -82,6 +90,27 @@ TARGET static void NAME(forward)(const Step *s, REAL *arena, const REAL *x, REAL
             to[k] = s->rectify ? RECTIFIED(value, value) : value;
         }
         break;
+    case LINEAR:
+        NAME(linear)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs, 1, blocks,
+                     s->rectify);
+        break;
+    case EMBED:
+        NAME(embed)(arena + s->to, arena + s->from, x + s->weight, s->outputs, lanes);
+        break;
+    case OFFSET:
+        NAME(offset)(arena + s->to, arena + s->from, x + s->weight, s->window, s->outputs, p->tokens, lanes);
+        break;
+    case ATTEND:
+        NAME(attention)(arena + s->to, arena + s->from, arena + s->other, arena + s->third,
+                        NAME(head)(s, p->tokens, lanes), s->groups, samples, scratch);
+        break;
+    case DROP:
+        if (real)
+            NAME(drop)(arena + s->to, arena + s->kept, arena + s->from,
+                       masks + s->mask * p->samples + begin * s->outputs, s->slope, s->outputs, samples, lanes);
+        else
+            memcpy(to, from, s->outputs * blocks * sizeof(vec));
+        break;
     }
 }
 
@@ -96,9 +125,10 @@ TARGET static void NAME(give)(vec *to, const vec *values, long count, int adds)
 }
 
 /* Compute the gradients of a step's parameters, into g, and of what it reads, into the arena of slopes. */
-TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes, REAL *spare, const REAL *x, REAL *g,
-                                  const truth *real, long samples, long blocks, vec *scratch)
+TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *arena, REAL *slopes, REAL *spare,
+                                  const REAL *x, REAL *g, const truth *real, long samples, long blocks, vec *scratch)
 {
+    static const int32_t only = 0;
     const vec *from = (const vec *)(arena + s->from), *to = (const vec *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
     const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
@@ -177,6 +207,39 @@ TARGET static void NAME(backward)(const Step *s, const REAL *arena, REAL *slopes
         for (long k = 0; k < count * blocks; k++)
             dx[k] = dy[k] * NAME(derivative)(s->function, from[k], to[k], s->slope);
         break;
+    case LINEAR:
+        NAME(convolve_weights)(g + s->weight, from, dy, &only, s->outputs, s->inputs, 1, 1, 1, blocks);
+        for (long o = 0; o < s->outputs && s->bias >= 0; o++)
+            g[s->bias + o] = NAME(total)(dy + o * blocks, real, 1, blocks);
+        if (s->gives)
+            NAME(linear)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 1, s->inputs, blocks, 0);
+        break;
+    case EMBED:
+    case OFFSET:
+        if (!s->weight_adds)
+            memset(g + s->weight, 0, s->rows * s->outputs * sizeof(REAL));
+        if (s->kind == EMBED)
+            NAME(embed_gradient)(g + s->weight, (const REAL *)dy, arena + s->from, s->outputs, samples, blocks * LANES);
+        else
+            NAME(offset_gradient)(g + s->weight, (const REAL *)dy, s->window, s->outputs, p->tokens, samples,
+                                  blocks * LANES);
+        if (s->gives)
+            NAME(give)(given, dy, from_count * blocks, s->adds);
+        return;
+    case ATTEND: {
+        REAL *const dq = slopes + s->from, *const dk = slopes + s->other, *const dv = slopes + s->third;
+        const long bytes = s->inputs * blocks * sizeof(vec);
+        memset(dq, 0, s->adds ? 0 : bytes);
+        memset(dk, 0, s->other_adds ? 0 : bytes);
+        memset(dv, 0, s->third_adds ? 0 : bytes);
+        NAME(attention_gradient)(dq, dk, dv, (const REAL *)dy, arena + s->from, arena + s->other, arena + s->third,
+                                 NAME(head)(s, p->tokens, blocks * LANES), s->groups, samples, scratch);
+        return;
+    }
+    case DROP:
+        for (long k = 0; k < count * blocks; k++)
+            dx[k] = dy[k] * ((const vec *)(arena + s->kept))[k];
+        break;
     }
     if (s->gives && s->adds)
         NAME(give)(given, dx, from_count * blocks, 1);
@@ -215,29 +278,40 @@ TARGET static void NAME(enter)(REAL *to, const REAL *samples, long count, long n
 }
 
 /* Compute the gradients g [n, g_row] and losses [n] of n models: at parameters x, n pointers, with buffers [n, their
- * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. arena, slopes: for
- * p->arena numbers each, with scratch behind the former and a spare activation behind the latter. Return 0, or 1 if a label is none of the
- * classes. */
+ * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. masks: of dropout, [n,
+ * for each such layer: samples, its numbers]. arena, slopes: for p->arena numbers each, with scratch behind the former,
+ * a spare activation and a gradient behind the latter. Return 0, or 1 if a label is none of the classes. */
 TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *losses, REAL *buffers,
-                           const REAL *const *x, const REAL *inputs, const int64_t *labels, REAL *arena, REAL *slopes)
+                           const REAL *const *x, const REAL *inputs, const int64_t *labels, const uint8_t *masks,
+                           REAL *arena, REAL *slopes)
 {
-    const long samples = p->samples, blocks = (samples + LANES - 1) / LANES, lanes = blocks * LANES;
+    const long blocks = p->lanes / LANES;
     vec *scratch = (vec *)(arena + p->arena);
     truth real[blocks];
-    for (long b = 0; b < blocks; b++)
-        EACH(l, LANES) real[b][l] = b * LANES + l < samples ? -1 : 0;
-    for (long i = 0; i < n; i++) {
-        NAME(enter)(arena + p->input, inputs + i * samples * p->input_numbers, samples, p->input_numbers, lanes);
-        for (const Step *s = p->steps; s < p->steps + p->count; s++)
-            NAME(forward)(s, arena, x[i], buffers + i * p->buffers, real, samples, blocks, scratch);
-        const double loss = NAME(cross_entropy)(slopes + p->output, arena + p->output, labels + i * samples,
-                                                p->classes, samples, lanes);
-        if (loss < 0)
-            return 1;
-        losses[i] = loss;
-        for (const Step *s = p->steps + p->count; s-- > p->steps;)
-            NAME(backward)(s, arena, slopes, slopes + p->arena, x[i], g + i * g_row, real, samples, blocks,
-                           scratch);
+    for (long i = 0; i < n; i++, masks += p->masks * p->samples) {
+        losses[i] = 0;
+        for (long begin = 0; begin < p->samples; begin += p->part) {
+            const long samples = p->samples - begin < p->part ? p->samples - begin : p->part;
+            const long first = i * p->samples + begin; /* sample */
+            REAL *sum = g + i * g_row, *part = begin ? slopes + p->arena + p->spare : sum;
+            for (long b = 0; b < blocks; b++)
+                EACH(l, LANES) real[b][l] = b * LANES + l < samples ? -1 : 0;
+            NAME(enter)(arena + p->input, inputs + first * p->input_numbers, samples, p->input_numbers, p->lanes);
+            for (const Step *s = p->steps; s < p->steps + p->count; s++)
+                NAME(forward)(p, s, arena, x[i], buffers + i * p->buffers, real, masks, begin, samples, blocks, scratch);
+            REAL *dz = slopes + p->output, *z = arena + p->output;
+            const double loss =
+                p->tokens ? NAME(token_entropy)((vec *)dz, (vec *)z, labels + first, real, p->classes, samples,
+                                                p->samples, blocks)
+                          : NAME(cross_entropy)(dz, z, labels + first, p->classes, samples, p->lanes);
+            if (loss < 0)
+                return 1;
+            losses[i] += loss;
+            for (const Step *s = p->steps + p->count; s-- > p->steps;)
+                NAME(backward)(p, s, arena, slopes, slopes + p->arena, x[i], part, real, samples, blocks, scratch);
+            for (long k = 0; k < g_row && begin; k++)
+                sum[k] += part[k];
+        }
     }
     return 0;
 }
@@ -246,14 +320,14 @@ TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *
 TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const REAL *const *x, const REAL *inputs,
                          long count, REAL *arena)
 {
-    const long blocks = (p->samples + LANES - 1) / LANES, lanes = blocks * LANES;
+    const long lanes = p->lanes, blocks = lanes / LANES, most = p->tokens ? p->part : lanes;
     vec *scratch = (vec *)(arena + p->arena);
     for (long i = 0; i < n; i++)
-        for (long begin = 0; begin < count; begin += lanes) {
-            const long samples = count - begin < lanes ? count - begin : lanes;
+        for (long begin = 0; begin < count; begin += most) {
+            const long samples = count - begin < most ? count - begin : most;
             NAME(enter)(arena + p->input, inputs + begin * p->input_numbers, samples, p->input_numbers, lanes);
             for (const Step *s = p->steps; s < p->steps + p->count; s++)
-                NAME(forward)(s, arena, x[i], buffers + i * p->buffers, NULL, samples, blocks, scratch);
+                NAME(forward)(p, s, arena, x[i], buffers + i * p->buffers, NULL, NULL, 0, samples, blocks, scratch);
             for (long s = 0; s < samples; s++)
                 for (long c = 0; c < p->classes; c++)
                     z[(i * count + begin + s) * p->classes + c] = arena[p->output + c * lanes + s];

@@ -49,6 +49,7 @@ const char *extension(void)
 #include "layers.h"
 #include "winograd.h"
 #include "functions.h"
+#include "sequence.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -60,6 +61,7 @@ const char *extension(void)
 #include "layers.h"
 #include "winograd.h"
 #include "functions.h"
+#include "sequence.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -79,6 +81,7 @@ const char *extension(void)
 #include "layers.h"
 #include "winograd.h"
 #include "functions.h"
+#include "sequence.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -90,6 +93,7 @@ const char *extension(void)
 #include "layers.h"
 #include "winograd.h"
 #include "functions.h"
+#include "sequence.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -111,6 +115,7 @@ const char *extension(void)
 #include "layers.h"
 #include "winograd.h"
 #include "functions.h"
+#include "sequence.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES
@@ -122,6 +127,7 @@ const char *extension(void)
 #include "layers.h"
 #include "winograd.h"
 #include "functions.h"
+#include "sequence.h"
 #include "gradient.h"
 #undef REAL
 #undef LANES

@@ -3,11 +3,12 @@
  *
  * Activations lie in one arena, their gradients in a second one at the same places. An activation is
  * [channels, pixels, lanes]: an instruction serves as many samples as a vector has lanes, and the last vectors' lanes
- * that are left over repeat a sample that counts nowhere. */
+ * that are left over repeat a sample that counts nowhere. Of sequences tokens are in the lanes (sequence.h): "sample"
+ * below is then a token, except where tokens are spoken of. */
 
 #include <stdint.h>
 
-enum { CONVOLVE, NORM, GROUP_NORM, ADD, PICK, AVERAGE, LARGEST, ACTIVATE };
+enum { CONVOLVE, NORM, GROUP_NORM, ADD, PICK, AVERAGE, LARGEST, ACTIVATE, LINEAR, EMBED, OFFSET, ATTEND, DROP };
 
 /* The functions of ACTIVATE. */
 enum { GELU, GELU_TANH, SILU, SIGMOID, TANH, ELU, LEAKY_RELU };
@@ -15,22 +16,27 @@ enum { GELU, GELU_TANH, SILU, SIGMOID, TANH, ELU, LEAKY_RELU };
 typedef struct {
     int64_t kind;
     int64_t rectify;                        /* a ReLU follows */
-    int64_t from, other, to;                /* activations: places in the arena. other: of ADD */
-    int64_t gives, adds, other_adds;        /* whether `from` has a gradient; whether others have given to it before */
+    int64_t from, other, third, to;         /* activations: places in the arena. other: of ADD. ATTEND: q, k and v */
+    int64_t gives;                          /* whether `from` has a gradient */
+    int64_t adds, other_adds, third_adds;   /* whether others have given to one before */
     int64_t inputs, outputs;                /* channels */
     int64_t from_pixels, to_pixels, taps;   /* a tap: one place of a kernel */
     int64_t weight, bias;                   /* places in the vector of parameters, -1 of none */
+    int64_t weight_adds;                    /* of EMBED and OFFSET: a layer has given to the weight's gradient before */
     int64_t mean, variance;                 /* running statistics: places in the vector of buffers, -1 of none */
-    int64_t groups;                         /* of CONVOLVE and GROUP_NORM */
+    int64_t groups;                         /* of CONVOLVE and GROUP_NORM; the heads of ATTEND */
     int64_t function;                       /* of ACTIVATE */
     int64_t tiles;                          /* of CONVOLVE, whether by winograd.h, and then: */
-    int64_t rows, columns, padding;         /* of `from`, and the zeros on each side */
-    int64_t kept;                           /* of norms, place in the arena: mean and rate of each channel or group */
-    const int32_t *window;                  /* [taps, to_pixels]: the pixel of `from` under a tap, -1 outside */
+    int64_t rows, columns, padding;         /* of `from`, and the zeros on each side. rows: also of a table */
+    int64_t kept;                           /* place in the arena: mean and rate of each channel or group; of DROP, factors */
+    int64_t mask;                           /* of DROP: numbers of the masks before its own, for one sample */
+    int64_t causal;                         /* of ATTEND: a token attends to none behind it */
+    const int32_t *window;                  /* [taps, to_pixels]: the pixel of `from` under a tap, -1 outside. OFFSET:
+                                               [tokens], rows of the table */
     const int32_t *back;                    /* [taps, from_pixels]: the pixel of `to` that has it there, -1 of none */
     const double *divisor;                  /* of AVERAGE, [to_pixels]: a sum is divided by it */
     double momentum, eps;                   /* of norms */
-    double slope;                           /* of ACTIVATE: of LEAKY_RELU and ELU, below 0 */
+    double slope;                           /* of LEAKY_RELU and ELU, below 0; the factor of DROP and of ATTEND */
 } Step;
 
 typedef struct {
@@ -39,6 +45,10 @@ typedef struct {
     int64_t buffers;                        /* numbers in a vector of buffers */
     int64_t input, input_numbers;           /* place of the input in the arena, and its numbers for one sample */
     int64_t output, classes;                /* place of the logits */
-    int64_t samples;                        /* in a batch of training */
+    int64_t tokens;                         /* in a sample, 0 unless it is a sequence: then all else is of tokens */
+    int64_t samples, part;                  /* in a batch of training; how many of them are computed together */
+    int64_t lanes;                          /* for a part */
+    int64_t masks;                          /* numbers in the masks of dropout, for one sample */
     int64_t arena;                          /* numbers in an arena; behind it is room for what layers need meanwhile */
+    int64_t spare;                          /* numbers behind the gradients, before room for the gradient of a part */
 } Program;

@@ -20,16 +20,18 @@ from torch import Tensor
 
 from dsgd.data.classification import Classification
 from dsgd.data.protocols import evaluation_batches, stacked_batches
+from dsgd.data.text_windows import TextWindows
 from dsgd.gradients.batch_invariance import random_points
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs
 from dsgd.gradients.program import network_program
 from dsgd.gradients.side_by_side import SideBySide
 from dsgd.gradients.tracing import Unstackable
-from dsgd.gradients.translation import KINDS, NetworkProgram
+from dsgd.gradients.translation import KINDS, NetworkProgram, ProgramStep
 from dsgd.problem.problem import Problem
 
 LARGEST_BYTES = 2 << 30  # of vectors and activations of one model, of which each thread holds one
+PART = 128  # tokens whose activations are in the cache at once
 VERIFIED = 4  # samples
 # Names of the processor's extensions in csrc/kernels.c: for people, and the bytes of a vector.
 EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32)}
@@ -52,8 +54,8 @@ class CompiledEvaluator:
             raise Unstackable("a GPU")
         if nodes < torch.get_num_threads():  # each computes with a model of its own
             raise Unstackable("how to share a model among threads")
-        if not isinstance(problem.data, Classification):
-            raise Unstackable("data other than labelled images")
+        if not isinstance(problem.data, (Classification, TextWindows)):
+            raise Unstackable("data other than labelled images and text")
         with _one_thread():
             program, self._counters = network_program(problem)
             self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
@@ -68,16 +70,26 @@ class CompiledEvaluator:
 
     def _parts(
         self, pending: Sequence[PendingGradient]
-    ) -> Iterator[tuple[Sequence[PendingGradient], tuple[Tensor, Tensor]]]:
+    ) -> Iterator[tuple[Sequence[PendingGradient], tuple[Tensor, Tensor], Tensor]]:
         share = self.threads.share(len(pending))
         for begin in range(0, len(pending), share):
             part = pending[begin : begin + share]
-            yield part, stacked_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
+            batch = stacked_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
+            yield part, batch, self._masks(part)
 
-    def _evaluate(self, part: Sequence[PendingGradient], batch: tuple[Tensor, Tensor]) -> None:
+    def _masks(self, part: Sequence[PendingGradient]) -> Tensor:
+        """Draw the masks of dropout [n, their numbers] as the module itself would."""
+        masks = self._kernels.new_masks(len(part))
+        for row, item in zip(masks, part, strict=True):
+            if len(row):
+                with self.problem.drawing(item.rank, item.step):
+                    self._kernels.draw(row)
+        return masks
+
+    def _evaluate(self, part: Sequence[PendingGradient], batch: tuple[Tensor, Tensor], masks: Tensor) -> None:
         xs = [item.snapshot for item in part if item.snapshot is not None]
         buffers = torch.stack([item.buffers for item in part])
-        g, losses = self._kernels.gradients(xs, buffers, *batch)
+        g, losses = self._kernels.gradients(xs, buffers, *batch, masks)
         self._counters.count(buffers)
         # rows, not copies: their memory is shared until the last is used, which in lock-step is at about the same time
         kept = [row.clone() for row in buffers] if buffers.numel() else [item.buffers for item in part]
@@ -93,11 +105,11 @@ class CompiledEvaluator:
                 correct[model] += (self._logits(xs[model], buffers[model], inputs).argmax(dim=1) == labels).sum()
 
             self.threads.starmap(count, [(model,) for model in range(len(xs))])
-            total += len(labels)
+            total += labels.numel()
         return [int(of_one) / total for of_one in correct]
 
     def predict(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
-        """Return the outputs [b, classes] of a model, from its vector [d] and buffers [nb]: as `Problem.predict`."""
+        """Return the outputs [b, classes, ...] of a model at a vector [d] with buffers [nb]: as `Problem.predict`."""
         parts = inputs.split(self.threads.share(len(inputs)))
         return torch.cat(self.threads.starmap(self._logits, ((x, buffers, part) for part in parts)))
 
@@ -121,11 +133,16 @@ class Kernels:
         self._gradients, self._logits = library[f"gradients_{suffix}"], library[f"logits_{suffix}"]
         self._gradients.restype, self._logits.restype = ctypes.c_int, None
         width = width_bytes // dtype.itemsize
-        lanes = math.ceil(samples / width) * width
-        self._dimension = problem.dimension
+        tokens = program.tokens or 1
+        # as many whole samples of a sequence as the cache holds; batch norm needs all samples of a batch
+        part = tokens * math.ceil(samples / math.ceil(samples * tokens / PART)) if program.tokens else samples
+        lanes = math.ceil(part / width) * width
+        if program.tokens and lanes // width % 16 == 0:  # rows of such a length would drive each other out of the cache
+            lanes += width
+        self._dimension, self._tokens, self._vocabulary = problem.dimension, program.tokens, program.vocabulary
+        self._drops = [(numbers * samples * tokens, kept) for numbers, kept in program.drops]
         self._arena, self._spare = program.numbers * lanes, program.largest * lanes
-        by_tiles = (_scratch(step.inputs, step.outputs, width) for step in program.steps if step.tiles)
-        self._scratch = max(by_tiles, default=0)
+        self._scratch = max((_scratch(step, tokens, width) for step in program.steps), default=0)
         self._tables: list[Tensor] = []  # that the steps point to
         self._steps = (_Step * len(program.steps))(*self._c_steps(program, lanes))
         self._program = _Program(
@@ -133,11 +150,16 @@ class Kernels:
             count=len(program.steps),
             buffers=problem.start_buffers.numel(),
             input=0,
-            input_numbers=math.prod(problem.data.input_shape),
+            input_numbers=1 if program.tokens else math.prod(problem.data.input_shape),
             output=program.output * lanes,
             classes=program.classes,
-            samples=samples,
+            tokens=program.tokens or 0,
+            samples=samples * tokens,
+            part=part,
+            lanes=lanes,
+            masks=sum(numbers for numbers, _ in program.drops),
             arena=self._arena,
+            spare=self._spare,
         )
         self.bytes = (2 * self._arena + self._scratch + 2 * problem.dimension) * dtype.itemsize
 
@@ -145,7 +167,7 @@ class Kernels:
         for step in program.steps:
             values = {item.name: getattr(step, item.name) for item in fields(step)}
             values["kind"] = KINDS.index(step.kind)
-            for name in ("from_", "other", "to", "kept"):
+            for name in ("from_", "other", "third", "to", "kept"):
                 values[name] *= lanes
             for name, dtype in (("window", torch.int32), ("back", torch.int32), ("divisor", torch.float64)):
                 if values[name] is not None:
@@ -153,13 +175,26 @@ class Kernels:
                     values[name] = self._tables[-1].data_ptr()
             yield _Step(**values)
 
-    def gradients(self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def new_masks(self, n: int) -> Tensor:
+        """Return room for the masks of dropout of n gradients, [n, numbers in all masks of a batch]."""
+        return torch.empty(n, sum(numbers for numbers, _ in self._drops), dtype=torch.uint8)
+
+    def draw(self, masks: Tensor) -> None:
+        """Draw the masks of one batch from torch's random stream, with the bits that the module's own layers draw."""
+        parts = masks.split([numbers for numbers, _ in self._drops])
+        for mask, (_, kept) in zip(parts, self._drops, strict=True):
+            mask.bernoulli_(kept)
+
+    def gradients(
+        self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor, labels: Tensor, masks: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return gradients [n, d] and losses [n] at n vectors [d]. buffers: [n, nb], change in place. inputs: [n, b,
-        *input_shape]. labels: [n, b]. Raises IndexError for a label that is none of the classes."""
-        n, inputs, labels = len(xs), inputs.contiguous(), labels.contiguous()
+        *input_shape]. labels: [n, b], of sequences [n, b, tokens]. masks: of dropout, see `new_masks`. Raises
+        IndexError for a label that is none of the classes, and for a token without a row in the network's tables."""
+        n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
         arena = inputs.new_empty(self._arena + self._scratch)
-        slopes = inputs.new_empty(self._arena + self._spare)
+        slopes = inputs.new_empty(self._arena + self._spare + self._dimension)
         # names hold the tensors whose addresses are handed over
         vectors = [x.contiguous() for x in xs]
         sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
@@ -170,7 +205,7 @@ class Kernels:
             sizes[1],
             *map(_address, (losses, buffers)),
             _addresses(vectors),
-            *map(_address, (inputs, labels, arena, slopes)),
+            *map(_address, (inputs, labels, masks, arena, slopes)),
         )
         if wrong:
             classes = self._program.classes
@@ -179,26 +214,37 @@ class Kernels:
         return g, losses
 
     def logits(self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor) -> Tensor:
-        """Return the logits [n, samples, classes] of n models in evaluation, at vectors [d] with buffers [n, nb].
-        inputs: [samples, *input_shape], the same for all."""
-        inputs, vectors = inputs.contiguous(), [x.contiguous() for x in xs]
+        """Return the logits [n, samples, classes], of sequences [n, samples, classes, tokens], in evaluation, at n
+        vectors [d] with buffers [n, nb]. inputs: [samples, *input_shape], the same for all."""
+        inputs, vectors = self._entering(inputs, xs), [x.contiguous() for x in xs]
         arena = inputs.new_empty(self._arena + self._scratch)
-        z = inputs.new_empty(len(xs), len(inputs), self._program.classes)
+        count = inputs.numel() if self._tokens else len(inputs)
+        z = inputs.new_empty(len(xs), count, self._program.classes)
         self._logits(
             ctypes.byref(self._program),
             ctypes.c_long(len(xs)),
             *map(_address, (z, buffers)),
             _addresses(vectors),
             _address(inputs),
-            ctypes.c_long(len(inputs)),
+            ctypes.c_long(count),
             _address(arena),
         )
-        return z
+        return z.unflatten(1, (-1, self._tokens)).transpose(2, 3) if self._tokens else z
+
+    def _entering(self, inputs: Tensor, xs: Sequence[Tensor]) -> Tensor:
+        """Return inputs as the kernels read them: tokens as numbers of the vectors' type."""
+        if self._vocabulary and inputs.numel() and not 0 <= int(inputs.min()) <= int(inputs.max()) < self._vocabulary:
+            token = next(int(token) for token in inputs.aminmax() if not 0 <= token < self._vocabulary)
+            raise IndexError(f"a token must be >= 0 and < {self._vocabulary}, got {token}")
+        return inputs.to(xs[0].dtype).contiguous()
 
 
-def _scratch(inputs: int, outputs: int, width: int) -> int:
-    """Return the numbers of scratch that csrc/winograd.h needs. width: numbers in a vector."""
-    return 16 * (12 * (inputs + outputs) + 10) * width + 16 * inputs * outputs
+def _scratch(step: ProgramStep, tokens: int, width: int) -> int:
+    """Return the numbers of scratch that a step needs in csrc/winograd.h or csrc/sequence.h. width: of a vector."""
+    if step.kind == "attend":
+        head, blocks = step.inputs // step.groups, math.ceil(tokens / width)
+        return (2 * tokens + 3 * head) * blocks * width + tokens * head
+    return (16 * (12 * (step.inputs + step.outputs) + 10) * width + 16 * step.inputs * step.outputs) * step.tiles
 
 
 @contextmanager
@@ -239,10 +285,11 @@ def _library() -> ctypes.CDLL | None:
 
 # As in csrc/program.h
 
-_STEP = ("kind", "rectify", "from_", "other", "to", "gives", "adds", "other_adds", "inputs", "outputs")
-_STEP += ("from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance", "groups", "function")
-_STEP += ("tiles", "rows", "columns", "padding", "kept")
-_PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "samples", "arena")
+_STEP = ("kind", "rectify", "from_", "other", "third", "to", "gives", "adds", "other_adds", "third_adds")
+_STEP += ("inputs", "outputs", "from_pixels", "to_pixels", "taps", "weight", "bias", "weight_adds", "mean", "variance")
+_STEP += ("groups", "function", "tiles", "rows", "columns", "padding", "kept", "mask", "causal")
+_PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "tokens", "samples", "part", "lanes")
+_PROGRAM += ("masks", "arena", "spare")
 
 
 class _Step(ctypes.Structure):
@@ -262,18 +309,21 @@ def _verify(problem: Problem, program: NetworkProgram) -> None:
     it does besides its layers. Raises Unstackable."""
     problem = problem.twin()
     inputs, labels = (part[:VERIFIED] for part in problem.data.batch(0, 0))
-    inputs, points = inputs.double(), random_points(problem, 2, dtype=torch.float64)
+    points = random_points(problem, 2, dtype=torch.float64)
     xs, buffers = [x for x, _ in points], torch.stack([statistics for _, statistics in points])
     kernels = Kernels(program, problem, len(labels), torch.float64)
-    logits = kernels.logits(xs, buffers, inputs)
-    g, losses = kernels.gradients(xs, buffers, inputs.expand(2, *inputs.shape), labels.expand(2, *labels.shape))
+    logits, masks = kernels.logits(xs, buffers, inputs), kernels.new_masks(2)
+    for row, mask in enumerate(masks):
+        with problem.drawing(row, 0):
+            kernels.draw(mask)
+    g, losses = kernels.gradients(xs, buffers, inputs.expand(2, *inputs.shape), labels.expand(2, *labels.shape), masks)
+    plain_inputs = inputs.double() if inputs.is_floating_point() else inputs
     for row, (x, statistics) in enumerate(points):
         parameters = [slot.view(x) for slot in problem.parameters]
         own_buffers = [slot.view(statistics) for slot in problem.buffers]
-        right = (
-            *plain_gradient(problem, x, statistics, inputs, labels),
-            plain_outputs(problem, parameters, own_buffers, inputs, training=False).detach(),
-        )
+        with problem.drawing(row, 0):
+            right = (*plain_gradient(problem, x, statistics, plain_inputs, labels),)
+        right += (plain_outputs(problem, parameters, own_buffers, plain_inputs, training=False).detach(),)
         for value, expected in zip((g[row], buffers[row], losses[row], logits[row]), right, strict=True):
             if not is_exact(value, expected, float(expected.abs().max()) if expected.numel() else 0.0):
                 raise Unstackable(f"{type(problem.module).__name__}, which does more than its layers")

@@ -1,11 +1,13 @@
 """Translation of a network into a program for compiled kernels: a rule for each kind of layer.
 
 The module is traced (`dsgd.gradients.tracing`). What is no convolution, linear layer, norm, activation function, sum,
-pooling, flattening, slice or padding raises `Unstackable`, as does a parameter that is not used exactly once.
+pooling, flattening, slice, padding, dropout, embedding or attention raises `Unstackable`, as does a parameter that is
+not used exactly once, unless it is a table of embeddings.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,8 +17,18 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dsgd.gradients.batch_counters import BatchCounters
+from dsgd.gradients.token_steps import (
+    attention,
+    dropout,
+    dropped,
+    dropped_share,
+    embedding,
+    permuted,
+    positions,
+    transposed,
+)
 from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
-from dsgd.gradients.translation import FUNCTIONS, Activation, NetworkProgram, Translation
+from dsgd.gradients.translation import FUNCTIONS, RECTIFYING, Activation, NetworkProgram, Translation, inverse, picked
 from dsgd.gradients.unfolded import Pair, window_pixels
 from dsgd.problem.problem import Problem
 
@@ -34,16 +46,21 @@ def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
     *nodes, output = of.trace.graph.nodes
     for node in nodes:
         if node.op not in ("placeholder", "get_attr") and of.trace.is_tensor(node):
-            of.values[node] = _value(of, node)
+            value = _value(of, node)
+            if value is not None:
+                of.values[node] = value
     return of.finished(output), BatchCounters.of(of.trace)
 
 
 def _steps(trace: ModuleTrace) -> list[str]:
     """Return the nodes of a graph as text: what is called, with what."""
-    return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in trace.graph.nodes]
+    return [
+        f"{node.op} {node.target} {dropped_share(node) if node.target is F.dropout else (node.args, node.kwargs)}"
+        for node in trace.graph.nodes
+    ]
 
 
-def _value(of: Translation, node: fx.Node) -> Activation:
+def _value(of: Translation, node: fx.Node) -> Activation | None:
     if node.op == "call_module":
         module = of.trace.modules[str(node.target)]
         hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
@@ -71,19 +88,11 @@ def _windows(
     window = window_pixels(tuple(size), *map(_pair, (kernel, stride, padding, dilation))) - 1
     if window.shape[1] != result.numel():  # ceil_mode
         raise Unstackable(of.trace.name(node))
-    return {"taps": len(window), "window": window, "back": _inverse(window, size.numel())}
+    return {"taps": len(window), "window": window, "back": inverse(window, size.numel())}
 
 
 def _pair(option: Option) -> Pair:
     return (option, option) if isinstance(option, int) else tuple(option)
-
-
-def _inverse(window: Tensor, pixels: int) -> Tensor:
-    """Return for every pixel and tap the place that has the pixel under that tap, -1 if none has."""
-    back = torch.full((len(window), pixels), -1)
-    taps, places = (window >= 0).nonzero(as_tuple=True)
-    back[taps, window[taps, places]] = places
-    return back
 
 
 def _convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
@@ -123,15 +132,14 @@ def _padding(module: nn.Conv2d) -> Option | None:
 
 
 def _linear(of: Translation, node: fx.Node, module: nn.Linear) -> Activation:
-    """A convolution of an image of one pixel."""
-    one, value = torch.zeros(1, 1, dtype=torch.int64), of.source(node, axes=1)
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
-    return of.step("convolve", node, value, weight=weight, bias=bias, window=one, back=one)
+    return of.step("linear", node, of.source(node, axes=1), weight=weight, bias=bias)
 
 
 def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
     if module.momentum is None or module.running_mean is None:  # of how many batches; how to evaluate
         raise Unstackable(f"{of.trace.name(node)} without momentum or running statistics")
+    _no_sequence(of, node)
     value, kept = of.source(node), of.new(torch.Size((2 * module.num_features,)))
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     statistics = {"mean": of.buffer(module.running_mean), "variance": of.buffer(module.running_var)}
@@ -140,14 +148,20 @@ def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activ
 
 
 def _group_norm(of: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
+    _no_sequence(of, node)
     value, kept = of.source(node), of.new(torch.Size((2 * module.num_groups,)))
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     options = {"eps": module.eps, "groups": module.num_groups, "kept": kept.place}
     return of.step("group_norm", node, value, weight=weight, bias=bias, **options)
 
 
+def _no_sequence(of: Translation, node: fx.Node) -> None:
+    if of.tokens:  # which the layer would take for channels
+        raise Unstackable(of.trace.name(node))
+
+
 def _layer_norm(of: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
-    """A group norm of one group, in which each number of a sample is a channel."""
+    """A group norm of one group, in which each number of a sample, or of a token, is a channel."""
     value, kept = of.source(node), of.new(torch.Size((2,)))
     if value.shape != module.normalized_shape:
         raise Unstackable(f"{of.trace.name(node)} over some axes of a sample")
@@ -191,8 +205,8 @@ def _as_layer(
 def _relu(of: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
     """Rectify within the step that makes the value, if nothing else reads it."""
     value, step = of.source(node), of.made_by.get(source(node))
-    if step is None or len(source(node).users) > 1:
-        return _picked(of, node, torch.arange(value.shape.numel()), rectify=True)
+    if step is None or step.kind not in RECTIFYING or len(source(node).users) > 1:
+        return picked(of, node, torch.arange(value.shape.numel()), rectify=True)
     step.rectify = True
     return value
 
@@ -228,8 +242,8 @@ def _adaptive_average(of: Translation, node: fx.Node, module: nn.AdaptiveAvgPool
 
 
 def _alias(of: Translation, node: fx.Node, module: nn.Module | None = None) -> Activation:
-    """Flatten, view and their like: each sample keeps its numbers, in their order."""
-    return Activation(of.source(node).place, of.trace.shape(node))
+    """Flatten, view and their like: each sample, or token, keeps its numbers, in their order."""
+    return Activation(of.source(node).place, of.shape(node))
 
 
 # Functions and methods
@@ -251,9 +265,11 @@ def _axes(of: Translation, node: fx.Node) -> set[int]:
 def _sum(of: Translation, node: fx.Node) -> Activation:
     if len(node.args) != 2 or node.kwargs:
         raise Unstackable(of.trace.name(node))
+    if table := positions(of, node):
+        return table
     left, right = (of.read(node, argument) for argument in node.args)
     in_place = node.target in (operator.iadd, "add_") and len(source(node).users) > 1
-    if left.shape != right.shape or in_place:  # others would read the sum, too
+    if left[1:] != right[1:] or in_place:  # others would read the sum, too
         raise Unstackable(of.trace.name(node))
     return of.step("add", node, left, other=right.place)
 
@@ -263,7 +279,8 @@ def _picked_by(function: Callable[..., Tensor]) -> Callable[[Translation, fx.Nod
 
     def rule(of: Translation, node: fx.Node) -> Activation:
         value = of.source(node)
-        places = torch.arange(1.0, 1 + value.shape.numel(), dtype=torch.float64).view(1, *value.shape)
+        shape, numbers = ((of.tokens,) if of.tokens else ()) + value.shape, value.shape.numel()
+        places = torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64).view(1, *shape)
         named = {name: of.trace.constant(option) for name, option in node.kwargs.items()}
         try:
             moved = function(places, *(of.trace.constant(option) for option in node.args[1:]), **named)
@@ -271,20 +288,13 @@ def _picked_by(function: Callable[..., Tensor]) -> Callable[[Translation, fx.Nod
             raise Unstackable(of.trace.name(node)) from error
         if moved.shape != (1, *of.trace.shape(node)):
             raise Unstackable(of.trace.name(node))
-        return _picked(of, node, moved.long().flatten() - 1)
+        rows = moved.long().view(-1, of.shape(node).numel()) - 1
+        first, begins = rows[0], torch.arange(0, len(rows) * numbers, numbers).unsqueeze(1)
+        if not torch.equal(rows, torch.where(first < 0, first, first + begins)):  # tokens take from others
+            raise Unstackable(of.trace.name(node))
+        return picked(of, node, first)
 
     return rule
-
-
-def _picked(of: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
-    """Add a step that takes its numbers from places of the value before it. window: those places, -1 for zeros. Raises
-    Unstackable if a number is taken twice."""
-    value = of.source(node)
-    taken = window[window >= 0]
-    if len(taken.unique()) != len(taken):
-        raise Unstackable(of.trace.name(node))
-    back = _inverse(window.unsqueeze(0), value.shape.numel())
-    return of.step("pick", node, value, window=window, back=back, rectify=rectify)
 
 
 def _slice(places: Tensor, index: Any) -> Tensor:
@@ -298,7 +308,7 @@ def _zeros_around(places: Tensor, widths: Sequence[int], mode: str = "constant",
 
 
 _SMOOTH: dict[type[nn.Module], str] = {nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
-_MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation]] = {
+_MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation | None]] = {
     nn.Conv2d: _convolution,
     nn.Linear: _linear,
     nn.BatchNorm1d: _batch_norm,
@@ -311,7 +321,10 @@ _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation
     nn.AvgPool2d: _average,
     nn.AdaptiveAvgPool2d: _adaptive_average,
     nn.Flatten: _alias,
+    nn.Unflatten: _alias,
     nn.Identity: _alias,
+    nn.Dropout: dropout,
+    nn.Embedding: embedding,
 }
 _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((F.relu, torch.relu), _relu),
@@ -333,13 +346,19 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     F.silu: _as_layer(_activate, nn.SiLU, "inplace"),
     **dict.fromkeys((torch.sigmoid, F.sigmoid), _as_layer(_activate, nn.Sigmoid)),
     **dict.fromkeys((torch.tanh, F.tanh), _as_layer(_activate, nn.Tanh)),
+    F.dropout: dropped,
+    F.scaled_dot_product_attention: attention,
+    torch.transpose: transposed,
+    torch.permute: permuted,
     operator.getitem: _picked_by(_slice),
     F.pad: _picked_by(_zeros_around),
 }
 _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("relu", "relu_"), _relu),
     **dict.fromkeys(("add", "add_"), _sum),
-    **dict.fromkeys(("flatten", "view", "reshape"), _alias),
+    **dict.fromkeys(("flatten", "unflatten", "view", "reshape", "contiguous"), _alias),
+    "transpose": transposed,
+    "permute": permuted,
     "mean": _mean,
     "sigmoid": _as_layer(_activate, nn.Sigmoid),
     "tanh": _as_layer(_activate, nn.Tanh),

@@ -13,21 +13,37 @@ from torch import Tensor, fx
 
 from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
 from dsgd.problem.problem import Problem
+from dsgd.token_shape import TokenShape
 
 KINDS = ("convolve", "norm", "group_norm", "add", "pick", "average", "largest", "activate")
+KINDS += ("linear", "embed", "offset", "attend", "drop")
+RECTIFYING = KINDS[:9]  # kinds whose step computes a ReLU behind it as well
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "leaky_relu")
 
 
 class Activation(NamedTuple):
-    """A value of the network. place: in the arena, in numbers for one sample. shape: of one sample."""
+    """A value of the network. place: in the arena, in numbers for one sample. shape: of one sample.
+
+    Of a network for sequences: for one token and of one token. token_axis: where the axis of tokens is among those of a
+    sample."""
 
     place: int
     shape: torch.Size
+    token_axis: int = 0
+
+
+class TokenTable(NamedTuple):
+    """A parameter with a row for each token of a sample, as positions have. weight: its place in the vector. row:
+    [tokens], that of each. rows: how many there are."""
+
+    weight: int
+    row: Tensor
+    rows: int
 
 
 @dataclass
 class ProgramStep:
-    """One layer. from_, other, to, kept: places in the arena, in numbers for one sample. All else as in
+    """One layer. from_, other, third, to, kept: places in the arena, in numbers for one sample. All else as in
     `csrc/program.h`."""
 
     kind: str
@@ -39,12 +55,15 @@ class ProgramStep:
     to_pixels: int
     rectify: bool = False
     other: int = 0
+    third: int = 0
     gives: bool = True
     adds: bool = False
     other_adds: bool = False
+    third_adds: bool = False
     taps: int = 1
     weight: int = -1
     bias: int = -1
+    weight_adds: bool = False
     mean: int = -1
     variance: int = -1
     groups: int = 1
@@ -54,6 +73,8 @@ class ProgramStep:
     columns: int = 0
     padding: int = 0
     kept: int = 0
+    mask: int = 0
+    causal: bool = False
     window: Tensor | None = None
     back: Tensor | None = None
     divisor: Tensor | None = None
@@ -65,13 +86,18 @@ class ProgramStep:
 @dataclass
 class NetworkProgram:
     """The steps of a network. numbers: of all activations, for one sample; largest: of the largest of them. output:
-    place of the logits, of which there are `classes`."""
+    place of the logits, of which there are `classes`. tokens: in a sample, None unless it is a sequence: all else is
+    then for one token. vocabulary: how many different tokens there are at most. drops: for each layer of dropout, in
+    their order, numbers for one sample, and the share of them that is kept."""
 
     steps: list[ProgramStep] = field(default_factory=list)
     numbers: int = 0
     largest: int = 0
     output: int = 0
     classes: int = 0
+    tokens: int | None = None
+    vocabulary: int | None = None
+    drops: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Translation:
@@ -80,13 +106,16 @@ class Translation:
     def __init__(self, problem: Problem) -> None:
         self.trace = trace = ModuleTrace(problem, training=True)
         problem = trace.problem
-        self.program = NetworkProgram()
+        shape = torch.Size(problem.data.input_shape)
+        self.tokens = shape[0] if isinstance(problem.data.input_shape, TokenShape) else None
+        self.program = NetworkProgram(tokens=self.tokens)
         self._parameters = {id(slot.owner._parameters[slot.name]): slot.start for slot in problem.parameters}
         self._buffers = {id(slot.owner._buffers[slot.name]): slot.start for slot in problem.buffers}
-        self._unused = set(self._parameters)
+        self._unused, self._tables = set(self._parameters), set[int]()
         first = next(node for node in trace.graph.nodes if node.op == "placeholder")
-        self.input = self.new(torch.Size(problem.data.input_shape))
+        self.input = self.new(torch.Size((1,)) if self.tokens else shape)
         self.values: dict[fx.Node, Activation] = {first: self.input}
+        self.tables: dict[fx.Node, TokenTable] = {}
         self.made_by: dict[fx.Node, ProgramStep] = {}
 
     def read(self, node: fx.Node, argument: Any) -> Activation:
@@ -96,11 +125,22 @@ class Translation:
         return self.values[argument]
 
     def source(self, node: fx.Node, axes: int | None = None) -> Activation:
-        """Return the value that a layer reads. Raises Unstackable if a sample's has another number of axes."""
+        """Return the value that a layer reads, whose tokens, if any, are behind the batch. Raises Unstackable for other
+        values, and if a sample's has another number of axes."""
         value = self.read(node, source(node))
-        if axes is not None and len(value.shape) != axes:
+        if value.token_axis or (axes is not None and len(value.shape) != axes):
             raise Unstackable(self.trace.name(node))
         return value
+
+    def shape(self, node: fx.Node, token_axis: int = 0) -> torch.Size:
+        """Return the shape of a node's value for one sample, of sequences for one token. Raises Unstackable if its
+        tokens are on another axis."""
+        shape = self.trace.shape(node)
+        if self.tokens is None:
+            return shape
+        if shape[token_axis : token_axis + 1] != (self.tokens,):
+            raise Unstackable(self.trace.name(node))
+        return shape[:token_axis] + shape[token_axis + 1 :]
 
     def new(self, shape: torch.Size) -> Activation:
         """Reserve a place in the arena."""
@@ -110,14 +150,20 @@ class Translation:
         return Activation(place, shape)
 
     def parameter(self, tensor: Tensor | None) -> int:
-        """Return the place of a parameter in the vector, -1 of none. Raises Unstackable if another layer has it too, or
-        if it is not trained."""
+        """Return the place of a parameter in the vector, -1 of none. Raises Unstackable if another layer has it too,
+        which is no table, or if it is not trained."""
         if tensor is None:
             return -1
-        if id(tensor) not in self._unused:
+        if id(tensor) not in self._unused and id(tensor) not in self._tables:
             raise Unstackable("a parameter that is not trained, or that several layers have")
         self._unused.discard(id(tensor))
         return self._parameters[id(tensor)]
+
+    def table(self, tensor: Tensor) -> int:
+        """Return the place of a table, which other layers may have as well: its gradient can be added to theirs."""
+        place = self.parameter(tensor)
+        self._tables.add(id(tensor))
+        return place
 
     def buffer(self, tensor: Tensor | None) -> int:
         """Return the place of a buffer in the vector, -1 of none."""
@@ -128,7 +174,7 @@ class Translation:
     ) -> Activation:
         """Add a step from a value to that of the node, whose first axis is that of channels. as_shape: of both, if the
         step goes over their numbers in another shape."""
-        to = self.new(self.trace.shape(node))
+        to = self.new(self.shape(node, value.token_axis))._replace(token_axis=value.token_axis)
         shape = as_shape or to.shape
         value = Activation(value.place, as_shape or value.shape)
         channels = (value.shape[0], shape[0])
@@ -140,8 +186,8 @@ class Translation:
     def finished(self, node: fx.Node) -> NetworkProgram:
         """Return the program, whose output `node` reads. Raises Unstackable."""
         value = self.read(node, node.args[0])
-        if len(value.shape) != 1:
-            raise Unstackable("an output that is not one vector of logits for each sample")
+        if len(value.shape) != 1 or (self.tokens and value.token_axis != 1):
+            raise Unstackable("an output that is not one vector of logits for each sample or token")
         self.program.output, self.program.classes = value.place, value.shape[0]
         if self._unused:
             raise Unstackable("parameters that no layer of its own has")
@@ -149,9 +195,9 @@ class Translation:
         return self.program
 
     def _order_gradients(self) -> None:
-        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation sets
-        it. Raises Unstackable for an activation that nothing reads."""
-        given = {self.program.output}
+        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation or a
+        parameter sets it. Raises Unstackable for an activation that nothing reads."""
+        given, weights = {self.program.output}, set[int]()
         for step in reversed(self.program.steps):
             if step.to not in given:
                 raise Unstackable("a layer whose result nothing reads")
@@ -159,6 +205,32 @@ class Translation:
             step.adds = step.from_ in given
             if step.gives:
                 given.add(step.from_)
-            if step.kind == "add":
+            if step.kind in ("add", "attend"):
                 step.other_adds = step.other in given
                 given.add(step.other)
+            if step.kind == "attend":
+                step.third_adds = step.third in given
+                given.add(step.third)
+            step.weight_adds = step.weight in weights
+            if step.weight_adds and step.kind not in ("embed", "offset"):
+                raise Unstackable("a table that is read before another layer has it")
+            weights |= {step.weight} - {-1}
+
+
+def inverse(window: Tensor, pixels: int) -> Tensor:
+    """Return for every pixel and tap the place that has the pixel under that tap, -1 if none has."""
+    back = torch.full((len(window), pixels), -1)
+    taps, places = (window >= 0).nonzero(as_tuple=True)
+    back[taps, window[taps, places]] = places
+    return back
+
+
+def picked(of: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
+    """Add a step that takes its numbers from places of the value before it. window: those places, -1 for zeros. Raises
+    Unstackable if a number is taken twice."""
+    value = of.read(node, source(node))
+    taken = window[window >= 0]
+    if len(taken.unique()) != len(taken):
+        raise Unstackable(of.trace.name(node))
+    back = inverse(window.unsqueeze(0), value.shape.numel())
+    return of.step("pick", node, value, window=window, back=back, rectify=rectify)

@@ -229,9 +229,8 @@ def test_what_is_computed_beside_it_changes_no_bit(data: st.DataObject, batch_si
             assert torch.equal(left, right)
 
 
-@pytest.mark.parametrize("extension", ["avx2", "plain"])
-def test_every_kind_of_processor_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch, extension: str) -> None:
-    """A processor is asked to do as if it had less than it has."""
+def use_lesser_processor(monkeypatch: pytest.MonkeyPatch, extension: str) -> None:
+    """Ask a processor to do as if it had less than it has."""
     library = compiled._library()
     assert library is not None
     if library.extension() == b"plain" != extension.encode():
@@ -246,6 +245,11 @@ def test_every_kind_of_processor_has_the_same_gradients(monkeypatch: pytest.Monk
             return library[name]
 
     monkeypatch.setattr(compiled, "_library", Lesser)
+
+
+@pytest.mark.parametrize("extension", ["avx2", "plain"])
+def test_every_kind_of_processor_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch, extension: str) -> None:
+    use_lesser_processor(monkeypatch, extension)
     for module in (Small(), Functions()):
         for batch_size in (3, 4, 8, 13):
             assert_agree(problem_with(module, batch_size, DOUBLE))

@@ -1,0 +1,149 @@
+"""Translation of the layers of transformers, and of dropout, for compiled kernels: rules as in `program.py`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from dsgd.gradients.tracing import Unstackable, source
+from dsgd.gradients.translation import Activation, TokenTable, Translation, picked
+
+
+def dropout(of: Translation, node: fx.Node, module: nn.Dropout) -> Activation:
+    return _drop(of, node, module.p)
+
+
+def dropped(of: Translation, node: fx.Node) -> Activation:
+    """`F.dropout`, which may be told not to drop."""
+    share = dropped_share(node)
+    training = of.trace.constant(_argument(node, 2, "training", True))
+    return _drop(of, node, of.trace.constant(share) if training else 0.0)
+
+
+def dropped_share(node: fx.Node) -> Any:
+    """Return the share of numbers that a call of `F.dropout` drops in training."""
+    return _argument(node, 1, "p", 0.5)
+
+
+def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def _drop(of: Translation, node: fx.Node, share: float) -> Activation:
+    """Add a step that drops a share of the numbers."""
+    value = of.source(node)
+    if share == 0:
+        return value
+    if share == 1:
+        raise Unstackable(of.trace.name(node))
+    numbers = value.shape.numel()
+    mask, kept = sum(before for before, _ in of.program.drops), of.new(value.shape)
+    of.program.drops.append((numbers, 1 - share))
+    options = {"kept": kept.place, "mask": mask, "slope": 1 / (1 - share)}
+    return of.step("drop", node, value, torch.Size((numbers,)), **options)
+
+
+def embedding(of: Translation, node: fx.Node, module: nn.Embedding) -> Activation | None:
+    """Look tokens up in a table; None for fixed ones, as positions are, which are then a `TokenTable`."""
+    if module.max_norm is not None or module.padding_idx is not None or module.scale_grad_by_freq or module.sparse:
+        raise Unstackable(f"{of.trace.name(node)} with options")
+    rows = module.num_embeddings
+    if source(node).op == "get_attr":
+        tokens = _tensor(of, source(node))
+        if of.tokens is None or tokens.numel() != of.tokens or tokens.shape[-1] != of.tokens or tokens.requires_grad:
+            raise Unstackable(of.trace.name(node))
+        of.tables[node] = TokenTable(of.table(module.weight), tokens.flatten(), rows)
+        return None
+    value = of.source(node)
+    if value != of.input or of.tokens is None:
+        raise Unstackable(of.trace.name(node))
+    of.program.vocabulary = min(rows, of.program.vocabulary or rows)
+    return of.step("embed", node, value, weight=of.table(module.weight), rows=rows)
+
+
+def positions(of: Translation, node: fx.Node) -> Activation | None:
+    """Add a table with a row for each token to a value, None if this is no such sum."""
+    for value, other in (node.args, node.args[::-1]):
+        if isinstance(other, fx.Node) and (table := of.tables.get(other) or _parameter_table(of, other)):
+            activation = of.read(node, value)
+            numbers = activation.shape.numel()
+            if activation.token_axis or of.shape(node) != activation.shape or len(activation.shape) != 1:
+                raise Unstackable(of.trace.name(node))
+            options = {"weight": table.weight, "window": table.row, "rows": table.rows}
+            return of.step("offset", node, activation, torch.Size((numbers,)), **options)
+    return None
+
+
+def _parameter_table(of: Translation, node: fx.Node) -> TokenTable | None:
+    """Return a parameter [tokens, numbers], or of one more axis in front, as a table."""
+    if of.tokens is None or node.op != "get_attr":
+        return None
+    tensor = _tensor(of, node)
+    if not isinstance(tensor, nn.Parameter) or tensor.shape[-2:-1] != (of.tokens,) or tensor.shape[:-2].numel() != 1:
+        return None
+    return TokenTable(of.table(tensor), torch.arange(of.tokens), of.tokens)
+
+
+def _tensor(of: Translation, node: fx.Node) -> Tensor:
+    return operator.attrgetter(str(node.target))(of.trace.problem.module)
+
+
+def transposed(of: Translation, node: fx.Node) -> Activation:
+    """Swap two axes other than the batch."""
+    axes = len(of.trace.shape(node)) + 1
+    order = list(range(axes))
+    first = of.trace.constant(_argument(node, 1, "dim0", 0)) % axes
+    second = of.trace.constant(_argument(node, 2, "dim1", 0)) % axes
+    order[first], order[second] = second, first
+    return _in_order(of, node, order)
+
+
+def permuted(of: Translation, node: fx.Node) -> Activation:
+    axes = len(of.trace.shape(node)) + 1
+    given = node.args[1:] if len(node.args) > 2 else _argument(node, 1, "dims", ())
+    return _in_order(of, node, [axis % axes for axis in of.trace.constant(given)])
+
+
+def _in_order(of: Translation, node: fx.Node, order: Sequence[int]) -> Activation:
+    """Return a value with its axes, counted with the batch, in another order. The axis of tokens has no place in memory
+    by its number: where it is costs nothing."""
+    value = of.read(node, source(node))
+    if order[0] != 0:
+        raise Unstackable(of.trace.name(node))
+    axes = [axis - 1 for axis in order[1:]]
+    token_axis = axes.index(value.token_axis) if of.tokens else 0
+    if of.tokens:
+        axes = [axis - (axis > value.token_axis) for axis in axes if axis != value.token_axis]
+    if axes == sorted(axes):
+        return Activation(value.place, of.shape(node, token_axis), token_axis)
+    places = torch.arange(value.shape.numel()).view(value.shape).permute(axes)
+    if token_axis != value.token_axis:
+        raise Unstackable(of.trace.name(node))
+    return picked(of, node, places.flatten())
+
+
+def attention(of: Translation, node: fx.Node) -> Activation:
+    """Scaled dot-product attention of every head: values [heads, tokens, width], or without an axis of heads."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    q, k, v = (of.read(node, given.pop(name, None)) for name in names[:3])
+    options = {name: of.trace.constant(option) for name, option in given.items()}
+    plain = not options.get("attn_mask") and not options.get("dropout_p") and not options.get("enable_gqa")
+    if of.tokens is None or not plain or not q[1:] == k[1:] == v[1:] or q.token_axis != len(q.shape) - 1:
+        raise Unstackable(of.trace.name(node))
+    scale = options.get("scale")
+    return of.step(
+        "attend",
+        node,
+        q,
+        torch.Size((q.shape.numel(),)),
+        other=k.place,
+        third=v.place,
+        groups=q.shape[:-1].numel(),
+        causal=options.get("is_causal", False),
+        slope=q.shape[-1] ** -0.5 if scale is None else scale,
+    )
