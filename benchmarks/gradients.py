@@ -27,7 +27,7 @@ IMPORTED = ["model=resnet8", "data=import", "data.target=users.fashion_mnist", "
 COLOR = ["data=shapes", "data.resolution=32", "data.channels=3", "data.train_size=512", "data.test_size=16"]
 LARGE = ["data=shapes", "data.resolution=64", "data.channels=3", "data.train_size=256", "data.test_size=16"]
 OWN = ["data=import", "data.target=users.color_images", "data.classes=10", "model=import"]
-TEXT = ["experiment=text_small", "target.loss=null"]
+TEXT = ["experiment=text_small", "schedule=constant", "target.loss=null"]
 ENDLESS = ["budget.epochs=null", "budget.steps=null", "budget.time_s=1e9", "eval.every_epochs=null"]
 ENDLESS += ["eval.every_steps=null", "eval.train_samples=16", "cluster.gradient_s=0.01", "engine=sim"]
 LOOP = ["engine.gradients=loop"]
