@@ -26,7 +26,7 @@ lint: $(READY)  ## style and types
 	$(BIN)/pyright
 
 bench: $(READY)  ## speed and memory of the simulator, and of whole runs; of real processes and data: run by name
-	for benchmark in stacked logistic timing_only memory whole_runs; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in gradients logistic timing_only memory whole_runs; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
 
 figures: $(READY)  ## the committed comparisons, made again: results/compare, and with one rate for all results/slow_network
 	rm -rf outputs/compare
