@@ -50,7 +50,7 @@ def test_a_capture_that_fails_names_its_cause_and_leaves_stream_and_generator_us
         cuda.draw([])
         cuda.fail(RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture"))
 
-    with pytest.raises(RuntimeError, match="^Cannot copy between"):
+    with pytest.raises(RuntimeError, match=r"^Cannot copy between"):
         CapturedPass(function, CUDA)
     assert torch.cuda.current_stream(CUDA) is cuda.default
     seen: list[int] = []
