@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dsgd.gradients import choice
+from dsgd.gradients import choice, stacked
 from dsgd.gradients.choice import choose_evaluator, device_of_auto
+from dsgd.gradients.stacked import chosen_device
 from dsgd.problem.problem import build_problem
 from tests.support.simulate import experiment
 
@@ -30,3 +31,15 @@ def test_a_small_network_is_computed_by_the_kernels_beside_a_gpu(monkeypatch: py
     monkeypatch.setattr(choice, "chosen_device", lambda name: CUDA)
     of = experiment("model=mlp", "nodes=2", "engine.gradients=auto")
     assert choose_evaluator(of, build_problem(of)).evaluator.device == CPU
+
+
+def test_a_gpu_with_a_name_of_mig_is_seen_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once begun here, CUDA could not be used by processes that are forked of this one."""
+
+    def begun() -> int:
+        raise AssertionError("CUDA has begun")
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", begun)
+    monkeypatch.setattr(stacked, "visible_gpus", lambda environment: 1)
+    assert chosen_device("auto") == CUDA
