@@ -43,7 +43,7 @@ def is_sharded(job: ProcessJob) -> bool:
 def evaluator_ranks(job: ProcessJob, most: int) -> list[int]:
     """Return the ranks of the workers here on whose first device an evaluator is: one for each GPU, and on CPUs so many
     at most."""
-    gpus = {names[0]: rank for rank, names in reversed(job.devices.items()) if names != ["cpu"]}
+    gpus = {names[0]: rank for rank, names in reversed(list(job.devices.items())) if names != ["cpu"]}
     on_cpu = [rank for rank, names in job.devices.items() if names == ["cpu"]]
     return sorted([*gpus.values(), *on_cpu[:most]])
 
