@@ -198,11 +198,14 @@ def kind_of_job(config: RunConfig) -> Hashable:
 
 def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:
     """Return how many jobs run at a time. wanted: from `sweep.jobs`, None for auto: as many as there are cores for
-    their threads; one alone of real processes, and on a GPU."""
+    their threads; one alone of real processes, and of gradients that may be on a GPU."""
     if wanted is not None:
         return wanted
     found = visible_gpus(os.environ)
-    if any(plan.engine == "dist" or (plan.config.engine.device != "cpu" and found) for plan in plans):
+    options = [plan.config.engine for plan in plans]
+    if found and any(of.device != "cpu" and of.gradients not in ("none", "compiled") for of in options):
+        return 1
+    if any(plan.engine == "dist" for plan in plans):
         return 1
     threads = max((plan.config.engine.threads or omp_threads(os.environ) or 1 for plan in plans), default=1)
     return max(1, cores() // threads)

@@ -19,6 +19,12 @@ from dsgd.gradients.tracing import Unstackable
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import compiling, prepare, tolerate_missing
 from dsgd.problem.problem import Problem
+from dsgd.problem.work import multiply_adds
+
+# Multiply-adds of a forward pass of one batch from which `auto` takes a GPU. Python queues about 5,000 replays of a
+# graph a second; the kernels, at 2e10 multiply-adds a second with three times as many in a gradient as in its forward
+# pass, make as many gradients of this work. `benchmarks/gpu.py threshold` measures it where there is a GPU.
+GRAPH_WORK = 1_500_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class ChosenEvaluator:
 
 def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None = None) -> ChosenEvaluator:
     """Build the evaluator asked for, or the next of graphs, loop or of compiled, stacked, loop that can serve the
-    module. auto: graphs on a GPU, otherwise compiled.
+    module. auto: graphs on a GPU from GRAPH_WORK on, otherwise compiled, and on the CPU unless the GPU was asked for.
 
     cores: on which gradients are computed side by side; None: as many as torch has threads. What cannot be computed
     side by side has torch's threads instead."""
@@ -46,6 +52,8 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
     if name == "none":
         return ChosenEvaluator(NullEvaluator(), name, torch_threads)
     device = chosen_device(experiment.device)
+    if name == "auto" and experiment.device == "auto" and device.type == "cuda":
+        device = device_of_auto(problem, experiment.precision, device)
     prepare(experiment.precision, device)
     tolerate_missing(device)
     keep_freed_memory()
@@ -97,6 +105,13 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
         return ChosenEvaluator(stacked, "stacked", stacked.threads.total, line, instead)
     except Unstackable as error:
         return loop(f"stacked does not know {error}")
+
+
+def device_of_auto(problem: Problem, precision: str, device: torch.device) -> torch.device:
+    """Return where gradients are computed if neither they nor their device are chosen: this one if it is worth it, or
+    alone has the precision."""
+    small = precision in ("fp32", "fp64") and multiply_adds(problem) < GRAPH_WORK
+    return torch.device("cpu") if small else device
 
 
 def _loop(

@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from dsgd.gradients.captured import CapturedPass
 from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.problem import Problem
 
 STREAMS = 8  # more than the kernels of a small network can fill
-WARM_UP = 3  # passes before the capture, in which libraries choose their kernels
 
 
 class Uncapturable(Exception):
@@ -28,18 +28,31 @@ class Uncapturable(Exception):
 class GraphEvaluator:
     """Evaluate gradients as replays of a CUDA graph; on a CPU as the same passes without one.
 
-    Moves the problem, its vectors and its data to the device. Raises Uncapturable."""
+    Moves the problem, its vectors and its data to the device. streams: how many gradients at a time; fewer where the
+    GPU has no memory for so many. Raises Uncapturable."""
 
     def __init__(self, problem: Problem, device: torch.device, streams: int = STREAMS) -> None:
         self.problem = problem
         self.device = device
         problem.live_on(device)
         try:
-            lanes = streams if device.type == "cuda" else 1
-            # a module that keeps its tensors serves one stream at a time
-            self._lanes = [_Lane(problem.twin() if problem.state.in_place else problem) for _ in range(lanes)]
+            # by the module itself, which shows whether it draws: a replay leaves torch's random stream alone
+            problem.gradient_and_loss(problem.start.clone(), problem.start_buffers.clone(), 0, 0)
+            self._lanes = [_Lane(problem)]
         except (RuntimeError, ModelFailed) as error:  # of CUDA, which names the operation
-            raise Uncapturable(" ".join(str(error).split())) from error
+            raise _uncapturable(error) from error
+        while device.type == "cuda" and len(self._lanes) < streams:
+            try:
+                self._lanes.append(_Lane(problem))
+            except torch.OutOfMemoryError:
+                break
+            except (RuntimeError, ModelFailed) as error:
+                raise _uncapturable(error) from error
+
+    @property
+    def streams(self) -> int:
+        """Return how many gradients are computed at a time."""
+        return len(self._lanes)
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         points = [item.snapshot for item in pending if item.snapshot is not None]
@@ -49,9 +62,9 @@ class GraphEvaluator:
             lane.wait_for_caller()
         for place, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
             lane = self._lanes[place % len(self._lanes)]
-            with lane.queue(), self.problem.drawing(item.rank, item.step):
+            with lane.queue(), self.problem.drawing(item.rank, item.step) as seed:
                 batch = self.problem.data.batch(item.rank, item.step)
-                lane.gradient(x, item.buffers, batch, g, losses[place])
+                lane.gradient(x, item.buffers, batch, g, losses[place], seed)
         for lane in self._lanes:
             lane.join_caller()
         for item, g, loss in zip(pending, values, losses.cpu(), strict=True):
@@ -62,50 +75,55 @@ class _Lane:
     """One gradient at a time, at fixed places in memory: on a GPU a stream, and a graph of the pass."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        # a module that keeps its tensors serves one stream at a time
+        self._problem = problem.twin() if problem.state.in_place else problem
         self._x, self._buffers = problem.start.clone(), problem.start_buffers.clone()
         self._inputs, self._targets = (part.to(problem.device, copy=True) for part in problem.data.batch(0, 0))
-        self._stream: torch.cuda.Stream | None = None
-        self._graph: torch.cuda.CUDAGraph | None = None
-        if problem.device.type == "cuda":
-            self._stream = torch.cuda.Stream(problem.device)
-            self.wait_for_caller()
-            with self.queue():
-                for _ in range(WARM_UP):
-                    self._pass()
-            self._stream.synchronize()
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._stream):
-                self._g, self._loss = self._pass()
+        on_gpu = problem.device.type == "cuda"
+        self._captured = CapturedPass(self._pass, problem.device) if on_gpu else None
 
     def queue(self) -> AbstractContextManager[object]:
         """Return a context in which work on the device is queued on this lane's stream."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        return nullcontext() if self._captured is None else torch.cuda.stream(self._captured.stream)
 
-    def gradient(self, x: Tensor, buffers: Tensor, batch: tuple[Tensor, Tensor], g: Tensor, loss: Tensor) -> None:
-        """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar; change the buffers [nb]."""
+    def gradient(
+        self,
+        x: Tensor,
+        buffers: Tensor,
+        batch: tuple[Tensor, Tensor],
+        g: Tensor,
+        loss: Tensor,
+        seed: int | None,
+    ) -> None:
+        """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar; change the buffers [nb]. seed:
+        of what the module draws."""
         inputs, targets = batch
         self._x.copy_(x)
         self._buffers.copy_(buffers)
         self._inputs.copy_(inputs)
         self._targets.copy_(targets)
-        if self._graph is None:
-            self._g, self._loss = self._pass()
+        if self._captured is None:
+            computed = self._pass()
         else:
-            self._graph.replay()
-        g.copy_(self._g)
-        loss.copy_(self._loss)
+            self._captured.replay(seed)
+            computed = self._captured.result
+        g.copy_(computed[0])
+        loss.copy_(computed[1])
         buffers.copy_(self._buffers)
 
     def wait_for_caller(self) -> None:
         """Let later work of this lane begin after what the caller has queued so far."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._problem.device))
+        if self._captured is not None:
+            self._captured.stream.wait_stream(torch.cuda.current_stream(self._problem.device))
 
     def join_caller(self) -> None:
         """Let later work of the caller begin after what this lane has queued so far."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self._problem.device).wait_stream(self._stream)
+        if self._captured is not None:
+            torch.cuda.current_stream(self._problem.device).wait_stream(self._captured.stream)
 
     def _pass(self) -> tuple[Tensor, Tensor]:
         return self._problem.gradient_of_batch(self._x, self._buffers, self._inputs, self._targets)
+
+
+def _uncapturable(error: Exception) -> Uncapturable:
+    return Uncapturable(" ".join(str(error).split()))

@@ -19,6 +19,7 @@ from dsgd.gradients.side_by_side import SideBySide
 from dsgd.gradients.stacking import StackedNetwork
 from dsgd.gradients.tracing import Unstackable
 from dsgd.gradients.unfolded import ALIGNED
+from dsgd.host.gpus import visible_gpus
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import Slot
 
@@ -150,11 +151,11 @@ class StackedEvaluator:
 
 def chosen_device(name: str) -> torch.device:
     """Return the device for auto (CUDA where there is one) | cpu | cuda. Raises ValueError if there is none."""
-    # asked in any other way, CUDA begins in this process, and those that are forked of it cannot use it
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+    # torch begins CUDA in this process to count GPUs by MIG's names, and those that are forked of it cannot use it
+    is_here = torch.backends.cuda.is_built() and visible_gpus(os.environ) > 0
+    if name == "cpu" or (name == "auto" and not is_here):
         return torch.device("cpu")
-    if not torch.cuda.is_available():
+    if not is_here:
         raise ValueError(f"engine.device must be cpu or auto where there is no CUDA device, got {name}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products are not deterministic
     return torch.device("cuda")

@@ -151,18 +151,19 @@ class Problem:
         return self._draws
 
     @contextmanager
-    def drawing(self, rank: int, step: int) -> Iterator[None]:
+    def drawing(self, rank: int, step: int) -> Iterator[int | None]:
         """Let what the module draws inside of the block, such as the masks of dropout, depend on the worker and its own
-        step alone. Modules draw from torch's global stream, which stays as it was."""
+        step alone. Modules draw from torch's global stream, which stays as it was. Yields its seed in the block; None
+        where the module is known to draw nothing."""
         if self._draws is False and not self.state.in_place:  # as its first gradient has shown
-            yield
+            yield None
             return
         seed = int(stream("module", self._seed, rank, step).integers(2**63))
         beside = seeded_beside(seed) if self.state.in_place else nullcontext()
         with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else [self.device]), beside:
             torch.manual_seed(seed)
             before = self._random_state()
-            yield
+            yield seed
             self._draws = bool(self._draws) or not torch.equal(before, self._random_state())
 
     def _random_state(self) -> Tensor:

@@ -25,7 +25,7 @@ from dsgd.problem.problem import build_problem
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.messages import MessageRules
-from dsgd.processes.coordinator.sharded import evaluate, is_sharded
+from dsgd.processes.coordinator.sharded import evaluate, evaluator_ranks, is_sharded
 from dsgd.processes.job import Limits, ProcessJob
 from dsgd.processes.launch.lifeline import Lifeline, overseen
 from dsgd.processes.launch.parent import Child, Parent
@@ -171,8 +171,8 @@ def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined |
     restarts = 0 if job.experiment.algo.lockstep else plan.config.engine.restarts
     for rank in job.devices:
         parent.start(f"worker {rank}", _process(train, job, rank), restarts, echo=rank == 0)
-    if is_sharded(job.experiment, job.problem):
-        for rank in list(job.devices)[: cores()]:  # each needs memory of its own
+    if is_sharded(job):
+        for rank in evaluator_ranks(job, cores()):  # each needs memory of its own
             parent.start(f"evaluator {rank}", _process(evaluate, job, rank))
 
 

@@ -40,7 +40,7 @@ SLOTS = MEMORY_BYTES // CHUNK_BYTES
 PATIENCE_S = 300.0  # for the next pixels: a file system that hangs longer ends the run
 LOST_S = 10.0  # from closing the socket to the end of a process
 LOOK_S = 0.5  # how often to look whether a process has died
-SINGLE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 # Signals that reach all processes of a job or terminal are for the parent to handle. Ignored before the imports, which
 # take long.
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]

@@ -40,7 +40,7 @@ class Coordinator:
         self.experiment = job.experiment
         self.progress = Progress() if job.state is None else Progress(**job.state["progress"])
         self.monitor = RunMonitor(job, hub, log, checkpoint_every_s)
-        self._is_sharded = is_sharded(job.experiment, job.problem)
+        self._is_sharded = is_sharded(job)
         self._interrupted: Callable[[], bool] = lambda: False
 
     def listen(self) -> None:

@@ -30,10 +30,22 @@ from dsgd.processes.worker.process import CoordinatorClient
 INTERRUPT_POLL_S = 0.1  # how often the thread that waits for parts checks for an interrupt
 
 
-def is_sharded(experiment: Experiment, problem: Problem) -> bool:
-    """Return whether marks are evaluated in parts: `eval.sharded`, by default for images decoded from files."""
-    wanted = experiment.eval.sharded
-    return experiment.nodes > 1 and isinstance(problem.data, SharedDecoding) if wanted is None else wanted
+def is_sharded(job: ProcessJob) -> bool:
+    """Return whether marks are evaluated in parts: `eval.sharded`, by default where workers of this machine have GPUs,
+    and with several workers for images decoded from files."""
+    wanted = job.experiment.eval.sharded
+    if wanted is not None:
+        return wanted
+    on_gpus = any(names != ["cpu"] for names in job.devices.values())
+    return on_gpus or (job.experiment.nodes > 1 and isinstance(job.problem.data, SharedDecoding))
+
+
+def evaluator_ranks(job: ProcessJob, most: int) -> list[int]:
+    """Return the ranks of the workers here on whose first device an evaluator is: one for each GPU, and on CPUs so many
+    at most."""
+    gpus = {names[0]: rank for rank, names in reversed(list(job.devices.items())) if names != ["cpu"]}
+    on_cpu = [rank for rank, names in job.devices.items() if names == ["cpu"]]
+    return sorted([*gpus.values(), *on_cpu[:most]])
 
 
 @dataclass(eq=False)

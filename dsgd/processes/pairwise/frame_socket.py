@@ -6,6 +6,7 @@ A wait ends when no byte has moved for `patience_s`, however long the whole mess
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -31,6 +32,7 @@ from dsgd.processes.pairwise.wire import (
     READ,
     REFUSALS,
     RELEASED,
+    UNREADABLE,
     Frame,
     HelloReply,
     Kind,
@@ -53,9 +55,11 @@ class VectorPool:
     view of it, holds a reference to its array, so an array that only the pool refers to has no reader.
     """
 
-    def __init__(self, dtype: torch.dtype, kept: int) -> None:
-        """kept: arrays that stay for reuse; beyond that each vector is allocated and freed."""
+    def __init__(self, dtype: torch.dtype, kept: int, pinned: bool = False) -> None:
+        """kept: arrays that stay for reuse; beyond that each vector is allocated and freed. pinned: in page-locked
+        memory, which a GPU reads without a copy between."""
         self.dtype = dtype
+        self._pinned = pinned
         self._kept = kept
         self._arrays: list[np.ndarray] = []
         self._lock = threading.Lock()
@@ -74,7 +78,11 @@ class VectorPool:
         for i in free:
             if len(arrays[i]) == count:
                 return arrays[i]
-        array = np.empty(count, np.uint8)
+        array = (
+            torch.empty(count, dtype=torch.uint8, pin_memory=True).numpy()
+            if self._pinned
+            else np.empty(count, np.uint8)
+        )
         if len(arrays) < self._kept:
             arrays.append(array)
         elif free:
@@ -157,6 +165,7 @@ class FrameSocket:
         self._queued = 0  # bytes that the kernel still had to send or have acknowledged, at the last look
         self.received = 0
         self.memory: ProcessMemory | None = None  # of the peer, where both sides read large vectors in place
+        self._sends_in_place = self._reads_in_place = True  # until a vector was there that cannot be read so
 
     @property
     def is_within_host(self) -> bool:
@@ -174,14 +183,21 @@ class FrameSocket:
         if not isinstance(vector, Tensor):
             self.write(head, memoryview(payload or b""), patience_s)
             return 0
-        if self._in_place(length):
+        assert isinstance(payload, memoryview)
+        if self._sends_in_place and self._in_place(length):
             self.write(head, memoryview(ADDRESS.pack(vector.data_ptr())), patience_s)
-            for _ in range(0, length, PIECE_BYTES):
-                self._expect(READ, patience_s)
-            self.write(RELEASED, memoryview(b""), patience_s)
+            self._have_read(payload, patience_s)
         else:
-            self.write(head, memoryview(payload or b""), patience_s)
+            self.write(head, payload, patience_s)
         return length
+
+    def _have_read(self, payload: memoryview, patience_s: float) -> None:
+        """Wait until the peer has read a vector in place, or send what it cannot read."""
+        for begin in range(0, len(payload), PIECE_BYTES):
+            if self._sign((READ, UNREADABLE), patience_s) == UNREADABLE:
+                self._sends_in_place = False
+                return self.write(b"", payload[begin:], patience_s)
+        self.write(RELEASED, memoryview(b""), patience_s)
 
     def receive(self, settings: PlaneSettings, patience_s: float) -> Frame:
         """Receive the next frame, up to its payload. Raises ProtocolViolation."""
@@ -206,8 +222,8 @@ class FrameSocket:
     def receive_vector(self, frame: Frame, node: LocalNode, patience_s: float) -> Tensor:
         """Receive the vector behind a frame, into memory of the node's pool."""
         vector = node.pool.take(frame.payload // node.pool.dtype.itemsize)
-        if self._in_place(frame.payload):
-            self._read_in_place(as_bytes(vector), patience_s)
+        if self._reads_in_place and self._in_place(frame.payload):
+            self._read_in_place(as_bytes(vector), node.log, patience_s)
         else:
             self.read_into(as_bytes(vector), patience_s)
         node.received(frame.payload)
@@ -216,20 +232,32 @@ class FrameSocket:
     def _in_place(self, count: int) -> bool:
         return self.memory is not None and count >= LEAST_BYTES
 
-    def _read_in_place(self, view: memoryview, patience_s: float) -> None:
+    def _read_in_place(self, view: memoryview, log: Callable[[str], None], patience_s: float) -> None:
         """Read a vector from the peer's memory; it is whole if this returns."""
         assert self.memory is not None
         (address,) = ADDRESS.unpack(self.read(ADDRESS.size, patience_s))
         for begin in range(0, len(view), PIECE_BYTES):
             piece = view[begin : begin + PIECE_BYTES]
-            self.memory.read_into(piece, address + begin)
+            try:
+                self.memory.read_into(piece, address + begin)
+            except OSError as error:
+                if error.errno != errno.EFAULT:
+                    raise
+                log(f"large vectors of process {self.memory.pid} come as bytes: they cannot be read where they are")
+                self._reads_in_place = False
+                self.write(UNREADABLE, memoryview(b""), patience_s)
+                return self.read_into(view[begin:], patience_s)
             self.received += len(piece)
             self.write(READ, memoryview(b""), patience_s)
         self._expect(RELEASED, patience_s)
 
     def _expect(self, sign: bytes, patience_s: float) -> None:
-        if (found := self.read(1, patience_s)) != sign:
-            raise ProtocolViolation(f"{found!r} where a vector is read in place, not {sign!r}")
+        self._sign((sign,), patience_s)
+
+    def _sign(self, expected: tuple[bytes, ...], patience_s: float) -> bytes:
+        if (sign := self.read(1, patience_s)) not in expected:
+            raise ProtocolViolation(f"{sign!r} where a vector is read in place, not {expected[0]!r}")
+        return sign
 
     def read(self, count: int, patience_s: float) -> bytes:
         data = bytearray(count)
@@ -251,7 +279,7 @@ class FrameSocket:
 
     def skip(self, count: int, patience_s: float) -> None:
         """Read a vector of so many bytes and drop it."""
-        if self._in_place(count):
+        if self._reads_in_place and self._in_place(count):
             self.read(ADDRESS.size, patience_s)
             self.write(READ * -(-count // PIECE_BYTES), memoryview(b""), patience_s)
             return self._expect(RELEASED, patience_s)

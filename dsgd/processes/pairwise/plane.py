@@ -48,13 +48,14 @@ class Plane:
 
     def __init__(self, rank: int, nodes: int, address: str, token: bytes, dimension: int, dtype: torch.dtype,
                  timeout_s: float, patience_s: float, log: Callable[[str], None],
-                 attach: bool = False) -> None:  # fmt: skip
+                 attach: bool = False, pinned: bool = False) -> None:  # fmt: skip
         """Listen on a free port of `address`, on no other address, for the other nodes of this run.
 
         nodes: workers and servers together. token: 16 to 32 bytes that only the nodes of this run know. dimension: d,
         the limit on a vector's length. timeout_s: how long no byte may move in an exchange or a call. patience_s: the
         same for pull, push and ask, and the interval at which a node that did not answer is tried again. attach: read
-        large vectors of nodes of this host where they are, if the system lets both do so (attach.py).
+        large vectors of nodes of this host where they are, if the system lets both do so (attach.py). pinned: receive
+        into page-locked memory, for a GPU.
         """
         settings = PlaneSettings(token, nodes, dimension, dtype)
         if not 0 <= rank < nodes:
@@ -67,7 +68,7 @@ class Plane:
         self._sequences: Counter[int] = Counter()  # exchanges with each target
         self._closing = threading.Lock()
         self._closed = False
-        pool = VectorPool(dtype, POOL_SIZE)
+        pool = VectorPool(dtype, POOL_SIZE, pinned)
         counted = self._sent, self._received
         self._node = node = LocalNode(rank, settings, pool, timeout_s, patience_s, *counted, log, attach)
         if attach:

@@ -35,7 +35,7 @@ class ProcessMemory:
     """The memory of another process."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
 
     def shows(self, secret: str, address: int) -> bool:
         """Return whether this is the process that has put the secret there, and may be read."""
@@ -56,7 +56,7 @@ class ProcessMemory:
         while done < len(view):
             own = _Range(ctypes.addressof(ctypes.c_char.from_buffer(view, done)), len(view) - done)
             other = _Range(address + done, len(view) - done)
-            count = read(self._pid, ctypes.byref(own), 1, ctypes.byref(other), 1, 0)
+            count = read(self.pid, ctypes.byref(own), 1, ctypes.byref(other), 1, 0)
             if count <= 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))

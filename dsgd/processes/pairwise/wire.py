@@ -7,7 +7,9 @@ server answers with a frame of the same kind; an EXCHANGE alone has no answer.
 
 A client whose first frame is ATTACH asks whether both sides can read the other's memory (attach.py), and says in a last
 ATTACH whether it can. If so, a vector of LEAST_BYTES or more is not sent: its address follows the frame. The reader
-answers a byte READ for each PIECE_BYTES of it that it has read, and the owner of the vector RELEASED at the end.
+answers a byte READ for each PIECE_BYTES of it that it has read, and the owner of the vector RELEASED at the end. Where
+the system does not let it read this memory, as that of old NVIDIA drivers, it answers UNREADABLE, and the numbers
+follow, from that piece on; from then on all vectors of this owner are sent.
 
 A hello with another purpose than REQUESTS opens a place in a ring instead (ring.py): no frames follow, but for every
 all-reduce RING_HEADER and the numbers.
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PLANE_MAGIC, VERSION = b"dsgd", 4
+PLANE_MAGIC, VERSION = b"dsgd", 5
 # magic, version, dtype, token bytes, token, rank, the rank asked, nodes, d, purpose
 HELLO = struct.Struct("<4sHBB32sIIIQI")
 REQUESTS, RINGS = 0, (1, 2)  # purposes of a connection: requests, or a ring with this number
@@ -35,7 +37,7 @@ DTYPE_CODES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.floa
 LEAST_BYTES = 1 << 20  # of a vector that is read in place: a smaller one fits into a socket's buffers, and nobody waits
 PIECE_BYTES = 1 << 26  # after which its reader says that it goes on
 ADDRESS = struct.Struct("<Q")
-READ, RELEASED = b"\x06", b"\x07"
+READ, RELEASED, UNREADABLE = b"\x06", b"\x07", b"\x08"
 MAX_SCALARS, MAX_NAME_BYTES, MAX_TEXT_BYTES = 16, 32, 1000
 
 

@@ -149,7 +149,7 @@ def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: st
     if nodes == 1:
         return Groups(rank, nodes)
     if not os.environ.get("NCCL_SOCKET_IFNAME"):
-        os.environ["NCCL_SOCKET_IFNAME"] = interface_of(address)
+        os.environ["NCCL_SOCKET_IFNAME"] = f"={interface_of(address)}"  # without the sign every name that begins so
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # after the time limit wait() raises, not the process
     limit = timedelta(seconds=timeout_s)
     try:

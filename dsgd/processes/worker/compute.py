@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from dsgd.problem.slots import real
 from dsgd.problem.state import dense
 from dsgd.processes.worker.batches import Batch, Batches
 from dsgd.processes.worker.collectives import Groups, finish
+from dsgd.processes.worker.compute_streams import ComputeStreams
 
 
 @dataclass(frozen=True)
@@ -184,21 +186,21 @@ class Compute:
         self._replicas = replicate(problem, devices, self._buckets)
         self._batches = Batches(problem.data, problem.dtype, devices)
         self._prefetches = devices[0].type != "cpu"  # on a CPU it would only compete with the computation
-        # a new thread computes with all cores until it has asked how many threads torch was told to use
-        threads = partial(ThreadPoolExecutor, initializer=torch.get_num_threads)
+        self._streams = ComputeStreams(devices)
+        threads = partial(ThreadPoolExecutor, initializer=self._streams.enter)
         self._thread = threads(1, thread_name_prefix="compute")
         self._others = threads(len(devices), thread_name_prefix="replica")  # starts no thread before its first task
 
     def gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
         """Compute the gradient [d] at the point `at` [d] of worker `rank`'s batch of `step`, weight decay included.
         Updates the buffers [nb] in place. `at` must not change until the future is done."""
-        return self._thread.submit(self._gradient, at, buffers, rank, step, 1, step + 1)
+        return self._submit(at, buffers, rank, step, 1, step + 1)
 
     def mean_gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
         """Compute the mean [d] over all workers of their `gradient`, bitwise equal in all of them; communication
         overlaps with the backward pass. All workers must make the same calls in the same order. The future may raise
         CollectiveFailed."""
-        return self._thread.submit(self._gradient, at, buffers, rank, step, self._groups.nodes, step + 1)
+        return self._submit(at, buffers, rank, step, self._groups.nodes, step + 1)
 
     def warm_up(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> None:
         """Compute a gradient outside of the run's time, for what is loaded or tuned on first use. Changes nothing, and
@@ -206,7 +208,7 @@ class Compute:
         compiled."""
         problem = self._problem
         with compiling(type(problem.module).__name__) if problem.compiled else nullcontext():
-            self._thread.submit(self._gradient, at, buffers.clone(), rank, step, 1, step).result()
+            self._submit(at, buffers.clone(), rank, step, 1, step).result()
         self.busy_s = 0.0
         if self.spans is not None:
             self.spans.clear()
@@ -219,6 +221,9 @@ class Compute:
         self._batches.close()
         for replica in self._replicas:
             replica.close()
+
+    def _submit(self, *arguments: Any) -> Future[Tensor]:
+        return self._thread.submit(self._streams.call(partial(self._gradient, *arguments)))
 
     def _gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int, workers: int, next_step: int) -> Tensor:
         began = time.monotonic()

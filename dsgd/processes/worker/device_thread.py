@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,8 +17,8 @@ class DeviceThread:
     """Calls functions in the order in which they are submitted, in a thread of its own, on a GPU with a stream of its
     own.
 
-    A function finds done on the device what its caller had begun there before; what it has done there is done when its
-    future is."""
+    A function with a tensor of the device among its arguments finds done there what its caller had begun before; one
+    without begins at once. What it has done there is done when its future is."""
 
     def __init__(self, device: torch.device, name: str) -> None:
         self._device = device
@@ -31,12 +31,13 @@ class DeviceThread:
         if self._stream is None:
             return self._thread.submit(function, *args, **kwargs)
         caller = torch.cuda.current_stream(self._device)
-        begun = caller.record_event()
+        begun = caller.record_event() if _tensors([*args, *kwargs.values()]) else None
 
         def call() -> T:
             assert self._stream is not None
             with torch.cuda.stream(self._stream):
-                self._stream.wait_event(begun)
+                if begun is not None:
+                    self._stream.wait_event(begun)
                 result = function(*args, **kwargs)
                 self._stream.synchronize()
             for tensor in _tensors(result):  # their memory is this stream's, which must not use it too early again
@@ -50,7 +51,9 @@ class DeviceThread:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 
-def _tensors(result: Any) -> Iterable[Tensor]:
-    """Return the tensors on a GPU in the result of a function: itself, or the values of a mapping."""
-    found = result.values() if isinstance(result, Mapping) else [result]
-    return [each for each in found if isinstance(each, Tensor) and each.is_cuda]
+def _tensors(of: Any) -> list[Tensor]:
+    """Return the tensors on a GPU: the object itself, or those among the values of a mapping or sequence."""
+    if isinstance(of, Tensor):
+        return [of] if of.is_cuda else []
+    several = of.values() if isinstance(of, Mapping) else of if isinstance(of, (list, tuple)) else []
+    return [tensor for each in several for tensor in _tensors(each)]

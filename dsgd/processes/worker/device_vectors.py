@@ -49,7 +49,7 @@ class DeviceVectors:
 
     def answer_with(self, answer: Answer) -> None:
         def on_device(vector: Tensor, limit_s: float) -> tuple[Tensor, int] | None:
-            answered = answer(self._copies.submit(vector.to, self._device).result(), limit_s)
+            answered = answer(self._copies.submit(self._to_device, {0: vector}).result()[0], limit_s)
             if answered is None:
                 return None
             made, steps = answered
@@ -109,7 +109,7 @@ class DeviceVectors:
         return {node: copies[id(vector)] for node, vector in vectors.items()}
 
     def _to_device(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        return {node: vector.to(self._device) for node, vector in vectors.items()}
+        return {node: vector.to(self._device, non_blocking=True) for node, vector in vectors.items()}
 
 
 def _then(future: Future[S], go_on: Callable[[S], Future[T]]) -> Future[T]:

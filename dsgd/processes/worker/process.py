@@ -201,7 +201,10 @@ def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
     problem, limits, log = job.problem, job.limits, partial(print, flush=True)
     address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
     vectors = problem.dimension, problem.dtype
-    plane = Plane(node, nodes, address, job.token, *vectors, timeout_s, patience_s, log, attach=job.attach)
+    on_gpu = job.devices.get(node, ["cpu"]) != ["cpu"]
+    plane = Plane(
+        node, nodes, address, job.token, *vectors, timeout_s, patience_s, log, attach=job.attach, pinned=on_gpu
+    )
     client.send("hello", role="node", node=node, host=address, port=plane.port, gpus=job.has_own_gpus(node))
     client.start_reports(max(REPORT_S, nodes / REPORTS_PER_S))
     return plane

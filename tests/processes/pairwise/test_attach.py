@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from dsgd.processes.pairwise.attach import attach
 from dsgd.processes.pairwise.frame_socket import FrameSocket
 from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.pairwise.process_memory import ProcessMemory, Secret
-from dsgd.processes.pairwise.wire import ADDRESS, HEADER, READ, RELEASED, Frame, Kind, Status
+from dsgd.processes.pairwise.wire import ADDRESS, HEADER, READ, RELEASED, UNREADABLE, Frame, Kind, Status
 from tests.support.planes import (
     HOST,
     LIMIT_S,
@@ -145,22 +146,23 @@ def test_a_vector_whose_owner_gives_up_is_never_delivered() -> None:
             assert [value(vector) for vector, _, _ in own.inbox()] == [7]
 
 
-def test_memory_that_is_not_there_ends_the_connection_and_nothing_else() -> None:
-    log = Log()
+def test_memory_that_is_not_there_is_asked_for_in_bytes_and_a_wrong_sign_ends_the_connection() -> None:
+    log, vector = Log(), constant(1, LARGE)
     with plane(0, 2, LARGE, attach=True, log=log) as own:
         with attached_by_hand(own) as link:
             push_address(link, 8)
-            with pytest.raises(ConnectionResetError):
-                link.read(1, LIMIT_S)
+            assert link.read(1, LIMIT_S) == UNREADABLE
         assert own.inbox() == []
         with attached_by_hand(own) as link:
-            push_address(link, constant(1, LARGE).data_ptr())
+            push_address(link, vector.data_ptr())
             assert link.read(1, LIMIT_S) == READ
             link.write(b"?", NOTHING, LIMIT_S)
             with pytest.raises(ConnectionResetError):
                 link.read(1, LIMIT_S)
+        by_bytes = f"large vectors of process {os.getpid()} come as bytes: they cannot be read where they are"
         assert log.lines == [
-            "worker 1 was disconnected: it sent b'?' where a vector is read in place, not b'\\x07' (reported once)"
+            by_bytes,
+            "worker 1 was disconnected: it sent b'?' where a vector is read in place, not b'\\x07' (reported once)",
         ]
 
 
@@ -245,3 +247,27 @@ def test_a_killed_owner_fails_the_pull_at_once() -> None:
             if pull.exception(LIMIT_S) is None:
                 assert value(pull.result().vector) == pull.result().steps
         assert failure(own.pull(1)).rank == 1
+
+
+def test_memory_that_cannot_be_read_is_sent_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As page-locked memory of NVIDIA's drivers before 545, which the kernel refuses with EFAULT."""
+    monkeypatch.setattr("dsgd.processes.pairwise.frame_socket.PIECE_BYTES", wire.LEAST_BYTES // 3)
+    asked, read = list[int](), ProcessMemory.read_into
+
+    def refused(memory: ProcessMemory, view: memoryview, address: int) -> None:
+        if len(view) < 1000:  # a secret
+            return read(memory, view, address)
+        asked.append(address)
+        if len(asked) > 1:  # the first piece can be read
+            raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+        read(memory, view, address)
+
+    monkeypatch.setattr(ProcessMemory, "read_into", refused)
+    with planes(2, LARGE, attach=True) as (a, b):
+        for steps in range(3):
+            x = torch.arange(LARGE, dtype=torch.float64) + steps
+            b.publish(x, steps)
+            assert torch.equal(a.pull(1).result(LIMIT_S).vector, x)
+            assert a.push(1, x, 0).result(LIMIT_S)
+            assert torch.equal(b.inbox()[0][0], x)
+    assert len(asked) == 3  # two for the first vector of b, one for that of a, none later

@@ -1,0 +1,90 @@
+"""CUDA graphs of gradients, on a CUDA that runs what is queued in the worst order that the program allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dsgd.gradients import graphs
+from dsgd.gradients.captured import CapturedPass
+from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
+from dsgd.problem.problem import Problem
+from tests.support.fake_cuda import FakeCuda
+from tests.support.networks import problem_of
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return FakeCuda(monkeypatch)
+
+
+def test_graphs_that_draw_side_by_side_have_each_their_own_seed(cuda: FakeCuda) -> None:
+    """Also where all graphs of a generator read their seed at one place, as before torch 2.12."""
+    seen: list[list[int]] = [[], [], []]
+    passes = [CapturedPass(lambda of=of: cuda.draw(of), CUDA) for of in seen]
+    for of in seen:
+        of.clear()  # of the warm-up
+    for step in range(2):
+        for rank, captured in enumerate(passes):
+            with torch.cuda.stream(captured.stream):
+                captured.replay(10 * step + rank)
+    cuda.run()
+    assert seen == [[0, 10], [1, 11], [2, 12]]
+
+
+def test_a_pass_leaves_torch_s_random_stream_alone(cuda: FakeCuda) -> None:
+    cuda.generator.manual_seed(5)
+    CapturedPass(lambda: cuda.draw([]), CUDA).replay(7)
+    seen: list[int] = []
+    cuda.draw(seen)
+    cuda.run()
+    assert seen == [5]
+
+
+def test_a_capture_that_fails_names_its_cause_and_leaves_stream_and_generator_usable(cuda: FakeCuda) -> None:
+    def function() -> None:
+        cuda.draw([])
+        cuda.fail(RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture"))
+
+    with pytest.raises(RuntimeError, match=r"^Cannot copy between"):
+        CapturedPass(function, CUDA)
+    assert torch.cuda.current_stream(CUDA) is cuda.default
+    seen: list[int] = []
+    cuda.draw(seen)
+    cuda.run()
+    assert seen == [0]
+
+
+@pytest.mark.parametrize(("fails_at", "streams"), [(0, None), (1, 1), (5, 5), (8, 8)])
+def test_where_memory_ends_the_lanes_that_there_are_serve(
+    fails_at: int, streams: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Problem] = []
+
+    def lane(problem: Problem) -> object:
+        if len(made) == fails_at:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        made.append(problem)
+        return object()
+
+    monkeypatch.setattr(graphs, "_Lane", lane)
+    monkeypatch.setattr(Problem, "live_on", lambda problem, device: None)
+    of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+    if streams is None:
+        with pytest.raises(Uncapturable, match="out of memory"):
+            GraphEvaluator(of, CUDA)
+    else:
+        assert GraphEvaluator(of, CUDA).streams == streams
+
+
+def test_whether_a_module_draws_is_known_before_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[Any] = []
+    monkeypatch.setattr(graphs, "_Lane", lambda problem: known.append(problem.draws))
+    for rate, draws in ((0.5, True), (0.0, False)):
+        of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(rate), torch.nn.Linear(64, 10)))
+        GraphEvaluator(of, torch.device("cpu"))
+        assert known.pop() is draws

@@ -1,0 +1,184 @@
+"""A CUDA without a GPU: streams that remember what is queued on them, and run it in the order that the program has
+allowed and that is worst for it. Tensors are on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+
+class FakeStream:
+    """done: how many of the queued operations have run."""
+
+    def __init__(self, cuda: FakeCuda, name: str) -> None:
+        self.cuda, self.name = cuda, name
+        self.queued: list[Callable[[], bool]] = []  # each says whether it could run
+        self.done = 0
+
+    def queue(self, operation: Callable[[], object]) -> None:
+        def run() -> bool:
+            operation()
+            return True
+
+        self.queued.append(run)
+
+    def record_event(self) -> tuple[FakeStream, int]:
+        return self, len(self.queued)
+
+    def wait_event(self, event: tuple[FakeStream, int]) -> None:
+        stream, place = event
+        self.queued.append(lambda: stream.done >= place)
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.wait_event(other.record_event())
+
+    def synchronize(self) -> None:
+        self.cuda.run_until(self, len(self.queued))
+
+    def needs(self) -> set[str]:
+        """Return the names of the streams that must run before all that is queued here has run."""
+        before = {of.name: of.done for of in self.cuda.streams}
+        self.synchronize()
+        return {of.name for of in self.cuda.streams if of is not self and of.done > before[of.name]}
+
+
+@dataclass
+class GeneratorState:
+    """place: on the device, where all graphs of this generator read their seed, as before torch 2.12."""
+
+    seed: int = 0
+    place: int = -1
+    capturing: bool = False
+
+
+class FakeGenerator:
+    def __init__(self, state: GeneratorState) -> None:
+        self.state = state
+
+    def clone_state(self) -> FakeGenerator:
+        return FakeGenerator(GeneratorState(self.state.seed))
+
+    def graphsafe_get_state(self) -> FakeGenerator:
+        return FakeGenerator(self.state)
+
+    def graphsafe_set_state(self, other: FakeGenerator) -> None:
+        self.state = other.state
+
+    def manual_seed(self, seed: int) -> None:
+        self.state.seed = seed
+
+
+@dataclass
+class FakeGraph:
+    cuda: FakeCuda
+    kernels: list[Callable[[], object]] = field(default_factory=list)
+    state: GeneratorState | None = None
+    invalid: bool = False
+
+    def replay(self) -> None:
+        state, stream = self.state, self.cuda.current_stream()
+        assert state is not None
+        seed = state.seed
+        stream.queue(lambda: setattr(state, "place", seed))
+        for kernel in self.kernels:
+            stream.queue(kernel)
+
+
+class FakeCuda:
+    """Replaces what the program uses of `torch.cuda`. default: the stream of every thread that has set no other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.streams: list[FakeStream] = []
+        self.default = self.new_stream("default")
+        self.generator = FakeGenerator(GeneratorState())
+        self.capturing: FakeGraph | None = None
+        self._local = threading.local()
+        for name, replacement in {
+            "Stream": lambda device, **_: self.new_stream(),
+            "current_stream": self.current_stream,
+            "set_stream": lambda stream: setattr(self._local, "stream", stream),
+            "stream": self.on,
+            "default_generators": (self.generator,),
+            "current_device": lambda: 0,
+            "CUDAGraph": lambda: FakeGraph(self),
+            "graph": self.graph,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, replacement)
+
+    def new_stream(self, name: str = "") -> FakeStream:
+        self.streams.append(FakeStream(self, name or f"stream {len(self.streams)}"))
+        return self.streams[-1]
+
+    def current_stream(self, device: Any = None) -> FakeStream:
+        return getattr(self._local, "stream", self.default)
+
+    @contextmanager
+    def on(self, stream: FakeStream) -> Iterator[None]:
+        before, self._local.stream = self.current_stream(), stream
+        try:
+            yield
+        finally:
+            self._local.stream = before
+
+    @contextmanager
+    def graph(self, graph: FakeGraph, stream: FakeStream) -> Iterator[None]:
+        """As torch's: a capture that has failed ends in an error of its own, and its stream stays the current one."""
+        before, self._local.stream = self.current_stream(), stream
+        graph.state, self.capturing = self.generator.state, graph
+        graph.state.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = None
+            if graph.invalid:
+                raise RuntimeError("operation failed due to a previous error during capture")
+            graph.state.capturing = False
+            self._local.stream = before
+
+    def draw(self, seen: list[int]) -> None:
+        """Queue a kernel that draws random numbers, and shows by which seed."""
+        state = self.generator.state
+        if self.capturing is None:
+            if state.capturing:
+                raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+            seed = state.seed
+            self.current_stream().queue(lambda: seen.append(seed))
+        else:
+            self.capturing.kernels.append(lambda: seen.append(state.place))
+
+    def fail(self, error: Exception) -> None:
+        """Do what no capture allows."""
+        if self.capturing is not None:
+            self.capturing.invalid = True
+            raise error
+
+    def run_until(self, wanted: FakeStream, place: int) -> None:
+        """Run as little as possible until a stream has run so many operations."""
+        if wanted.done < place:
+            for _ in range(wanted.done, place):
+                self._step(wanted)
+
+    def run(self) -> None:
+        """Run all that is queued, the streams by turns, one operation each."""
+        while left := [of for of in self.streams if of.done < len(of.queued)]:
+            for stream in left:
+                self._try(stream)
+
+    def _try(self, stream: FakeStream) -> bool:
+        runs = stream.queued[stream.done]()
+        stream.done += runs
+        return runs
+
+    def _step(self, stream: FakeStream) -> None:
+        while not self._try(stream):
+            for other in self.streams:
+                if other is not stream and other.done < len(other.queued) and self._try(other):
+                    break
+            else:
+                raise AssertionError(f"{stream.name} waits for ever")
