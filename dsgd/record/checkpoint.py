@@ -46,21 +46,21 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
 
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    _write(folder, header, buffer.getvalue())
+    write_atomically(folder / NAME, _signed(header, buffer.getvalue()))
 
 
-def replace_header(folder: Path, header: dict[str, Any]) -> None:
-    """Replace the header of the checkpoint in a folder, and leave its state as it is. Raises OSError."""
-    with regular_file(folder / NAME) as (file, _), BufferedReader(file) as whole:
+def with_header(path: Path, header: dict[str, Any]) -> bytes:
+    """Return the checkpoint at a path with another header, and its state as it is. Raises OSError."""
+    with regular_file(path) as (file, _), BufferedReader(file) as whole:
         whole.readline(HEADER_BYTES)
         payload = whole.read()
-    _write(folder, header, payload)
+    return _signed(header, payload)
 
 
-def _write(folder: Path, header: dict[str, Any], payload: bytes) -> None:
+def _signed(header: dict[str, Any], payload: bytes) -> bytes:
     first = {"dsgd_checkpoint": FORMAT, **header}
     signed = {**first, "sha256": _digest(first, [payload])}
-    write_atomically(folder / NAME, json.dumps(signed).encode() + b"\n" + payload)
+    return json.dumps(signed).encode() + b"\n" + payload
 
 
 def find_checkpoint(path: str) -> Path:

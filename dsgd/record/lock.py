@@ -1,5 +1,5 @@
 """The locks of folders: one run at a time writes in a record folder, and one command at a time in a comparison's or a
-sweep's. Some room on the disk is kept for a run's summary.
+sweep's.
 
 The kernel gives a lock back when its owner, and every process that the owner has forked, is gone. It is on a hidden
 file, since not every file system locks folders; the file goes when the lock is given back, and if its owner was killed
@@ -22,7 +22,7 @@ from dsgd.record.written import open_kept
 
 LOCK = ".lock"
 COMMAND_LOCK = ".command.lock"  # not the run's: a sweep's only job may have the sweep's folder
-RESERVED_BYTES = 1 << 14  # for a summary on a disk that is full
+OWNER_BYTES = 1 << 10  # of a lock's file that are read: its owner's machine and process
 TRIALS = 20  # of a file that others take away
 UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # from file systems without locks
 
@@ -47,21 +47,13 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
         os.close(descriptor)
 
 
-def give_room_back(folder: Path) -> None:
-    """Free what was reserved. The lock is held on."""
-    with contextlib.suppress(FileNotFoundError):  # a record that is written without the lock
-        descriptor = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW)
-        os.truncate(descriptor, 0)
-        os.close(descriptor)
-
-
 def owner_has_died(folder: Path, name: str) -> bool:
     """Return whether the process that took the lock of a folder is gone, so that only what it has forked holds on.
 
     False where that cannot be told, as of a process of another machine."""
     try:
         with regular_file(folder / name) as (file, _):
-            host, pid, _ = file.read(RESERVED_BYTES).split(b"\n", 2)
+            host, pid, _ = file.read(OWNER_BYTES).split(b"\n", 2)
         if host != socket.gethostname().encode():
             return False
         os.kill(int(pid), 0)
@@ -73,7 +65,7 @@ def owner_has_died(folder: Path, name: str) -> bool:
 
 
 def _take(folder: Path, name: str) -> int:
-    """Return a descriptor of the file in the folder, locked and filled. Raises FolderInUse, and OSError."""
+    """Return a descriptor of the file in the folder, locked, with its owner in it. Raises FolderInUse, and OSError."""
     for attempt in range(TRIALS):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -93,7 +85,9 @@ def _take(folder: Path, name: str) -> int:
 
 
 def _lock(descriptor: int, folder: Path, name: str) -> bool:
-    """Lock and fill a file; returns whether it still is the one in the folder. Raises FolderInUse, and OSError."""
+    """Lock a file and write its owner into it; returns whether it still is the one in the folder.
+
+    Raises FolderInUse, and OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -109,9 +103,7 @@ def _lock(descriptor: int, folder: Path, name: str) -> bool:
         return False
     try:
         owner = f"{socket.gethostname()}\n{os.getpid()}\n".encode()
-        content = owner + os.urandom(RESERVED_BYTES - len(owner))  # a file system may store zeros without any room
-        while content:
-            content = content[os.pwrite(descriptor, content, RESERVED_BYTES - len(content)) :]
+        os.ftruncate(descriptor, os.pwrite(descriptor, owner, 0))
         os.fsync(descriptor)
     except OSError:
         os.unlink(folder / name)

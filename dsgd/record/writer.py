@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import read_bounded
-from dsgd.record.lock import give_room_back
-from dsgd.record.written import open_kept, replace_together, write_atomically
+from dsgd.record.room import write_in_room
+from dsgd.record.written import open_kept, replace_together
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
@@ -41,13 +41,15 @@ class Record:
         lines: int = 0,
         wall_s: float = 0.0,
         chosen: Mapping[str, Any] | None = None,
+        others: Mapping[str, bytes | None] | None = None,
     ) -> None:
         """Begin a record, or go on with one.
 
         folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
         `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
         of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
-        what the run has decided by itself, for env.json.
+        what the run has decided by itself, for env.json. others: files of the folder by name that get this content, or
+        go where it is None, before the record's are touched.
 
         A kill at any write leaves no configuration beside marks or a summary of another one. Raises OSError; for want
         of room on the disk with the record as it was."""
@@ -60,15 +62,18 @@ class Record:
         self._config_sha256 = hashlib.sha256(content).hexdigest()
         described = {**environment(devices), **(chosen or {})}
         is_here = before is not None and before.samefile(folder)
+        others = others or {}
+        first = {folder / name: text for name, text in others.items() if text is not None}
         marks = {folder / METRICS: kept}
         files = {folder / CONFIG: content, folder / ENV: json.dumps(described, indent=2).encode() + b"\n"}
 
         def remove_old() -> None:
-            remove_end(folder)
-            for name in () if is_here else (METRICS, ENV):  # there may be another run's
+            gone = [name for name, text in others.items() if text is None]
+            foreign = [] if is_here else [METRICS, ENV]  # there may be another run's
+            for name in (SUMMARY, TRACE, *gone, *foreign):  # an earlier end before all else
                 (folder / name).unlink(missing_ok=True)
 
-        replace_together(marks | files if is_here else files | marks, remove_old)
+        replace_together(first | (marks | files if is_here else files | marks), remove_old)
         self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
 
@@ -98,16 +103,9 @@ class Record:
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write the summary, atomically, and close the record; returns the summary as written."""
         self._metrics.close()
-        give_room_back(self.folder)
         whole = {**summary, "wall_s": round(self.wall_s, 3), CONFIG_SHA256: self._config_sha256}
-        write_atomically(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
+        write_in_room(self.folder / SUMMARY, json.dumps(finite(whole), indent=2).encode() + b"\n")
         return whole
-
-
-def remove_end(folder: Path) -> None:
-    """Remove what a run has written at its end, if there is any: before all else when it goes on or another begins."""
-    for name in (SUMMARY, TRACE):
-        (folder / name).unlink(missing_ok=True)
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,8 +45,7 @@ def replace_together(
     partials: dict[Path, Path] = {}
     try:
         for path, content in contents.items():
-            if path.exists() and not path.is_file():
-                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            check_replaceable(path)
             partials[path] = path.with_name(path.name + ".partial")
             with _new_file(partials[path]) as file:
                 file.writelines([content] if isinstance(content, bytes) else content)
@@ -59,6 +58,12 @@ def replace_together(
         for partial in partials.values():
             partial.unlink(missing_ok=True)  # on a full disk others need the room
         raise
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise OSError for a path that leads to a folder or a device."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def _new_file(path: Path) -> BufferedWriter:

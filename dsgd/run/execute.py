@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from dsgd.host.launcher import launch
 from dsgd.record.lock import FolderInUse, locked
+from dsgd.record.room import room_kept
 from dsgd.run.plan import Plan
 from dsgd.run.resume import check_unchanged, in_use
 from dsgd.run.values import ConfigError, ends_are_errors
@@ -55,10 +56,11 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the record's folder. Raises ConfigError."""
+    """Hold the lock of the record's folder, and room for the summary. Raises ConfigError."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder))
+            stack.enter_context(room_kept(folder))
         except FolderInUse as error:
             raise in_use(folder) from error
         except OSError as error:

@@ -18,10 +18,10 @@ from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.problem.model_failed import ModelFailed
-from dsgd.record.checkpoint import NAME, replace_header, write_checkpoint
+from dsgd.record.checkpoint import NAME, with_header, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.reader import name_of
-from dsgd.record.writer import TRACE, Record, remove_end
+from dsgd.record.writer import TRACE, Record
 from dsgd.record.written import write_atomically
 from dsgd.run.alike import DIGEST
 from dsgd.run.configuration import RunConfig
@@ -150,17 +150,16 @@ def _begun(plan: Plan, folder: Path, training: Training) -> Record:
     checkpoint becomes one of the larger budget, or goes if it is another run's."""
     values, checkpoint = plan.config.values, plan.checkpoint
     chosen = {**training.header, **training.circumstances}
-    remove_end(folder)
     here = folder / NAME
-    if checkpoint is None or not (here.exists() and here.samefile(checkpoint.path)):
-        here.unlink(missing_ok=True)
-    elif checkpoint.header["config"]["budget"] != values["budget"]:
-        replace_header(folder, {**checkpoint.header, **_configured(plan)})
     if checkpoint is None:
-        return Record(folder, values, training.devices, chosen=chosen)
-    header = checkpoint.header
+        return Record(folder, values, training.devices, chosen=chosen, others={NAME: None})
+    header, others = checkpoint.header, dict[str, bytes | None]()
+    if not (here.exists() and here.samefile(checkpoint.path)):
+        others[NAME] = None
+    elif header["config"]["budget"] != values["budget"]:
+        others[NAME] = with_header(here, {**header, **_configured(plan)})
     before = (checkpoint.path.parent, header["lines"], header["wall_s"])
-    return Record(folder, values, training.devices, *before, chosen=chosen)
+    return Record(folder, values, training.devices, *before, chosen=chosen, others=others)
 
 
 def _configured(plan: Plan) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Any
 
 from dsgd.record.checkpoint import NAME
 from dsgd.record.lock import LOCK
+from dsgd.record.room import ROOM
 
 EXTEND = "--extend"
 LIMIT = 100  # writes of a run, at most
@@ -33,7 +34,7 @@ ENDED = "ended"  # a file of this name says that a process has killed itself
 
 def kill_at(number: int, folder: Path) -> None:
     """Have this process, or one that it forks, kill itself at a write below a folder: before the even ones, after the
-    odd ones. Each process counts its own; that the lock goes is not counted: nobody reads it."""
+    odd ones. Each process counts its own; that lock and room go is not counted: nobody reads them."""
     written, had, unlink = 0, False, os.unlink
 
     def end() -> None:
@@ -46,7 +47,7 @@ def kill_at(number: int, folder: Path) -> None:
         def write(path: Any, *rest: Any, **options: Any) -> Any:
             nonlocal written, had
             name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
-            if not name.startswith(str(folder)) or (function is unlink and Path(name).name == LOCK):
+            if not name.startswith(str(folder)) or (function is unlink and Path(name).name in (LOCK, ROOM)):
                 return function(path, *rest, **options)
             written += 1
             if 2 * written == number:

@@ -29,7 +29,8 @@ ROUNDED_S = 1e-3  # `wall_s` of marks
 
 @dataclass(frozen=True)
 class Stored:
-    """What a checkpoint says of the run until then. lines: marks that stay when the run goes on."""
+    """What a checkpoint says of the run until then. lines: marks that stay when the run goes on. behind: the first mark
+    behind those, which goes then; None if there is none."""
 
     time_s: float
     wall_s: float
@@ -38,6 +39,7 @@ class Stored:
     messages_lost: int
     workers_lost: int
     lines: int
+    behind: bytes | None
 
 
 def stored(folder: Path) -> Stored | None:
@@ -60,7 +62,14 @@ def stored(folder: Path) -> Stored | None:
         workers_lost=len(state["lost"]),
         messages_lost=sum(own["counters"].get("missed", 0) for own in workers),
         lines=header["lines"],
+        behind=_line(folder, header["lines"]),
     )
+
+
+def _line(folder: Path, number: int) -> bytes | None:
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return lines[number] if number < len(lines) else None
 
 
 def problems(folder: Path, before: Stored | None = None) -> list[str]:
@@ -86,8 +95,8 @@ def problems(folder: Path, before: Stored | None = None) -> list[str]:
         _promised_checkpoint(folder, config, summary, marks, found)
     else:
         _checkpoint(saved, marks, summary, found)
-    if before is not None:
-        _continuation(before, marks, summary, found)
+    if before is not None and (before.behind is None or _line(folder, before.lines) != before.behind):
+        _continuation(before, marks, summary, found)  # else it was killed before it had touched its marks
     return found
 
 
