@@ -116,8 +116,8 @@ def test_of_cut_off_runs_the_ends_make_no_bound_wrong():
     ends = [budget_s] * 6
     for one, other in zip(times, reference, strict=True):
         true = paired_ratio(list(one), list(other))
-        cut = [[INF if value > budget_s else value for value in values] for values in (one, other)]
-        found = paired_ratio(*cut, ends=ends, reference_ends=ends)
+        cut, reference_cut = ([INF if value > budget_s else value for value in values] for values in (one, other))
+        found = paired_ratio(cut, reference_cut, ends=ends, reference_ends=ends)
         assert found.low <= true.low
         assert true.high <= found.high
         if found.median == INF:
