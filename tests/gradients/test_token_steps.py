@@ -76,6 +76,7 @@ class Writing(nn.Module):
             x = x + self.table(self.numbers)
         x = F.dropout(x, self.drop, training=self.training)
         for block in self.blocks:
+            assert isinstance(block, nn.ModuleDict)
             q, k, v = (self._split(part) for part in self._cut(block["cut"](block["norm"](x))))
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=self.causal)
             x = x + block["mixed"](y.transpose(1, 2).contiguous().view(x.shape))
@@ -176,6 +177,7 @@ def test_masks_depend_on_worker_and_step_alone() -> None:
         assert item.value is not None
         assert other.value is not None
         assert torch.equal(item.value, other.value)
+    assert after[0].snapshot is not None
     other_step = PendingGradient(0, 1, after[0].snapshot, after[0].buffers)
     same_masks = PendingGradient(0, 0, after[0].snapshot, after[0].buffers)
     evaluator.evaluate([other_step, same_masks])
