@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from dsgd.data.text_windows import TextWindows
 from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
 from dsgd.problem.problem import Problem
-from dsgd.token_shape import TokenShape
 
 KINDS = ("convolve", "norm", "group_norm", "add", "pick", "average", "largest", "activate")
 KINDS += ("linear", "embed", "offset", "attend", "drop")
@@ -107,7 +107,7 @@ class Translation:
         self.trace = trace = ModuleTrace(problem, training=True)
         problem = trace.problem
         shape = torch.Size(problem.data.input_shape)
-        self.tokens = shape[0] if isinstance(problem.data.input_shape, TokenShape) else None
+        self.tokens = shape[0] if isinstance(problem.data, TextWindows) else None
         self.program = NetworkProgram(tokens=self.tokens)
         self._parameters = {id(slot.owner._parameters[slot.name]): slot.start for slot in problem.parameters}
         self._buffers = {id(slot.owner._buffers[slot.name]): slot.start for slot in problem.buffers}

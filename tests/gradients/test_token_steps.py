@@ -177,9 +177,9 @@ def test_masks_depend_on_worker_and_step_alone() -> None:
         assert item.value is not None
         assert other.value is not None
         assert torch.equal(item.value, other.value)
-    assert (snapshot := after[0].snapshot) is not None
-    other_step = PendingGradient(0, 1, snapshot, after[0].buffers)
-    same_masks = PendingGradient(0, 0, snapshot, after[0].buffers)
+    assert after[0].snapshot is not None
+    other_step = PendingGradient(0, 1, after[0].snapshot, after[0].buffers)
+    same_masks = PendingGradient(0, 0, after[0].snapshot, after[0].buffers)
     evaluator.evaluate([other_step, same_masks])
     assert other_step.value is not None
     assert same_masks.value is not None
