@@ -34,7 +34,7 @@ def read(results: Path, tables: Sequence[MeasuredTable]) -> Predictions | None:
     path = results / PREDICTED
     if not path.exists():
         return None
-    rows = json.loads(path.read_text())
+    rows = json.loads(path.read_text(encoding="utf-8"))
     commands = [row.command for one in tables for row in one.rows]
     if [row["command"] for row in rows] != commands:
         return None
