@@ -69,10 +69,10 @@ def test_another_unit_is_refused(text: str, unit: str) -> None:
 def test_the_unit_of_a_key_is_in_its_name() -> None:
     """A new key in seconds, bytes or bit/s gets its unit by its name."""
     units = {key: unit_of(key) for key in OPTIONS if "." in key and "=" not in key}
-    assert {key for key, unit in units.items() if unit == "bit/s"} == {
-        f"cluster.{name}bandwidth" for name in ("", "server_", "node_", "wan_")
-    }
-    assert {key for key, unit in units.items() if unit == "bytes"} == {"cluster.message_bytes", "data.generated_bytes"}
+    rates = ("", "server_", "node_", "wan_", "receive_", "connection_", "links.")
+    assert {key for key, unit in units.items() if unit == "bit/s"} == {f"cluster.{name}bandwidth" for name in rates}
+    sizes = {f"cluster.{name}_bytes" for name in ("message", "window", "slice", "bucket")}
+    assert {key for key, unit in units.items() if unit == "bytes"} == {*sizes, "data.generated_bytes"}
     assert [key for key, unit in units.items() if unit == "s"] == [key for key in units if key.endswith("_s")]
     assert (unit_of("cluster.node_bandwidth.3"), unit_of("cluster.slow_nodes.15"), unit_of("3")) == (
         "bit/s",
