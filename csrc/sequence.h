@@ -98,6 +98,15 @@ typedef struct {
     int causal;
 } NAME(Head);
 
+/* Set k and v of a head to those of a sample whose first token is in lane `first`. Return its place in q, k and v. */
+TARGET static long NAME(go_to)(NAME(Head) *h, const REAL *k, const REAL *v, long head, long first)
+{
+    const long place = head * h->width * h->lanes + first;
+    h->k = k + place;
+    h->v = v + place;
+    return place;
+}
+
 /* Copy the tokens of a sample from x [channels, lanes] to y [channels, blocks], with zeros behind them. */
 TARGET static void NAME(take_tokens)(vec *y, const REAL *x, const NAME(Head) *h)
 {
@@ -138,9 +147,7 @@ TARGET static void NAME(attention)(REAL *y, const REAL *q, const REAL *k, const 
     memset(y, 0, heads * h.width * h.lanes * sizeof(REAL));
     for (long head = 0; head < heads; head++)
         for (long first = 0; first < count; first += h.tokens) {
-            const long place = head * h.width * h.lanes + first;
-            h.k = k + place;
-            h.v = v + place;
+            const long place = NAME(go_to)(&h, k, v, head, first);
             NAME(take_tokens)(queries, q + place, &h);
             NAME(attend_to)(p, queries, &h);
             NAME(linear)(result, p, h.v, NULL, h.width, h.tokens, h.lanes, 1, h.blocks, 0);
@@ -168,9 +175,7 @@ TARGET static void NAME(attention_gradient)(REAL *dq, REAL *dk, REAL *dv, const 
     REAL *sums = (REAL *)(ds + h.tokens * h.blocks); /* [width, tokens] */
     for (long head = 0; head < heads; head++)
         for (long first = 0; first < count; first += h.tokens) {
-            const long place = head * h.width * h.lanes + first;
-            h.k = k + place;
-            h.v = v + place;
+            const long place = NAME(go_to)(&h, k, v, head, first);
             NAME(take_tokens)(queries, q + place, &h);
             NAME(take_tokens)(slopes, dy + place, &h);
             NAME(attend_to)(p, queries, &h);

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
-from dsgd.record.written import check_replaceable, open_kept, write_atomically
+from dsgd.record.written import check_replaceable, open_kept, write_all, write_atomically
 
 ROOM = ".room"
 ROOM_BYTES = 1 << 14
@@ -48,7 +48,6 @@ def write_in_room(path: Path, content: bytes) -> None:
 def _fill(path: Path, content: bytes) -> None:
     """Write a file in place, made if it is not there, and flush it to the disk."""
     with FileIO(open_kept(path, os.O_WRONLY), "wb") as file:
-        while content:
-            content = content[file.write(content) :]
+        write_all(file, content)
         file.truncate()
         os.fsync(file.fileno())

@@ -21,7 +21,7 @@ import yaml
 
 from dsgd.record.bounded import read_bounded
 from dsgd.record.room import write_in_room
-from dsgd.record.written import open_kept, replace_together
+from dsgd.record.written import open_kept, replace_together, write_all
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
@@ -87,9 +87,7 @@ class Record:
         line = {"wall_s": round(self.wall_s, 3), **values}
         content = json.dumps(finite(line)).encode() + b"\n"
         try:
-            left = content
-            while left:  # a disk takes what it has room for, and refuses the rest
-                left = left[self._metrics.write(left) :]
+            write_all(self._metrics, content)
         except OSError:
             self._metrics.truncate(self._whole_bytes)
             raise

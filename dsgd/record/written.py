@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from io import BufferedWriter
+from io import BufferedWriter, FileIO
 from pathlib import Path
 
 
@@ -58,6 +58,12 @@ def replace_together(
         for partial in partials.values():
             partial.unlink(missing_ok=True)  # on a full disk others need the room
         raise
+
+
+def write_all(file: FileIO, content: bytes) -> None:
+    """Write to an unbuffered file. A disk takes what it has room for, and refuses the rest. Raises OSError."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def check_replaceable(path: Path) -> None:

@@ -41,7 +41,7 @@ def paired_ratio(
     if ends is None or reference_ends is None or not any(map(math.isinf, (*scores, *reference))):
         return Estimate(middle, least.low, most.high, len(pairs))
     bounds = [_bounds(*pair, *known) for pair, *known in zip(pairs, ends, reference_ends, strict=True)]
-    above, below = (estimate(ends, confidence) for ends in zip(*bounds, strict=True))
+    above, below = (estimate(side, confidence) for side in zip(*bounds, strict=True))
     if math.isfinite(middle) and middle > 0 and above.median < below.median:
         middle = math.inf if above.median > 1 else 0.0 if below.median < 1 else math.nan
     low = least.low if math.isinf(least.low) else above.low
