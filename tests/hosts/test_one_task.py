@@ -11,7 +11,7 @@ from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
 
-RUN = f"{SCRIPTS}/dsgd-run experiment=quadratic nodes=2 budget.steps=20 engine=dist"
+RUN = f"{shlex.quote(f'{SCRIPTS}/dsgd-run')} experiment=quadratic nodes=2 budget.steps=20 engine=dist"
 
 
 @pytest.mark.parametrize("flags", [(), ("--pty",)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_a_room_that_somebody_has_made_a_link_is_not_written(tmp_path: Path) -> 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs user and mount namespaces")
 def test_a_summary_is_written_while_others_take_every_free_byte(tmp_path: Path) -> None:
     (tmp_path / "greedy.py").write_text(GREEDY)
-    script = f"mount -t tmpfs -o size=256k tmpfs {tmp_path} || exit 77; exec {sys.executable} - {tmp_path}"
+    script = f"mount -t tmpfs -o size=256k tmpfs {tmp_path} || exit 77; exec {shlex.quote(sys.executable)} - {tmp_path}"
     ended = subprocess.run([*MOUNT, script], input=GREEDY, capture_output=True, text=True, timeout=300)
     if ended.returncode == 77:
         pytest.skip("needs user and mount namespaces")
