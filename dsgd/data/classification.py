@@ -26,8 +26,8 @@ class Classification:
     made, a quarter of the memory. augment: every batch is moved by up to 4 pixels (black comes in) and mirrored at
     random, seeded by (seed, rank, step)."""
 
-    train: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
+    train: tuple[np.ndarray, np.ndarray] | tuple[Tensor, Tensor]
+    test: tuple[np.ndarray, np.ndarray] | tuple[Tensor, Tensor]
     classes: int
     partition: Partition
     dtype: torch.dtype
@@ -35,11 +35,10 @@ class Classification:
 
     def __post_init__(self) -> None:
         self.samples = len(self.train[0])
-        self.input_shape: tuple[int, ...] = self.train[0].shape[1:]
-        self._train_images, self._train_labels = map(torch.from_numpy, self.train)
-        self._test_images, self._test_labels = map(torch.from_numpy, self.test)
-        statistics = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(self.train[0]))
-        self._mean, self._deviation = (of.view(-1, 1, 1) for of in statistics)
+        self.input_shape: tuple[int, ...] = tuple(self.train[0].shape[1:])
+        self._train_images, self._train_labels = map(torch.as_tensor, self.train)
+        self._test_images, self._test_labels = map(torch.as_tensor, self.test)
+        self._mean, self._deviation = self._statistics()
 
     def move_to(self, device: torch.device) -> None:
         """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
@@ -65,8 +64,8 @@ class Classification:
         indices = self._beside_images(self.partition.several(ranks, steps))
         shape, indices = indices.shape, indices.flatten()
         labels = self._train_labels.index_select(0, indices).view(shape)
-        if not self.augment:  # evaluation keeps the normalised images anyway
-            return self._train_set[0].index_select(0, indices).unflatten(0, shape), labels
+        if not self.augment:
+            return self._training_inputs(indices).unflatten(0, shape), labels
         of_one = [self._movements(rank, step) for rank, step in zip(ranks, steps, strict=True)]
         down, right, mirror = (torch.cat(column) for column in zip(*of_one, strict=True))
         moved = move_and_mirror(self._train_images[indices], down, right, mirror)
@@ -98,6 +97,15 @@ class Classification:
         """Return the `loss` of n batches, [n]: outputs [n, b, classes], targets [n, b]."""
         each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
         return each.view(targets.shape).mean(dim=1)
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
+        mean, deviation = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(np.asarray(self.train[0])))
+        return mean.view(-1, 1, 1), deviation.view(-1, 1, 1)
+
+    def _training_inputs(self, indices: Tensor) -> Tensor:
+        """Return these samples' inputs, not augmented: rows of all of them, which evaluation keeps anyway."""
+        return self._train_set[0].index_select(0, indices)
 
     def _movements(self, rank: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the augmentation of a batch: pixels down, pixels to the right, whether to mirror, each [b]."""

@@ -7,10 +7,9 @@ limited time only, so two digests are compared where both have come. Samples are
 from __future__ import annotations
 
 import hashlib
-import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -18,8 +17,9 @@ from torch import Tensor
 
 from dsgd.data import Data
 from dsgd.data.classification import Classification
+from dsgd.data.global_streams import seeded_streams
 from dsgd.data.items import Items
-from dsgd.data.protocols import NamedSamples
+from dsgd.data.protocols import NamedSamples, SingleSamples
 from dsgd.streams import stream
 
 Digest = dict[str, dict[str, str]]  # by part, by number of samples
@@ -38,10 +38,11 @@ def data_digest(data: Data | Items) -> Digest:
         "input shapes": _one(shape),
         "numbers of classes": _one(data.classes),
     }
-    if isinstance(data, Items):
-        with data.source.watched() if data.source is not None else nullcontext():
+    if isinstance(data, SingleSamples):
+        source = data.source if isinstance(data, Items) else None
+        with source.watched() if source is not None else nullcontext():
             for test, kind in ((False, "training"), (True, "test")):
-                digest |= {f"{kind} {part}": hashes for part, hashes in _of_items(data, test).items()}
+                digest |= {f"{kind} {part}": hashes for part, hashes in _of_samples(data, test).items()}
         return digest
     for test, kind in ((False, "training"), (True, "test")):
         digest |= {f"{kind} {part}": hashes for part, hashes in _in_memory(data, test).items()}
@@ -88,26 +89,26 @@ def _in_memory(data: Data, test: bool) -> Digest:
         inputs = (data.name(test, int(sample)) for sample in _order(len(labels))[:AT_ONCE])
     elif isinstance(data, Classification):  # 8-bit, as they are stored
         images, labels = data.test if test else data.train
-        inputs = [torch.from_numpy(images[_order(len(images))[:AT_ONCE]])]
+        inputs = [torch.as_tensor(images[_order(len(images))[:AT_ONCE]])]
     else:
         values, labels = data.test_set if test else data.train_set
         inputs = [values[torch.from_numpy(_order(len(values))[:AT_ONCE])]]
     return {"samples": _one(len(labels)), "labels": {"all": hashed([labels])}, "inputs": {"some": hashed(inputs)}}
 
 
-def _of_items(data: Items, test: bool) -> Digest:
-    """Return the parts of a set whose samples are read one by one: of the first samples in an order, of twice as many,
-    and so on. Inputs that differ from one reading to the next, whatever is seeded, have none."""
-    samples = data.test if test else data.train
-    order = _order(len(samples)).tolist()
-    with _seeded():
+def _of_samples(data: SingleSamples, test: bool) -> Digest:
+    """Return the parts of a set of the user's, in memory or read one by one: of the first samples in an order, of twice
+    as many, and so on. Inputs that differ from one reading to the next, whatever is seeded, have none."""
+    samples = data.count(test)
+    order = _order(samples).tolist()
+    with seeded_streams():
         again = [hashed(data.sample(test, index)) for index in order[:LEAST]]
-    with _seeded():
+    with seeded_streams():
         is_drawn = again != [hashed(data.sample(test, index)) for index in order[:LEAST]]
     inputs, labels = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)
-    parts: Digest = {"samples": _one(len(samples)), "labels": {}, "inputs": {}}
+    parts: Digest = {"samples": _one(samples), "labels": {}, "inputs": {}}
     deadline, due = time.monotonic() + LIMIT_S, LEAST
-    with _seeded():
+    with seeded_streams():
         for count, index in enumerate(order, start=1):
             value, label = data.sample(test, index)
             _add(inputs, value)
@@ -124,18 +125,3 @@ def _of_items(data: Items, test: bool) -> Digest:
 
 def _order(samples: int) -> np.ndarray:
     return stream("digest").permutation(samples)
-
-
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Seed every global random stream inside of the block, and restore them afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.data import DataLost
-from dsgd.data.own_sets import OwnSamples, OwnSets, Sets, own_sets
+from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
 from dsgd.data.partition import check_share
 from dsgd.data.split import Split
+from dsgd.host.launcher import legible
+from dsgd.host.memory import total_memory
 
 if TYPE_CHECKING:
     import torch
 
+    from dsgd.data.decoded import DecodedSamples, LabelledTensors
     from dsgd.data.items import Items
+
+DECODE = ("auto", "once", "each_read")
+ORDER_BYTES = 16  # of a sample, in the permutations by which samples are dealt and held out
 
 
 @dataclass(frozen=True)
@@ -27,9 +36,12 @@ class ImportedData(Split):
     classes: int  # labels are 0 .. classes - 1
     arguments: dict[str, Any] = field(default_factory=dict)
     label: str | None = None  # its name in tables and figures
+    decode: str = "auto"  # auto | once | each_read: when samples are read; auto: once, where that changes nothing
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.decode not in DECODE:
+            raise ValueError(f"decode must be one of {', '.join(DECODE)}, got {self.decode!r}")
         if self.classes < 2:
             raise ValueError(f"classes must be >= 2, got {self.classes}")
 
@@ -44,28 +56,41 @@ class ImportedData(Split):
 
     def check(self, nodes: int, batch_size: int) -> None:
         check_share(self.train_samples(nodes), nodes, batch_size)
+        needed, most = ORDER_BYTES * max(self._source.sizes), total_memory()
+        if needed > most:
+            rule = f"must have samples whose order fits in memory, {most / 2**30:.3g} GiB"
+            raise ValueError(f"{self._source.name} {rule}, got {max(self._source.sizes)} of them")
         self._labels()
 
-    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Items:
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> DecodedSamples | Items:
+        partition = self.partition(self._labels(), nodes, batch_size, seed)
+        size, name = self._source.sizes[0], self._source.name
+        if (arrays := self._decoded) is not None:
+            from dsgd.data.decoded import DecodedSamples, LabelledTensors
+
+            for part, kind in zip(arrays, ("", " of the test set"), strict=False):
+                part.check_finite(name, dtype, kind)
+            train, test = self.parts(arrays[0], arrays[-1], LabelledTensors.chosen, size)
+            return DecodedSamples(train, test, self.classes, partition, dtype)
         from dsgd.data.items import ChosenSamples, Items
 
         sets = OwnSamples(self._source, 0), OwnSamples(self._source, 1)
-        train, test = self.parts(*sets, ChosenSamples, self._source.sizes[0])
-        partition = self.partition(self._labels(), nodes, batch_size, seed)
-        return Items(
-            self._source.name, train, test, self.classes, self.input_shape, partition, dtype, self._first, self._source
-        )
+        train, test = self.parts(*sets, ChosenSamples, size)
+        return Items(name, train, test, self.classes, self.input_shape, partition, dtype, self._first, self._source)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the configuration alone: whoever is given it loads the sets for itself."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _labels(self) -> np.ndarray:
-        """Return the labels [n] of the samples to train on, as `targets` of the training set has them; zeros where
-        data.split=iid asks for none, since reading all samples may take long. Raises ValueError."""
+        """Return the labels [n] of the samples to train on: `targets` of the training set, or as its samples were read;
+        zeros where data.split=iid asks for none, since reading all samples may take long. Raises ValueError."""
+        arrays = self._decoded
         kept, _ = self.indices(samples := self._source.sizes[0])
         if self.split == "iid":
             return np.zeros(len(kept), np.int64)
+        if arrays is not None and not hasattr(self._source.sets[0], "targets"):
+            return arrays[0].labels.numpy()[kept]
         name = self._source.name
         rule = f"{name} must give a training set with `targets`, {samples} labels, for data.split={self.split}"
         if (targets := getattr(self._source.sets[0], "targets", None)) is None:
@@ -83,11 +108,47 @@ class ImportedData(Split):
         return own_sets(self.target, self.arguments, self.classes, self._read_ends)
 
     @cached_property
+    def _decoded(self) -> list[LabelledTensors] | None:
+        """All samples of the sets that are used; None where each is read whenever it is needed. Raises ValueError."""
+        if self.decode == "each_read":
+            return None
+        # options are chosen without a look at the test set
+        used = self._source.sets[: 2 if self.evaluate == "test" else 1]
+        return self._source.once((self.decode, len(used)), lambda: self._decode(used))
+
+    def _decode(self, sets: Sequence[Samples]) -> list[LabelledTensors] | None:
+        """Read all samples of the sets, or say in a line why not. Raises ValueError."""
+        from dsgd.data.decoding import NotFixed, decoded
+
+        name, first = self._source.name, self._first
+        try:
+            with self._source.watched():
+                arrays, taken = decoded(name, sets, first, self.classes, established=self.decode == "auto")
+        except DataLost as error:
+            raise ValueError(str(error)) from error
+        except NotFixed as reason:
+            if self.decode == "once":
+                rule = "must have samples that can be read once with data.decode=once"
+                raise ValueError(f"{name} {rule}: {reason}") from reason
+            self._say(f"samples are read whenever they are needed, as {reason}")
+            return None
+        counts = " and ".join(f"{len(part.labels):,}" for part in arrays)
+        self._say(f"{counts} samples in memory, {f'{taken / 2**20:,.1f} MiB' if taken else 'as they are'}")
+        return arrays
+
+    def _say(self, text: str) -> None:
+        place = legible(os.environ)
+        if place is None or place.rank == 0:
+            print(f"{self._source.name}: {text}", file=sys.stderr)
+
+    @cached_property
     def _first(self) -> torch.Tensor:
+        from dsgd.data.global_streams import seeded_streams
         from dsgd.data.items import read_sample
 
         try:
-            return read_sample(self._source.name, self._source.sets[0], 0, self.classes)[0]
+            with seeded_streams():
+                return read_sample(self._source.name, self._source.sets[0], 0, self.classes)[0]
         except DataLost as error:
             raise ValueError(str(error)) from error
 

@@ -47,7 +47,7 @@ def read_sample(name: str, samples: Samples, index: int, classes: int, kind: str
         rule = f"{name}: sample {index}{kind} must be a tensor or array, and a label"
         raise DataLost(f"{rule}; {first_line(error)}") from error
     if value.is_complex():
-        raise DataLost(f"{name}: sample {index}{kind} must be of real numbers, got {_type_name(value)}")
+        raise DataLost(f"{name}: sample {index}{kind} must be of real numbers, got {type_name(value.dtype)}")
     if not hasattr(found, "dtype") and not value.is_floating_point():
         value = value.double()  # a list of Python's numbers, whole ones by chance
     if given.numel() != 1 or given.is_complex() or not float(given).is_integer():
@@ -67,11 +67,14 @@ def check_alike(name: str, value: Tensor, first: Tensor, sample: str) -> None:
         expected, shape = (" x ".join(map(str, of.shape)) or "one number" for of in (first, value))
         raise DataLost(f"{name}: sample {sample} must be {expected} as the first one, got {shape}")
     if value.is_floating_point() != first.is_floating_point():
-        raise DataLost(f"{name}: sample {sample} must be {_type_name(first)} as the first one, got {_type_name(value)}")
+        raise DataLost(
+            f"{name}: sample {sample} must be {type_name(first.dtype)} as the first one, got {type_name(value.dtype)}"
+        )
 
 
-def _type_name(value: Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")
+def type_name(dtype: torch.dtype) -> str:
+    """Return the name of a type without its module, for errors."""
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(eq=False, repr=False)
@@ -116,6 +119,10 @@ class Items:
         inputs, labels = self._read(self.test if test else self.train, [index])
         return inputs[0], labels[0]
 
+    def count(self, test: bool) -> int:
+        """Return the number of samples of the test or training set."""
+        return len(self.test if test else self.train)
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
@@ -131,7 +138,7 @@ class Items:
             inputs[row] = value
         if not bool(inputs.isfinite().all()):
             row = int(inputs.flatten(1).isfinite().all(dim=1).logical_not_().nonzero()[0])
-            raise DataLost(f"{self.name}: sample {indices[row]} must be of finite numbers in {_type_name(inputs)}")
+            raise DataLost(f"{self.name}: sample {indices[row]} must be of finite numbers in {type_name(self.dtype)}")
         return inputs, labels
 
 

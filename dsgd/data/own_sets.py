@@ -12,12 +12,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dsgd.data import DataLost
 from dsgd.host.held import Holdings, lacking, open_in_forks
 from dsgd.user_code import call_by_path, first_line
 
+T = TypeVar("T")
 SHOWN = 3  # of the things held, in a line
 
 
@@ -50,6 +51,7 @@ class OwnSets:
         self._sets = self._called()
         self._held_by_call = Holdings.now().since(before).others
         self._files, self._others = list[str](), list[str]()
+        self._made: dict[object, Any] = {}
         self.sizes = len(self._sets[0]), len(self._sets[1])
         try:
             read(self._sets)
@@ -65,6 +67,12 @@ class OwnSets:
                 if self._pid != os.getpid():
                     self._load_again()
         return self._sets
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` gives, called once for each key: what all runs on these sets have in common."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     @property
     def why(self) -> str | None:

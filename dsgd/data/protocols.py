@@ -51,6 +51,19 @@ class NamedSamples(Protocol):
 
 
 @runtime_checkable
+class SingleSamples(Protocol):
+    """Data of the user's, whose samples can be had one by one."""
+
+    def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
+        """Return input and label of one sample of the test or training set, as they are in a batch."""
+        ...
+
+    def count(self, test: bool) -> int:
+        """Return the number of samples of the test or training set."""
+        ...
+
+
+@runtime_checkable
 class SharedDecoding(Protocol):
     """Data that are read and decoded by processes of their own, which share the cores of a machine."""
 

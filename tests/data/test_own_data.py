@@ -258,9 +258,12 @@ def test_types_of_the_same_meaning_may_differ(train: str, test: str) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 def test_inputs_are_finite_in_the_precision_of_the_run(value: float) -> None:
     """Else the loss is none, and the algorithm would be blamed for it."""
-    data = ImportedData(f"{HERE}labelled", CLASSES, {"label": 1, "value": value}).load(1, 20, 0, torch.float32)
-    with pytest.raises(DataLost, match="sample 19 must be of finite numbers in float32"):
-        data.batch(0, 0)
+    rule = "sample 19 must be of finite numbers in float32"
+    with pytest.raises(ValueError, match=rule):
+        ImportedData(f"{HERE}labelled", CLASSES, {"label": 1, "value": value}).load(1, 20, 0, torch.float32)
+    config = ImportedData(f"{HERE}labelled", CLASSES, {"label": 1, "value": value}, decode="each_read")
+    with pytest.raises(DataLost, match=rule):
+        config.load(1, 20, 0, torch.float32).batch(0, 0)
 
 
 @pytest.mark.parametrize("last", [0.25, -1, 4, float("nan")])
@@ -279,7 +282,7 @@ def test_inputs_take_no_graph_along() -> None:
 
 
 def test_a_sample_of_another_shape_is_named_when_it_is_met() -> None:
-    data = ImportedData(f"{HERE}uneven", CLASSES).load(1, 20, 0, torch.float32)
+    data = ImportedData(f"{HERE}uneven", CLASSES, decode="each_read").load(1, 20, 0, torch.float32)
     rule = r"^data\.target=tests\.data\.test_own_data\.uneven: sample \d+ must be 1 as the first one, got 2$"
     with pytest.raises(DataLost, match=rule):
         data.batch(0, 0)

@@ -163,7 +163,9 @@ def path(tmp_path: Path) -> Iterator[str]:
 
 
 def loaded(target: str, path: str) -> Items:
-    return ImportedData(f"{HERE}{target}", 2, {"path": path}).load(1, 20, 0, torch.float32)
+    data = ImportedData(f"{HERE}{target}", 2, {"path": path}, decode="each_read").load(1, 20, 0, torch.float32)
+    assert isinstance(data, Items)
+    return data
 
 
 def first_samples(data: Items) -> str:

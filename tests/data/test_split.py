@@ -146,7 +146,7 @@ def test_evaluation_and_normalisation_stay_over_all_data() -> None:
 def test_labels_that_are_none_are_refused(targets: list[float] | None, got: str) -> None:
     """Before the start, by the check of the configuration."""
     target, arguments = ("bare", {}) if targets is None else ("labelled", {"targets": targets})
-    config = ImportedData(f"{HERE}{target}", 2, arguments, split="label")
+    config = ImportedData(f"{HERE}{target}", 2, arguments, split="label", decode="each_read")
     with pytest.raises(ValueError, match=r"targets.*got") as error:
         config.check(2, 4)
     assert str(error.value).endswith(got)

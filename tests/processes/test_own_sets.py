@@ -9,7 +9,16 @@ import pytest
 from tests.data.test_own_sets import COUNT, HERE
 from tests.support.prefork import Prefork
 
-LINE = ("data=import", "data.classes=2", "nodes=3", "batch_size=4", "engine=dist", "model.hidden=[]", "algo=sync")
+LINE = (
+    "data=import",
+    "data.decode=each_read",
+    "data.classes=2",
+    "nodes=3",
+    "batch_size=4",
+    "engine=dist",
+    "model.hidden=[]",
+    "algo=sync",
+)
 BUDGET = (
     "budget.epochs=null",
     "budget.steps=30",

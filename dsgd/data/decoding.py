@@ -1,0 +1,136 @@
+"""Read a user's data sets once, into one array each, where their samples do not change from one reading to the next.
+
+That is established, not assumed. No global random stream may move while samples are read, some samples are read twice
+before all are, and some once more afterwards, bit for bit. The tensors of a TensorDataset are taken as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from time import monotonic
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from dsgd.data import DataLost
+from dsgd.data.decoded import LabelledTensors
+from dsgd.data.digest import hashed
+from dsgd.data.global_streams import seeded_streams, stream_states
+from dsgd.data.items import check_alike, read_sample, type_name
+from dsgd.data.own_sets import Samples
+from dsgd.host.memory import available_memory, total_memory
+from dsgd.streams import stream
+
+TRIED = 16  # samples of a set that are read twice before all are read
+COMPARED = 64  # samples of a set that are read once more when all have been read
+LONG_S = 10.0  # of reading a set: from here on a line says that it will take long
+KINDS = ("", " of the test set")  # of samples, for errors
+GIB = 2**30
+
+
+class NotFixed(Exception):
+    """Raised for a set that cannot be read once: its text says why."""
+
+
+def decoded(
+    name: str, sets: Sequence[Samples], first: Tensor, classes: int, established: bool
+) -> tuple[list[LabelledTensors], int]:
+    """Read all samples of the training set, and of the test set where it is given. Returns them, and the bytes of
+    memory that they take newly.
+
+    first: an input that all must be like. established: whether it must be established that samples do not change.
+    Raises NotFixed if they do or are too many for this machine, DataLost for a sample that is none."""
+    tensors = [_tensors(samples, first, classes) for samples in sets]
+    read = [(samples, kind) for samples, kind, given in zip(sets, KINDS, tensors, strict=False) if given is None]
+    needed = sum(_bytes(name, samples, classes, kind) for samples, kind in read)
+    if needed > (most := total_memory() // 2):
+        raise NotFixed(f"its samples take {needed / GIB:.3g} GiB, more than half of the memory, {most / GIB:.3g} GiB")
+    if needed > (left := available_memory()):
+        rule = f"{name} needs {needed / GIB:.3g} GiB of memory for its samples, got {left / GIB:.3g} GiB"
+        raise DataLost(f"{rule}; data.decode=each_read reads them whenever they are needed")
+    if established:
+        for samples, kind in read:
+            _try(name, samples, classes, kind)
+    arrays = [
+        given or _read(name, samples, first, classes, kind, established)
+        for samples, kind, given in zip(sets, KINDS, tensors, strict=False)
+    ]
+    return arrays, needed
+
+
+def _tensors(samples: Samples, first: Tensor, classes: int) -> LabelledTensors | None:
+    """Return the tensors of a TensorDataset of the user's that are an input and a label for each sample; None for
+    anything else, which is then read sample by sample and judged there."""
+    if type(samples) is not TensorDataset or len(samples.tensors) != 2:
+        return None
+    inputs, labels = samples.tensors
+    plain = all(
+        type(of) is Tensor and of.layout == torch.strided and of.device.type == "cpu" for of in (inputs, labels)
+    )
+    if not plain or inputs.is_complex() or labels.is_complex() or labels.numel() != len(labels):
+        return None
+    if inputs.shape[1:] != first.shape or inputs.is_floating_point() != first.is_floating_point():
+        return None
+    numbers = labels.detach().reshape(-1).double()
+    if not bool(((numbers >= 0) & (numbers < classes) & (numbers == numbers.floor())).all()):
+        return None
+    return LabelledTensors(inputs.detach(), numbers.long())
+
+
+def _bytes(name: str, samples: Samples, classes: int, kind: str) -> int:
+    with seeded_streams():
+        value, _ = read_sample(name, samples, 0, classes, kind)
+    return len(samples) * (value.nbytes + torch.int64.itemsize)
+
+
+def _try(name: str, samples: Samples, classes: int, kind: str) -> None:
+    """Read some samples twice. Raises NotFixed if they differ, or if a random number was drawn."""
+    chosen = stream("tried samples").permutation(len(samples))[:TRIED].tolist()
+    began = monotonic()
+    with seeded_streams():
+        before = stream_states()
+        for index in chosen:
+            bits = [_bits(*read_sample(name, samples, index, classes, kind)) for _ in range(2)]
+            _check_streams(before)
+            if bits[0] != bits[1]:
+                raise NotFixed(f"sample {index}{kind} differs from one reading to the next")
+    expected_s = (monotonic() - began) / (2 * len(chosen)) * len(samples)
+    if expected_s > LONG_S:
+        line = f"{name}: reading {len(samples):,} samples{kind} once will take about {expected_s:.0f} s"
+        print(f"{line}; data.decode=each_read reads them whenever they are needed", file=sys.stderr)
+
+
+def _read(name: str, samples: Samples, first: Tensor, classes: int, kind: str, established: bool) -> LabelledTensors:
+    """Read all samples of a set, in their order, in the type of its first one."""
+    count = len(samples)
+    with seeded_streams():
+        before = stream_states()
+        value, _ = read_sample(name, samples, 0, classes, kind)
+        inputs, labels = torch.empty((count, *first.shape), dtype=value.dtype), torch.empty(count, dtype=torch.int64)
+        for index in range(count):
+            value, labels[index] = read_sample(name, samples, index, classes, kind)
+            check_alike(name, value, first, f"{index}{kind}")
+            if value.dtype != inputs.dtype:
+                types = f"{type_name(value.dtype)}, and the first one {type_name(inputs.dtype)}"
+                raise NotFixed(f"sample {index}{kind} is of {types}")
+            inputs[index] = value
+        if (now := len(samples)) != count:
+            raise DataLost(f"{name} must keep its length, {count} samples{kind}, got {now} after all were read")
+        if established:
+            for index in stream("compared samples").permutation(count)[:COMPARED].tolist():
+                if _bits(*read_sample(name, samples, index, classes, kind)) != _bits(inputs[index], int(labels[index])):
+                    raise NotFixed(f"sample {index}{kind} differs from one reading to the next")
+            _check_streams(before)
+    return LabelledTensors(inputs, labels)
+
+
+def _check_streams(before: dict[str, object]) -> None:
+    after = stream_states()
+    if moved := [name for name, state in before.items() if after[name] != state]:
+        raise NotFixed(f"reading them draws random numbers of {' and '.join(moved)}")
+
+
+def _bits(value: Tensor, label: int) -> str:
+    return hashed([str(value.dtype), str(tuple(value.shape)), value, str(label)])

@@ -1,0 +1,35 @@
+"""The global random streams of Python, NumPy and torch, from which a data set may draw while it is read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def seeded_streams() -> Iterator[None]:
+    """Seed every global stream inside of the block, always alike, and restore them afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def stream_states() -> dict[str, object]:
+    """Return the state of every global stream by its name: whoever draws from one changes it."""
+    _, words, place, *more = np.random.get_state()
+    return {
+        "torch": torch.random.get_rng_state().numpy().tobytes(),
+        "NumPy": (np.asarray(words).tobytes(), place, *more),
+        "Python": random.getstate(),
+    }
