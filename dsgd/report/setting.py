@@ -19,6 +19,7 @@ _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"
 # what is not said of a choice: as conf/ has it
 USUAL: dict[str, Any] = {
     "data.validation": 0, "data.evaluate": "test", "data.split": "iid", "data.split_alpha": 0.1, "data.seed": 0,
+    "data.augment": False, "data.decode": "auto",
     "optimizer.momentum": 0, "optimizer.nesterov": False, "optimizer.weight_decay": 0,
     "optimizer.decay_norm_and_bias": True, "optimizer.betas": [0.9, 0.999], "optimizer.eps": 1e-8,
     "schedule.warmup_epochs": 0, "schedule.linear_scaling": False, "schedule.reference_batch": None,
@@ -31,6 +32,24 @@ USUAL: dict[str, Any] = {
     "cluster.receive_bandwidth": None, "cluster.protocol_efficiency": 1, "cluster.window_bytes": None,
     "cluster.connection_bandwidth": None, "cluster.streams": 1, "cluster.links": None, "cluster.slice_bytes": None,
     "cluster.collective_startup_s": 0, "cluster.bucket_bytes": None, "cluster.bucket_startup_s": 0,
+}  # fmt: skip
+# likewise what each data set has besides, by its name
+USUAL_OF_DATA: dict[str, dict[str, Any]] = {
+    "cifar10": {"classes": 10, "augment": True}, "cifar100": {"classes": 100, "augment": True},
+    "fashion_mnist": {"collection": "fashion_mnist", "resolution": 28},
+    "mnist": {"collection": "mnist", "resolution": 28}, "kmnist": {"collection": "kmnist", "resolution": 28},
+    "emnist": {"collection": "emnist", "subset": "balanced", "resolution": 28},
+    "folder": {"max_pixels": 67108864},
+    "imagenet": {"decoder": "auto", "max_pixels": 67108864, "on_error": "skip"},
+    "imagenet-like": {
+        "classes": 10, "samples_per_class": 100, "test_per_class": 20, "side": 500, "decoder": "auto",
+        "max_pixels": 67108864, "on_error": "skip",
+    },
+    "quadratic": {"dim": 20, "condition": 10.0, "spread": 1.0, "noise": 0.1, "curvature_spread": 0.0},
+    "shapes": {
+        "resolution": 16, "classes": 8, "channels": 1, "train_size": 4000, "test_size": 1000, "noise": 0.05,
+    },
+    "text": {"context": 64, "test_share": 0.1, "generated_bytes": 200000},
 }  # fmt: skip
 
 Text = Callable[[Any], str]
@@ -192,11 +211,13 @@ def _choice(runs: Sequence[Run], group: str) -> str:
     if len(names) != 1:
         return ""
     keys = dict.fromkeys(key for run in runs for key in run.setting(group) or {} if key not in _OF_CHOICE)
+    usual = {key.removeprefix(f"{group}."): value for key, value in USUAL.items() if key.startswith(f"{group}.")}
+    if group == "data":
+        usual |= USUAL_OF_DATA.get(str(_shared(runs, "data.name")), {})
     texts = []
     for key in keys:
         value = _shared(runs, f"{group}.{key}")
-        full = f"{group}.{key}"
-        if value is not None and not (full in USUAL and value == USUAL[full]) and key != "validation":
+        if value is not None and not (key in usual and value == usual[key]) and key != "validation":
             texts.append(f"{key} {_plain(value)}")
     return f"{names[0]} ({', '.join(texts)})" if texts else names[0]
 

@@ -21,7 +21,7 @@ from dsgd.report.contest_files import page_figures, write_contest
 from dsgd.report.figures import draw
 from dsgd.report.page import page_text
 from dsgd.report.quantities import bandwidth, duration, share, size
-from dsgd.report.setting import USUAL, setting_text, whole_setting
+from dsgd.report.setting import USUAL, USUAL_OF_DATA, setting_text, whole_setting
 from dsgd.report.style import drawing
 from dsgd.report.table import summary_table
 from tests.support.contenders import contender
@@ -153,8 +153,9 @@ def test_an_imported_model_is_called_by_its_label_or_by_function_and_arguments(t
 
 def test_what_is_usual_is_what_the_configuration_files_say():
     """So that a caption is silent of nothing but defaults."""
-    files = {"data": "shapes", "optimizer": "sgd", "schedule": "cosine", "cluster": "gigabit"}
+    files = {"data": "import", "optimizer": "sgd", "schedule": "cosine", "cluster": "gigabit"}
     texts = {group: yaml.safe_load((CONF / group / f"{name}.yaml").read_text()) for group, name in files.items()}
+    texts["data"] |= {"seed": yaml.safe_load((CONF / "data" / "shapes.yaml").read_text())["seed"]}
     texts["optimizer"] |= yaml.safe_load((CONF / "optimizer" / "adamw.yaml").read_text()) | {"weight_decay": 0.0}
     whole = yaml.safe_load((CONF / "config.yaml").read_text())
     for key, value in USUAL.items():
@@ -163,6 +164,24 @@ def test_what_is_usual_is_what_the_configuration_files_say():
             assert {"topology": value} in whole["defaults"]
         else:
             assert (texts[group][name] if name else whole[group]) == value, key
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "data").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_data_set_as_it_is_configured_is_named_alone(path: Path, tmp_path: Path):
+    """And what differs from the file is said."""
+    given = {"root": "/data", "target": "mine.load", "classes": 10} if path.stem in ("folder", "import") else {}
+    values = yaml.safe_load(path.read_text())
+    usual = values | {key: value for key, value in given.items() if key in values}
+    (run,) = find_runs([write_record(tmp_path / "a", "sync", data={"name": path.stem, **usual})])
+    name = "load" if path.stem == "import" else path.stem
+    arguments = " (classes 10)" if path.stem == "import" else ""  # must be given
+    assert f" on {name}{arguments}; " in setting_text([run])
+    assert USUAL_OF_DATA.get(path.stem, {}).items() <= values.items()
+    for key, value in values.items():
+        if isinstance(value, (bool, int, float)) and key not in ("validation", "seed"):
+            changed = {**usual, key: not value if isinstance(value, bool) else value + 1, "name": path.stem}
+            (run,) = find_runs([write_record(tmp_path / key, "sync", data=changed)])
+            assert f"{key} " in setting_text([run]).partition(";")[0]
 
 
 def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
