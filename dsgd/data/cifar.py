@@ -11,7 +11,7 @@ import pickle
 import pickletools
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsgd.data.image_set import ImageSet
 from dsgd.data.partition import check_share
-from dsgd.data.split import Split
 from dsgd.host.files import expanded, regular_file
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ LAYOUT = {
 
 
 @dataclass(frozen=True)
-class Cifar(Split):
+class Cifar(ImageSet):
     """Photographs of 32 x 32 pixels in 10 or 100 classes; 50,000 for training and 10,000 for test in the full files."""
 
     classes: int = 10
     root: str = "data"  # folder that holds cifar-10-batches-py or cifar-100-python
-    augment: bool = True  # shift by up to 4 pixels and mirror at random, as He et al. 2015 do
+    augment: bool = field(default=True, kw_only=True)  # usual on CIFAR since He et al. 2015
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,11 +62,8 @@ class Cifar(Split):
         self._read(test=True)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        from dsgd.data.classification import Classification
-
-        train, test = self.arrays(self._read(test=False), self._read(test=True))
-        partition = self.partition(train[1], nodes, batch_size, seed)
-        return Classification(train, test, self.classes, partition, dtype, self.augment)
+        sets = self._read(test=False), self._read(test=True)
+        return self.classification(sets, self.classes, nodes, batch_size, seed, dtype)
 
     @cached_property
     def _train_samples(self) -> int:

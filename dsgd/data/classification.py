@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dsgd.data.augmentation import move_and_mirror, movements
 from dsgd.data.partition import Partition
-from dsgd.streams import stream
-
-PAD = 4  # pixels an augmented image may move in each direction
 
 
 @dataclass(eq=False, repr=False)
@@ -108,11 +106,9 @@ class Classification:
         return self._train_set[0].index_select(0, indices)
 
     def _movements(self, rank: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the augmentation of a batch: pixels down, pixels to the right, whether to mirror, each [b]."""
-        rng = stream("augmentation", self.partition.seed, rank, step)
-        b = self.partition.batch_size
-        down, right = self._beside_images(rng.integers(-PAD, PAD + 1, (2, b)))
-        return down, right, self._beside_images(rng.integers(0, 2, b) == 1)
+        """Draw the augmentation of a batch, as `movements`, on the device of the images."""
+        down, right, mirror = movements(self.partition.seed, rank, step, self.partition.batch_size)
+        return self._beside_images(down), self._beside_images(right), self._beside_images(mirror)
 
     def _beside_images(self, numbers: np.ndarray) -> Tensor:
         """Return numbers on the device of the images, which a GPU fetches in its turn: nobody waits for it."""
@@ -133,15 +129,3 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     square = np.einsum("nchw,nchw->c", images, images, dtype=np.int64) / count
     deviation = np.sqrt(np.maximum(square - mean**2, 0))
     return mean, np.where(deviation > 0, deviation, 1.0)
-
-
-def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> Tensor:
-    """Shift each image by (down, right) pixels, zeros coming in, then flip it left to right where `mirror`.
-
-    The same as padding by 4, cropping at (4 - down, 4 - right) and flipping. images: [b, channels, height, width];
-    down, right: [b] integers in [-4, 4]; mirror: [b] bool. Returns a new tensor."""
-    height, width = images.shape[2:]
-    padded = F.pad(images, (PAD, PAD, PAD, PAD))
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view
-    moved = windows[torch.arange(len(images), device=images.device), :, PAD - down, PAD - right]
-    return torch.where(mirror.view(-1, 1, 1, 1), moved.flip(-1), moved)

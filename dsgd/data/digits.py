@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsgd.data.image_set import ImageSet
 from dsgd.data.partition import check_share
-from dsgd.data.split import Split
 from dsgd.streams import stream
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TRAIN, TEST = 1437, 360
 
 
 @dataclass(frozen=True)
-class Digits(Split):
+class Digits(ImageSet):
     """10 classes, 1,437 training and 360 test images; the split is the same in every run."""
 
     @property
@@ -43,14 +43,11 @@ class Digits(Split):
         check_share(self.kept(TRAIN), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        from dsgd.data.classification import Classification
-
         images, labels = read_digits()
         images = images.reshape(-1, 1, 8, 8)
         order = stream("digits split").permutation(TRAIN + TEST)  # of all runs: results must be comparable
         train, test = ((images[part], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
-        train, test = self.arrays(train, test)
-        return Classification(train, test, self.classes, self.partition(train[1], nodes, batch_size, seed), dtype)
+        return self.classification((train, test), self.classes, nodes, batch_size, seed, dtype)
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:

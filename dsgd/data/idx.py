@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dsgd.data.image_set import ImageSet
 from dsgd.data.partition import check_share
-from dsgd.data.split import Split
 
 if TYPE_CHECKING:
     import torch
@@ -54,14 +54,13 @@ SUBSETS = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters"
 
 
 @dataclass(frozen=True)
-class Idx(Split):
+class Idx(ImageSet):
     """Grey images of 28 x 28 pixels; 60,000 for training and 10,000 for test, more in most subsets of EMNIST."""
 
     collection: str = "fashion_mnist"  # fashion_mnist | mnist | kmnist | emnist
     subset: str | None = None  # of emnist: balanced | byclass | bymerge | digits | letters | mnist
     root: str = "data"  # folder that holds FashionMNIST/raw and its like
     resolution: int = SIDE  # pixels of a side: a divisor of 28; each pixel is the mean of a square of the file's pixels
-    augment: bool = False  # shift by up to 4 pixels and mirror at random
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,11 +90,8 @@ class Idx(Split):
         self._read(test=True)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        from dsgd.data.classification import Classification
-
-        train, test = self.arrays(self._train, self._read(test=True))
-        partition = self.partition(train[1], nodes, batch_size, seed)
-        return Classification(train, test, self.classes, partition, dtype, self.augment)
+        sets = self._train, self._read(test=True)
+        return self.classification(sets, self.classes, nodes, batch_size, seed, dtype)
 
     @cached_property
     def _train(self) -> tuple[np.ndarray, np.ndarray]:

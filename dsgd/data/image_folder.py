@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from dsgd.data.image_set import ImageSet
 from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
 from dsgd.data.partition import check_share
-from dsgd.data.split import Split
 from dsgd.data.validation import Arrays
 from dsgd.streams import stream
 
@@ -33,13 +33,12 @@ ELONGATED = 16  # of an image so many times as long as wide only the middle is r
 
 
 @dataclass(frozen=True)
-class ImageFolder(Split):
+class ImageFolder(ImageSet):
     """Images in root/train/CLASS/ and root/val/CLASS/ or root/test/CLASS/, or in root/CLASS/, as [3, height, width]."""
 
     root: str
     resolution: int | None = None  # pixels of a side: resized and cropped to it; null: as they are, all of one size
     test_share: float | None = None  # of root/CLASS/: share of each class that is the test set, the same in every run
-    augment: bool = False  # shift by up to 4 pixels and mirror at random, in training only
     max_pixels: int = MAX_PIXELS  # height x width: a file whose header says more is refused
 
     def __post_init__(self) -> None:
@@ -70,11 +69,7 @@ class ImageFolder(Split):
         self._read()
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        from dsgd.data.classification import Classification
-
-        train, test = self.arrays(*self._read())
-        partition = self.partition(train[1], nodes, batch_size, seed)
-        return Classification(train, test, self.classes, partition, dtype, self.augment)
+        return self.classification(self._read(), self.classes, nodes, batch_size, seed, dtype)
 
     @property
     def _layout(self) -> Layout:

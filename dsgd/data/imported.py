@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.data import DataLost
+from dsgd.data.image_set import ImageSet
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
 from dsgd.data.partition import check_share
-from dsgd.data.split import Split
 from dsgd.host.launcher import legible
 from dsgd.host.memory import total_memory
 
@@ -29,7 +29,7 @@ ORDER_BYTES = 16  # of a sample, in the permutations by which samples are dealt 
 
 
 @dataclass(frozen=True)
-class ImportedData(Split):
+class ImportedData(ImageSet):
     """The two data sets that the function at `target` returns when it is called with the arguments."""
 
     target: str  # package.module.function
@@ -56,6 +56,9 @@ class ImportedData(Split):
 
     def check(self, nodes: int, batch_size: int) -> None:
         check_share(self.train_samples(nodes), nodes, batch_size)
+        if self.augment and len(self.input_shape) != 3:
+            shape = " x ".join(map(str, self.input_shape)) or "one number"
+            raise ValueError(f"augment must be false but for images [channels, height, width], got inputs of {shape}")
         needed, most = ORDER_BYTES * max(self._source.sizes), total_memory()
         if needed > most:
             rule = f"must have samples whose order fits in memory, {most / 2**30:.3g} GiB"
@@ -71,12 +74,13 @@ class ImportedData(Split):
             for part, kind in zip(arrays, ("", " of the test set"), strict=False):
                 part.check_finite(name, dtype, kind)
             train, test = self.parts(arrays[0], arrays[-1], LabelledTensors.chosen, size)
-            return DecodedSamples(train, test, self.classes, partition, dtype)
+            return DecodedSamples(train, test, self.classes, partition, dtype, self.augment)
         from dsgd.data.items import ChosenSamples, Items
 
         sets = OwnSamples(self._source, 0), OwnSamples(self._source, 1)
         train, test = self.parts(*sets, ChosenSamples, size)
-        return Items(name, train, test, self.classes, self.input_shape, partition, dtype, self._first, self._source)
+        shape, first = self.input_shape, self._first
+        return Items(name, train, test, self.classes, shape, partition, dtype, first, self._source, self.augment)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the configuration alone: whoever is given it loads the sets for itself."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsgd.data import DataLost
+from dsgd.data.augmentation import move_and_mirror, movements
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.streams import stream
@@ -81,6 +82,7 @@ def type_name(dtype: torch.dtype) -> str:
 class Items:
     """Samples of two map-style data sets, split over the workers. name: of the data, for errors. first: an input that
     all must be like; None: the first one that is read. source: where the sets are from, if a function of the user's.
+    augment: as `Classification`, after reading.
 
     Torch's global random stream, from which they draw augmentation, is seeded by (seed, rank, step)."""
 
@@ -93,6 +95,7 @@ class Items:
     dtype: torch.dtype
     first: Tensor | None = None
     source: OwnSets | None = None
+    augment: bool = False
 
     def __post_init__(self) -> None:
         self.samples = len(self.train)
@@ -101,7 +104,11 @@ class Items:
         """Return inputs [b, *input_shape] and labels [b] of worker `rank` at its own step `step`. Raises DataLost."""
         indices = self.partition.indices(rank, step).tolist()
         with _seeded("augmentation", self.partition.seed, rank, step):
-            return self._read(self.train, indices)
+            inputs, labels = self._read(self.train, indices)
+        if self.augment:
+            drawn = movements(self.partition.seed, rank, step, len(indices))
+            inputs = move_and_mirror(inputs, *map(torch.from_numpy, drawn))
+        return inputs, labels
 
     def evaluation(
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)

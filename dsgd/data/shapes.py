@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsgd.data.image_set import ImageSet
 from dsgd.data.partition import check_share
-from dsgd.data.split import Split
 from dsgd.streams import stream
 
 MOST_RESOLUTION = 1024
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shapes(Split):
+class Shapes(ImageSet):
     """Images [channels, resolution, resolution] of the first `classes` kinds of `KINDS`, equally many of each."""
 
     resolution: int = 16  # pixels of a side
@@ -66,12 +66,9 @@ class Shapes(Split):
         check_share(self.kept(self.train_size), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        from dsgd.data.classification import Classification
-
         train = self.draw(self.train_size, stream("shapes", self.seed, 0))
         test = self.draw(self.test_size, stream("shapes", self.seed, 1))
-        train, test = self.arrays(train, test)
-        return Classification(train, test, self.classes, self.partition(train[1], nodes, batch_size, seed), dtype)
+        return self.classification((train, test), self.classes, nodes, batch_size, seed, dtype)
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return `count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""

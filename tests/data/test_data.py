@@ -19,8 +19,9 @@ from torch.nn import functional as F
 
 import dsgd.data
 from dsgd.data import Cifar, Data, DataConfig, Digits, Idx, Quadratic, Shapes, Text
+from dsgd.data.augmentation import PAD, move_and_mirror
 from dsgd.data.cifar import LAYOUT, read_batch
-from dsgd.data.classification import PAD, channel_statistics, move_and_mirror
+from dsgd.data.classification import channel_statistics
 from dsgd.data.digits import read_digits
 from dsgd.data.shapes import KINDS
 from dsgd.models import MLP, ModelConfig, ResNet, Vector

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from dsgd.data.augmentation import PAD
 from dsgd.data.classification import Classification
 from dsgd.data.decoded import DecodedSamples
 from dsgd.data.digest import data_digest, difference
@@ -113,9 +115,15 @@ def config(target: str, decode: str = "auto", options: Any = None, **arguments: 
     return ImportedData(f"{HERE}{target}", CLASSES, arguments, decode=decode, **(options or {}))
 
 
-@pytest.mark.parametrize("options", [{}, {"validation": 0.2, "evaluate": "validation"}])
-@pytest.mark.parametrize("kind", ["bytes", "doubles", "tensors", "features"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((kind, options) for kind in ("bytes", "doubles", "tensors") for options in ({}, {"augment": True})),
+        ("features", {}),
+        ("bytes", {"validation": 0.2, "evaluate": "validation"}),
+    ],
+)
 def test_every_bit_is_that_of_samples_read_one_by_one(kind: str, options: Any, dtype: torch.dtype) -> None:
     data, read = (config("images", how, options, kind=kind).load(3, 5, 7, dtype) for how in ("auto", "each_read"))
     assert isinstance(data, DecodedSamples)
@@ -131,6 +139,24 @@ def test_every_bit_is_that_of_samples_read_one_by_one(kind: str, options: Any, d
         pairs = zip(data.evaluation(test, limit, shard), read.evaluation(test, limit, shard), strict=True)
         assert all(torch.equal(a, b) for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
     assert difference(data_digest(data), data_digest(read)) is None
+
+
+def test_images_are_moved_and_mirrored_in_training_only() -> None:
+    plain, moved = (
+        config("images", "auto", options, kind="bytes").load(2, 8, 0, torch.float32)
+        for options in ({}, {"augment": True})
+    )
+    (images, labels), (others, same) = plain.batch(1, 1), moved.batch(1, 1)
+    assert torch.equal(labels, same)
+    assert not torch.equal(images, others)
+    padded = F.pad(images, (PAD, PAD, PAD, PAD))
+    for image, other in zip(padded, others, strict=True):
+        windows = [image[:, d : d + 8, r : r + 8] for d in range(2 * PAD + 1) for r in range(2 * PAD + 1)]
+        assert any(torch.equal(of, other) for window in windows for of in (window, window.flip(-1)))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(plain.evaluation(False), moved.evaluation(False), strict=True))
+    rule = r"augment must be false but for images \[channels, height, width\], got inputs of 5"
+    with pytest.raises(ValueError, match=rule):
+        config("images", "auto", {"augment": True}, kind="features").check(1, 5)
 
 
 def test_samples_keep_their_type_and_tensors_are_not_copied(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +210,7 @@ def test_random_samples_can_be_fixed_on_purpose() -> None:
     data = [config("changing", "once", how="torch").load(1, 5, 0, torch.float32) for _ in range(2)]
     assert torch.equal(torch.rand(2), expected)
     assert torch.equal(data[0].batch(0, 0)[0], data[1].batch(0, 0)[0])
-    with pytest.raises(ValueError, match="that can be read once with .*: sample 40 is of int64"):
+    with pytest.raises(ValueError, match=r"that can be read once with .*: sample 40 is of int64"):
         config("changing", "once", how="type").check(1, 5)
 
 
@@ -212,7 +238,7 @@ def test_a_bad_label_of_a_tensor_is_named_before_the_start(label: float) -> None
 
 @pytest.mark.parametrize("decode", ["auto", "once"])
 def test_a_set_that_fits_nowhere_is_one_line(decode: str) -> None:
-    with pytest.raises(ValueError, match="^data.target=.* GiB"):
+    with pytest.raises(ValueError, match=r"^data\.target=.* GiB"):
         config("broken", decode, how="huge").check(1, 5)
 
 
