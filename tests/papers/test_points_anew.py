@@ -14,7 +14,7 @@ from dsgd.record.reader import Run, find_runs
 from dsgd.reproduction import archive
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "papers"
-OF_EACH = 3  # runs of each paper
+OF_EACH = 1  # run of each paper
 MOST_WORK = 3e5  # samples of a run with gradients: seconds
 EQUAL = ("status", "clock", "time_s", "samples", "steps", "bytes_sent_total", "bytes_sent_max_node", "staleness_max")
 NEAR = {"fp64": 1e-9, "fp32": 0.05}  # relative: 32 bits differ between processors, and training makes more of it

@@ -16,7 +16,7 @@ from tests.support.faults.trial import ROOT, Baselines, carry_out, has_traceback
 from tests.support.long import long_but
 from tests.support.prefork import Prefork
 
-SAMPLE = long_but((0, 14, 16), range(50))  # the first of sync, of gossip that pushes, and of easgd with two servers
+SAMPLE = long_but((0, 14, 16), range(24))  # the first of sync, of gossip that pushes, and of easgd with two servers
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def traceback(*files: str) -> str:
     return f"Traceback (most recent call last):\n{frames}ValueError: /dsgd/ is no folder\n"
 
 
-@pytest.mark.parametrize("number", long_but((EVERY - 1,), range(EVERY - 1, 6 * EVERY, EVERY)))
+@pytest.mark.parametrize("number", long_but((EVERY - 1,), range(EVERY - 1, 3 * EVERY, EVERY)))
 def test_of_two_comparisons_in_one_folder_one_is_refused_or_comes_later(tmp_path: Path, number: int) -> None:
     trial = carry_out_pair(draw_pair(number), tmp_path / "pair", tmp_path / "alone")
     print(trial)
