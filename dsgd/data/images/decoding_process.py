@@ -6,7 +6,6 @@ it, however that ends.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import socket
@@ -19,11 +18,10 @@ import torch
 
 from dsgd.data.images.augment import DRAWS, evaluation_pixels, train_pixels
 from dsgd.data.images.decode import BrokenImage, open_image, read
-from dsgd.data.images.pool import CHUNK_BYTES, CHUNK_SHAPE, MESSAGE_BYTES
+from dsgd.data.images.pool import CHUNK_BYTES, CHUNK_SHAPE
+from dsgd.data.slot_pool import answer_requests
 from dsgd.host.resources import keep_freed_memory
 from dsgd.streams import stream
-
-LOOK_S = 1.0  # how often to look whether the parent still lives
 
 
 def serve(channel: int, memory: int, parent: int, decoder: str, max_pixels: int) -> None:
@@ -36,26 +34,9 @@ def serve(channel: int, memory: int, parent: int, decoder: str, max_pixels: int)
     keep_freed_memory()
     slots = os.fstat(memory).st_size // CHUNK_BYTES
     chunks = np.frombuffer(mmap.mmap(memory, 0), np.uint8).reshape(slots, *CHUNK_SHAPE)
-    with socket.socket(fileno=channel) as link, torch.inference_mode():
-        link.settimeout(LOOK_S)
-        while os.getppid() == parent:
-            try:
-                message = link.recv(MESSAGE_BYTES)
-            except TimeoutError:
-                continue
-            except ConnectionResetError:  # closed, with answers that were not taken
-                return
-            if not message:  # closed
-                return
-            answer = _answer(json.loads(message), chunks, decoder, max_pixels)
-            while os.getppid() == parent:
-                try:
-                    link.send(answer)
-                    break
-                except TimeoutError:
-                    continue
-                except OSError:  # closed
-                    return
+    with torch.inference_mode():
+        link = socket.socket(fileno=channel)
+        answer_requests(link, parent, lambda request: _answer(request, chunks, decoder, max_pixels))
 
 
 @lru_cache(4)
@@ -64,8 +45,8 @@ def _draws(seed: int, rank: int, step: int, rows: int) -> np.ndarray:
     return stream("augmentation", seed, rank, step).random((rows, DRAWS))
 
 
-def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str, max_pixels: int) -> bytes:
-    """Decode into a slot; return the slot and [position, reason] of each broken image, as JSON.
+def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str, max_pixels: int) -> dict[str, Any]:
+    """Decode into a slot; return `broken`, [position, reason] of each broken image.
 
     request: slot; images, each [position in the slot, row of the batch, file, offset, length]; draws: [seed, rank,
     step, batch size] for training, null for evaluation."""
@@ -81,4 +62,4 @@ def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str, max_pixel
                 train_pixels(picture, draws[row].tolist(), out)
         except BrokenImage as error:
             broken.append((position, str(error)))
-    return json.dumps({"slot": request["slot"], "broken": broken}).encode()
+    return {"broken": broken}

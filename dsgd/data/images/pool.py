@@ -7,21 +7,16 @@ torch's DataLoader forks or spawns, needs the order of the batches beforehand, a
 
 from __future__ import annotations
 
-import heapq
-import json
 import mmap
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,20 +25,16 @@ from torch import Tensor
 from dsgd.data import DataLost
 from dsgd.data.images import SIDE
 from dsgd.data.images.layout import ImageSource
+from dsgd.data.slot_pool import SIGNALS, SlotPool
 
 CHUNK = 8  # images of a request, at most
 CHUNK_SHAPE = (CHUNK, 3, SIDE, SIDE)
 CHUNK_BYTES = CHUNK * 3 * SIDE * SIDE
-MESSAGE_BYTES = 1 << 17  # of a request, at most: file names have at most 4,096
 MEMORY_BYTES = 1 << 30  # of address space; pages that are not used take no memory
 SLOTS = MEMORY_BYTES // CHUNK_BYTES
 PATIENCE_S = 300.0  # for the next pixels: a file system that hangs longer ends the run
-LOST_S = 10.0  # from closing the socket to the end of a process
-LOOK_S = 0.5  # how often to look whether a process has died
 SINGLE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-# Signals that reach all processes of a job or terminal are for the parent to handle. Ignored before the imports, which
-# take long.
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+# Signals are ignored before the imports, which take long.
 PROGRAM = """
 import signal, sys
 for number in {signals}:
@@ -86,33 +77,27 @@ class PendingChunk:
     slot: int | None = None
 
 
-class DecodingPool:
+class DecodingPool(SlotPool[PendingChunk]):
     """The decoding processes of this process. To be used by one thread at a time, and not after a fork."""
 
+    kind = "decoding"
+    patience_s = PATIENCE_S
+
     def __init__(self, processes: int, decoder: str, max_pixels: int, substitute: Substitute) -> None:
-        self.owner = os.getpid()
         self.outstanding = 0  # images submitted, and neither collected nor cancelled
         self.ahead = 2 * processes * CHUNK  # images to have outstanding, so that no process waits
         self._substitute = substitute
         self._reserve = 2 * processes  # slots that work ahead must leave
-        self._free = list(range(SLOTS))  # the lowest are used again first: memory grows with what is needed at once
-        self._waiting: deque[PendingChunk] = deque()
-        self._working: dict[int, PendingChunk] = {}  # by slot
         memory = os.memfd_create("dsgd images")
         try:
             os.ftruncate(memory, SLOTS * CHUNK_BYTES)
             self._pixels = np.frombuffer(mmap.mmap(memory, 0), np.uint8).reshape(SLOTS, *CHUNK_SHAPE)
-            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._link.setblocking(False)
-            with theirs:
-                self.processes = [self._start(theirs.fileno(), memory, decoder, max_pixels) for _ in range(processes)]
+            super().__init__(processes, SLOTS, lambda theirs: self._start(theirs, memory, decoder, max_pixels))
         finally:
             os.close(memory)
-        # ends the processes; also called when the pool is dropped, and at exit
-        self.close = weakref.finalize(self, _end, self._link, self.processes, self.owner)
 
-    def _start(self, channel: int, memory: int, decoder: str, max_pixels: int) -> subprocess.Popen[bytes]:
-        signals, files = list(map(int, SIGNALS)), (channel, memory)
+    def _start(self, theirs: socket.socket, memory: int, decoder: str, max_pixels: int) -> subprocess.Popen[bytes]:
+        signals, files = list(map(int, SIGNALS)), (theirs.fileno(), memory)
         program = PROGRAM.format(signals=signals, path=sys.path, arguments=(*files, self.owner, decoder, max_pixels))
         command = [sys.executable, "-c", program]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=files, env=os.environ | SINGLE)
@@ -156,92 +141,28 @@ class DecodingPool:
         batch.decoded.clear()
 
     def _release(self, slot: int | None, rows: slice) -> None:
-        if slot is not None:
-            heapq.heappush(self._free, slot)
         self.outstanding -= rows.stop - rows.start
-        self._send()
+        self._give_back(slot)
 
-    def _send(self) -> None:
-        """Send waiting requests, as far as there are slots and the socket takes them. Never blocks: the processes may
-        be blocked until their answers are taken."""
-        while self._waiting:
-            chunk = self._waiting[0]
-            if chunk.slot is None:
-                if not self._free:
-                    return
-                chunk.slot = heapq.heappop(self._free)
-            try:
-                self._link.send(self._request(chunk))
-            except BlockingIOError:
-                return
-            except ConnectionError:
-                self._lost()
-            self._working[chunk.slot] = self._waiting.popleft()
+    def _contents(self, item: PendingChunk) -> dict[str, Any]:
+        batch, first = item.batch, item.rows.start
+        images = [(at, first + at, *batch.source.place(int(batch.samples[first + at]))) for at in item.missing]
+        return {"images": images, "draws": batch.draws}
 
-    def _request(self, chunk: PendingChunk) -> bytes:
-        batch, first = chunk.batch, chunk.rows.start
-        images = [(at, first + at, *batch.source.place(int(batch.samples[first + at]))) for at in chunk.missing]
-        return json.dumps({"slot": chunk.slot, "images": images, "draws": batch.draws}).encode()
-
-    def _receive(self, deadline: float) -> None:
-        """Wait for answers for at most LOOK_S, and take all that are there."""
-        self._send()
-        readable, _, _ = select.select([self._link], [], [], LOOK_S)
-        if not readable:
-            self._look()
-            if time.monotonic() > deadline:
-                raise DataLost(f"data: nothing from {len(self.processes)} decoding processes for {PATIENCE_S:g} s")
-        while readable:
-            try:
-                message = self._link.recv(MESSAGE_BYTES)
-            except BlockingIOError:
-                return
-            except ConnectionError:
-                message = b""
-            if not message:
-                self._lost()
-            answer = json.loads(message)
-            self._answered(self._working.pop(answer["slot"]), answer["broken"])
-
-    def _answered(self, chunk: PendingChunk, broken: list[tuple[int, str]]) -> None:
-        batch = chunk.batch
+    def _answered(self, item: PendingChunk, answer: dict[str, Any]) -> None:
+        batch, broken = item.batch, answer["broken"]
         if not batch.cancelled and batch.error is None:
             try:
                 for position, reason in broken:
-                    row = chunk.rows.start + position
+                    row = item.rows.start + position
                     batch.samples[row] = self._substitute(batch.source, int(batch.samples[row]), reason)
             except DataLost as error:
                 batch.error = error
         if batch.cancelled or batch.error is not None:
-            self._release(chunk.slot, chunk.rows)
+            self._release(item.slot, item.rows)
         elif broken:  # into the same slot, where the others are already
-            chunk.missing = [position for position, _ in broken]
-            self._waiting.appendleft(chunk)
+            item.missing = [position for position, _ in broken]
+            self._waiting.appendleft(item)
         else:
-            assert chunk.slot is not None
-            batch.decoded.append((chunk.rows, chunk.slot))
-
-    def _look(self) -> None:
-        """Raise DataLost if a process has died."""
-        for process in self.processes:
-            if (status := process.poll()) is not None:
-                how = f"signal {-status}" if status < 0 else f"status {status}"
-                raise DataLost(f"data: decoding process {process.pid} ended by {how}")
-
-    def _lost(self) -> NoReturn:
-        """Raise DataLost: all processes have closed their side."""
-        for process in self.processes:
-            process.wait(LOST_S)
-        self._look()
-        raise AssertionError("unreachable: they have ended")
-
-
-def _end(link: socket.socket, processes: list[subprocess.Popen[bytes]], owner: int) -> None:
-    link.close()
-    for process in processes:
-        if os.getpid() == owner:
-            process.kill()  # it holds nothing
-        else:  # this process was forked from their parent, and must not wait for them
-            process.returncode = 0
-    for process in processes:
-        process.wait()
+            assert item.slot is not None
+            batch.decoded.append((item.rows, item.slot))
