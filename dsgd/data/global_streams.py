@@ -11,13 +11,13 @@ import torch
 
 
 @contextmanager
-def seeded_streams() -> Iterator[None]:
-    """Seed every global stream inside of the block, always alike, and restore them afterwards."""
+def seeded_streams(seed: int = 0) -> Iterator[None]:
+    """Seed every global stream inside of the block, and restore them afterwards. seed: in [0, 2**63)."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
         try:
             yield
         finally:

@@ -1,10 +1,10 @@
-"""Data sets whose samples are read one by one, in the process that trains: the loaded form of the user's own data."""
+"""Data sets whose samples are read one by one whenever they are needed: the loaded form of the user's own data."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsgd.data import DataLost
+from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
 from dsgd.data.augmentation import move_and_mirror, movements
+from dsgd.data.global_streams import seeded_streams
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.streams import stream
@@ -84,7 +86,7 @@ class Items:
     all must be like; None: the first one that is read. source: where the sets are from, if a function of the user's.
     augment: as `Classification`, after reading.
 
-    Torch's global random stream, from which they draw augmentation, is seeded by (seed, rank, step)."""
+    The global random streams, from which they draw augmentation, are seeded by (seed, rank, step)."""
 
     name: str
     train: Samples
@@ -96,30 +98,52 @@ class Items:
     first: Tensor | None = None
     source: OwnSets | None = None
     augment: bool = False
+    _ahead: BatchesAhead | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.samples = len(self.train)
 
+    def read_ahead(self, processes: int) -> None:
+        """Have processes read what is asked for from now on, as far as that gives the same bits."""
+        batch_size = self.partition.batch_size
+        most = max(batch_size, EVALUATION_BATCH)
+        self._ahead = BatchesAhead(self.name, processes, self.read, batch_size, most, self.input_shape, self.dtype)
+
+    def close(self) -> None:
+        """End the processes that read ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None
+
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, *input_shape] and labels [b] of worker `rank` at its own step `step`. Raises DataLost."""
-        indices = self.partition.indices(rank, step).tolist()
-        with _seeded("augmentation", self.partition.seed, rank, step):
-            inputs, labels = self._read(self.train, indices)
-        if self.augment:
-            drawn = movements(self.partition.seed, rank, step, len(indices))
-            inputs = move_and_mirror(inputs, *map(torch.from_numpy, drawn))
-        return inputs, labels
+        read = TrainingRead(rank, step)
+        return self.read(read) if (ahead := self._ahead_here()) is None else ahead.batch(read)
 
     def evaluation(
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and labels of the test or training set in batches. limit, shard: see `evaluation_order`."""
-        samples = self.test if test else self.train
-        order = evaluation_order(len(samples), test, limit, shard).tolist()
-        for begin in range(0, len(order), EVALUATION_BATCH):
-            with _seeded("evaluation", int(test), begin, *(shard if shard[1] > 1 else ())):
-                found = self._read(samples, order[begin : begin + EVALUATION_BATCH])
-            yield found
+        order = evaluation_order(self.count(test), test, limit, shard).tolist()
+        reads = (
+            EvaluationRead(test, begin, shard, order[begin : begin + EVALUATION_BATCH])
+            for begin in range(0, len(order), EVALUATION_BATCH)
+        )
+        yield from map(self.read, reads) if (ahead := self._ahead_here()) is None else ahead.evaluation(reads)
+
+    def read(self, read: TrainingRead | EvaluationRead) -> tuple[Tensor, Tensor]:
+        """Read a batch, in this process. Raises DataLost."""
+        if isinstance(read, EvaluationRead):
+            key = (int(read.test), read.begin, *(read.shard if read.shard[1] > 1 else ()))
+            with seeded_streams(_seed("evaluation", *key)):
+                return self._read(self.test if read.test else self.train, read.indices)
+        indices = self.partition.indices(read.rank, read.step).tolist()
+        with seeded_streams(_seed("augmentation", self.partition.seed, read.rank, read.step)):
+            inputs, labels = self._read(self.train, indices)
+        if self.augment:
+            drawn = movements(self.partition.seed, read.rank, read.step, len(indices))
+            inputs = move_and_mirror(inputs, *map(torch.from_numpy, drawn))
+        return inputs, labels
 
     def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
         """Return input and label of one sample of the test or training set, as they are in a batch. Raises DataLost."""
@@ -133,6 +157,10 @@ class Items:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
+
+    def _ahead_here(self) -> BatchesAhead | None:
+        """Return who reads ahead, if that was begun in this process, and not in the one it was forked from."""
+        return self._ahead if self._ahead is not None and self._ahead.owner == os.getpid() else None
 
     def _read(self, samples: Samples, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         inputs = torch.empty(len(indices), *self.input_shape, dtype=self.dtype)
@@ -149,10 +177,5 @@ class Items:
         return inputs, labels
 
 
-@contextmanager
-def _seeded(*key: str | int) -> Iterator[None]:
-    """Seed torch's global random stream inside of the block, and restore it afterwards."""
-    name, *numbers = key
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(str(name), *map(int, numbers)).integers(2**63)))
-        yield
+def _seed(name: str, *key: int) -> int:
+    return int(stream(name, *key).integers(2**63))

@@ -73,6 +73,19 @@ class SharedDecoding(Protocol):
 
 
 @runtime_checkable
+class ReadAhead(Protocol):
+    """Data whose batches take long to read, and can be read by processes forked for it."""
+
+    def read_ahead(self, processes: int) -> None:
+        """Fork so many processes, which read batches before they are asked for. This process must have one thread."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
+        ...
+
+
+@runtime_checkable
 class StackedBatches(Protocol):
     """Data that return several batches in one call, with the same numbers as `Data.batch` and `Data.loss`."""
 

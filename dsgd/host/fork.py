@@ -8,9 +8,12 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from dsgd.host.held import positions, reopen
 from dsgd.host.signals import blocked
@@ -18,6 +21,7 @@ from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 
 OPENMP = re.compile(r"/.*/lib[gi]?omp\d*[-.].*$", re.MULTILINE)  # runtimes; a process may have loaded several
 PAUSE_HARD = 2  # of omp_pause_resource_all
+POLL_S = 0.01
 
 
 def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
@@ -64,3 +68,32 @@ def _end_openmp_threads() -> None:
             pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
             if pause is not None:
                 pause(PAUSE_HARD)
+
+
+@dataclass
+class ForkedProcess:
+    """A process that this one has forked, with the methods of subprocess.Popen. returncode: as there."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, or minus the signal that ended the process; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the process and return its status. Raises TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutExpired(f"process {self.pid}", timeout or 0)
+            time.sleep(POLL_S)
+        return status
+
+    def kill(self) -> None:
+        """Kill the process, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dsgd.data.items import Items
-from dsgd.data.protocols import SharedDecoding
+from dsgd.data.protocols import ReadAhead, SharedDecoding
 from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
@@ -169,8 +169,9 @@ def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined |
         if joined is None or (node - p) % p == joined.rank:
             parent.start(f"server {node - p}", _process(serve, job, node))
     restarts = 0 if job.experiment.algo.lockstep else plan.config.engine.restarts
+    readers = max(1, cores() // (len(job.devices) if joined is None else launch(os.environ).local_nodes))
     for rank in job.devices:
-        parent.start(f"worker {rank}", _process(train, job, rank), restarts, echo=rank == 0)
+        parent.start(f"worker {rank}", _worker(job, rank, readers), restarts, echo=rank == 0)
     if is_sharded(job):
         for rank in evaluator_ranks(job, cores()):  # each needs memory of its own
             parent.start(f"evaluator {rank}", _process(evaluate, job, rank))
@@ -178,6 +179,18 @@ def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined |
 
 def _process(main: ProcessMain, job: ProcessJob, index: int) -> Callable[[bool], int]:
     return lambda is_replacement: run_process(main, job, index, is_replacement)
+
+
+def _worker(job: ProcessJob, rank: int, readers: int) -> Callable[[bool], int]:
+    """Return the main function of a worker. readers: processes that read its samples ahead, where that is worth it."""
+    train_here, data = _process(train, job, rank), job.problem.data
+
+    def main(is_replacement: bool) -> int:
+        if isinstance(data, ReadAhead):
+            data.read_ahead(readers)  # while this process has one thread
+        return train_here(is_replacement)
+
+    return main
 
 
 def _ask_to_stop(over: Child | CoordinatorConnection) -> None:

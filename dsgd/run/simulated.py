@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from dsgd.data import DataLost
+from dsgd.data.protocols import ReadAhead
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
 from dsgd.experiment import Budget
-from dsgd.host.resources import cores
+from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
@@ -72,6 +73,9 @@ class SimulatedTraining:
                 self.digest = checked_digest(problem, checkpoint)
                 experiment = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
+                self._data = problem.data
+                if experiment.gradients != "none" and isinstance(self._data, ReadAhead):
+                    self._data.read_ahead(options.threads or omp_threads(os.environ) or cores())
                 configured = before.get("threads") or options.threads
                 threads = choose_threads(configured, os.environ, cores(), experiment, problem)
                 torch.set_num_threads(threads.sharing)
@@ -133,7 +137,9 @@ class SimulatedTraining:
         return self._simulation.trace_rows()
 
     def close(self, outcome: str) -> None:
-        """Do nothing: nobody else takes part."""
+        """End the processes that read ahead: nobody else takes part."""
+        if isinstance(self._data, ReadAhead):
+            self._data.close()
 
 
 def _check_extension(plan: Plan, checkpoint: Checkpoint, simulation: Simulation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,44 @@ def test_a_bad_label_of_a_tensor_is_named_before_the_start(label: float) -> None
 def test_a_set_that_fits_nowhere_is_one_line(decode: str) -> None:
     with pytest.raises(ValueError, match=r"^data\.target=.* GiB"):
         config("broken", decode, how="huge").check(1, 5)
+
+
+def test_a_set_that_does_not_fit_in_memory_is_read_each_time_or_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than half of the memory of the machine, or more than is free."""
+    monkeypatch.setattr("dsgd.data.decoding.total_memory", lambda: 2**13)
+    reason = r"its samples take 1.01e-05 GiB, more than half of the memory, 3.81e-06 GiB"
+    assert isinstance(config("images", kind="bytes").load(1, 5, 0, torch.float32), Items)
+    assert len(re.findall(rf"samples are read whenever they are needed, as {reason}", capsys.readouterr().err)) == 1
+    with pytest.raises(ValueError, match=f"read once with data.decode=once: {reason}"):
+        config("images", "once", kind="bytes").check(1, 5)
+    monkeypatch.undo()
+    monkeypatch.setattr("dsgd.data.decoding.available_memory", lambda: 2**12)
+    rule = "needs 1.01e-05 GiB of memory for its samples, got 3.81e-06 GiB; data.decode=each_read reads them whenever"
+    with pytest.raises(ValueError, match=rule):
+        config("images", kind="bytes").check(1, 5)
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ("length", "sample 31 must be 2 as the first one, got 3"),
+        ("type", "sample 31 must be float64 as the first one, got int64"),
+        ("label", "the label of sample 31 must be in [0, data.classes = 3), got 3"),
+        ("huge", "must have samples whose order fits in memory, "),
+    ],
+)
+def test_bad_sets_are_one_line_of_the_command_and_nothing_is_written(
+    how: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ["data=import", f"data.target={HERE}broken", f"data.classes={CLASSES}", f"data.arguments={{how: {how}}}"]
+    result = call(*line, "nodes=2", "batch_size=5", "engine=sim", "hydra.run.dir=run")
+    assert result.status == 2
+    assert result.err.splitlines()[-1].startswith(f"data.target={HERE}broken")
+    assert rule in result.err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("kind", "model"), [("bytes", "resnet8"), ("features", "mlp")])
