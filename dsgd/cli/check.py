@@ -17,6 +17,7 @@ from dsgd.cli.multirun import multirun_of, needs_hydra
 from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
 from dsgd.record.checkpoint import NAME
+from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
 from dsgd.run.configuration import LoadedData
@@ -121,7 +122,7 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
         return Checked([plan], overrides=[f"{RUN_FOLDER}={quoted(folder)}"], joined=joined)
     if not own:
-        _check_unused(folder, job, _way_on(folder))
+        _check_unused(folder, job)
     plan = replace(plan, found=contents(folder))
     check_writable(folder, RUN_FOLDER)
     added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
@@ -220,6 +221,11 @@ def _way_on(folder: Path) -> str:
     return f"; that run is {read_status(folder)}"
 
 
-def _check_unused(folder: Path, job: HydraJob, hint: str = "") -> None:
+def _check_unused(folder: Path, job: HydraJob, way: str | None = None) -> None:
+    """Raise ConfigError for a folder that holds a record. way: to go on with it; None: as it is of a single run."""
     if os.path.exists(folder / METRICS):
-        raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{hint}")
+        under_way = is_in_use(folder)
+        way = _way_on(folder) if way is None else way
+        if under_way or is_in_use(folder):  # it may have ended, or begun, while we looked
+            raise ConfigError(f"{job.folder_key} must not be in use by another run, got {job.folder}")
+        raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{way}")

@@ -51,17 +51,28 @@ def owner_has_died(folder: Path, name: str) -> bool:
     """Return whether the process that took the lock of a folder is gone, so that only what it has forked holds on.
 
     False where that cannot be told, as of a process of another machine."""
+    return _owner_lives(folder, name) is False
+
+
+def is_in_use(folder: Path, name: str = LOCK) -> bool:
+    """Return whether a process of this machine that took the lock of a folder is alive. Takes no lock itself, which
+    another process might be refused for."""
+    return _owner_lives(folder, name) is True
+
+
+def _owner_lives(folder: Path, name: str) -> bool | None:
+    """Return whether the process that the lock's file names is alive; None where that cannot be told."""
     try:
         with regular_file(folder / name) as (file, _):
             host, pid, _ = file.read(OWNER_BYTES).split(b"\n", 2)
         if host != socket.gethostname().encode():
-            return False
+            return None
         os.kill(int(pid), 0)
     except ProcessLookupError:
-        return True
-    except (OSError, ValueError):  # it has just been given back or taken; a process of another user
         return False
-    return False
+    except (OSError, ValueError):  # it has just been given back or taken; a process of another user
+        return None
+    return True
 
 
 def _take(folder: Path, name: str) -> int:
