@@ -28,6 +28,8 @@ from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark
 from dsgd.run.children import Children, Told
 from dsgd.run.configuration import RunConfig
+from dsgd.run.gradient_time import kind_of
+from dsgd.run.on_gpu import may_be_on_gpu
 from dsgd.run.plan import Plan
 from dsgd.run.resume import ENDED
 
@@ -198,14 +200,14 @@ def kind_of_job(config: RunConfig) -> Hashable:
 
 def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:
     """Return how many jobs run at a time. wanted: from `sweep.jobs`, None for auto: as many as there are cores for
-    their threads; one alone of real processes, and of gradients that may be on a GPU."""
+    their threads; one alone of real processes, and of gradients that may be on a GPU. Raises KeyboardInterrupt after a
+    signal."""
     if wanted is not None:
         return wanted
-    found = visible_gpus(os.environ)
-    options = [plan.config.engine for plan in plans]
-    if found and any(of.device != "cpu" and of.gradients not in ("none", "compiled") for of in options):
-        return 1
     if any(plan.engine == "dist" for plan in plans):
+        return 1
+    kinds = {(kind_of(plan.config), plan.config.engine.gradients): plan.config for plan in plans}
+    if visible_gpus(os.environ) and any(map(may_be_on_gpu, kinds.values())):
         return 1
     threads = max((plan.config.engine.threads or omp_threads(os.environ) or 1 for plan in plans), default=1)
     return max(1, cores() // threads)

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.local_sweep import LocalSweep
+from dsgd.cli import local_sweep
+from dsgd.cli.compose import composed
+from dsgd.cli.local_sweep import LocalSweep, jobs_at_once
+from dsgd.run.plan import plan_run
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 from tests.support.planes import until
 from tests.support.proc import is_alive, processes
@@ -276,3 +279,26 @@ def test_a_number_of_jobs_that_is_none(jobs: str) -> None:
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("sweep.jobs must be auto or a number >= 1, got ")
     assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        (["model=mlp", "model.hidden=[16]"], False),
+        (["model=resnet20"], True),
+        (["model=resnet20", "engine.device=cpu"], False),
+        (["model=mlp", "engine.gradients=graphs"], True),
+        (["model=resnet20", "engine.gradients=none"], False),
+        (["model=mlp", "model.hidden=[16]", "engine=dist"], True),
+    ],
+)
+def test_jobs_share_the_machine_beside_a_gpu_unless_one_takes_it(
+    line: list[str], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `auto` chooses: small models are computed by the CPU's kernels, where there is a GPU, too."""
+    monkeypatch.setattr(local_sweep, "visible_gpus", lambda environment: 1)
+    monkeypatch.setattr(local_sweep, "cores", lambda: 6)
+    plans = [plan_run(composed(["engine=sim", "nodes=2", f"seed={seed}", *line]), []) for seed in range(2)]
+    small = plan_run(composed(["engine=sim", "nodes=2", "model=mlp", "model.hidden=[8]"]), [])
+    assert jobs_at_once(None, [small, *plans]) == (1 if alone else 6)
+    assert jobs_at_once(3, plans) == 3
