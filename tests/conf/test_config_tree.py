@@ -78,6 +78,15 @@ def test_every_file_says_what_it_is(path: Path) -> None:
         assert f"experiment={path.stem}" in shlex.split(command)
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_in_virtual_time_is_simulated_on_any_machine(name: str) -> None:
+    """Where there are GPUs for all workers, `engine: auto` would ignore its cluster. Those of the published sizes and
+    the test bed of quadratics are for real processes, too."""
+    text = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+    for_both = "real processes take their own time" in text or name == "quadratic"
+    assert composed([f"experiment={name}"])["engine"]["name"] == ("auto" if for_both else "sim")
+
+
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.rpartition("_")[2] not in ABSENT])
 def test_every_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
