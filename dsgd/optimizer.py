@@ -1,9 +1,10 @@
-"""Update parameters on a worker: SGD and AdamW on a flat vector, in the form of torch.optim."""
+"""Update parameters on a worker: SGD and AdamW on a flat vector, in the form of torch.optim. Muon is in muon.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,18 @@ class State:
 
     vectors: dict[str, Tensor]
     steps: int = 0
+
+
+class Matrix(NamedTuple):
+    """Locate a matrix [rows, columns] of parameters in the flat vector."""
+
+    start: int
+    rows: int
+    columns: int
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.start, self.start + self.rows * self.columns)
 
 
 def remembered(state: State | None) -> list[Tensor]:
@@ -51,9 +64,11 @@ class Optimizer(Protocol):
         """The names that `State.vectors` may have."""
         ...
 
-    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State | None:
+    def step(
+        self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()
+    ) -> State | None:
         """Update x [d] in place with the gradient g [d] (read only). Returns the state to pass to the next step, None
-        if there is nothing to remember, as before the first."""
+        if there is nothing to remember, as before the first. matrices: those in x, in order, for Muon."""
         ...
 
 
@@ -82,7 +97,9 @@ class SGD:
     def remembers(self) -> tuple[str, ...]:
         return ("velocity",)
 
-    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State | None:
+    def step(
+        self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()
+    ) -> State | None:
         """Update x: v = mu v + g; x = x - lr v, or with Nesterov x = x - lr (g + mu v)."""
         if self.momentum == 0:
             x.add_(g, alpha=-lr)
@@ -109,6 +126,7 @@ class AdamW:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     eps: float = 1e-8
     weight_decay: float = 0.01
+    remembered: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def __post_init__(self) -> None:
         _check_rates(self.lr, self.weight_decay)
@@ -131,23 +149,27 @@ class AdamW:
 
     @property
     def remembers(self) -> tuple[str, ...]:
-        return ("first_moment", "second_moment")
+        return self.remembered
 
-    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State:
-        """Update x: m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; x = (1 - lr decay) x - lr m' / (sqrt(v') + eps),
-        with m' = m / (1 - b1^t), v' = v / (1 - b2^t), t the step of this state."""
+    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()) -> State:
+        """Update x; t is the step of this state."""
         if state is None:
             state = State({name: g.new_zeros(g.shape) for name in self.remembers})
         state.steps += 1
-        (beta1, beta2), t = self.betas, state.steps
         m, v = (state.vectors[name] for name in self.remembers)
+        self.move(x, g, m, v, state.steps, lr)
+        return state
+
+    def move(self, x: Tensor, g: Tensor, m: Tensor, v: Tensor, t: int, lr: float) -> None:
+        """Update x and its moments: m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
+        x = (1 - lr decay) x - lr m' / (sqrt(v') + eps), with m' = m / (1 - b1^t), v' = v / (1 - b2^t)."""
+        beta1, beta2 = self.betas
         x.mul_(1 - lr * self.weight_decay)
         m.lerp_(g, 1 - beta1)
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         # one vector for a moment, rather than one more kept by every worker
         denominator = v.sqrt().div_((1 - beta2**t) ** 0.5).add_(self.eps)
         x.addcdiv_(m, denominator, value=-lr / (1 - beta1**t))
-        return state
 
 
 def _check_rates(lr: float, weight_decay: float) -> None:

@@ -202,8 +202,8 @@ class Worker:
         await Busy(seconds)
 
     def step(self, g: Tensor) -> None:
-        """One local optimiser step on x with the gradient g [d]: SGD or AdamW, at the schedule's rate. From now on
-        the samples behind g count."""
+        """One step of the local optimiser on x with the gradient g [d], at the schedule's rate. From now on the samples
+        behind g count."""
         self._engine.step(self, g)
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from dsgd.experiment import Experiment
-from dsgd.optimizer import State
+from dsgd.optimizer import Matrix, State
 from dsgd.worker import Worker
 
 
@@ -14,11 +16,12 @@ class StepRules:
 
     samples: in every method, the samples that all workers together have processed, as far as the engine knows. In
     lock-step they are computed from the worker's own steps instead, so that every worker uses the same rate for the
-    same step and ends after the same step, whenever it gets there.
+    same step and ends after the same step, whenever it gets there. matrices: those in the parameters, in order.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, matrices: Sequence[Matrix] = ()) -> None:
         self._experiment = experiment
+        self._matrices = matrices
         self._lockstep = experiment.algo.lockstep
         self._total = experiment.total_samples
         self._rate = (0, experiment.learning_rate(0))  # the latest: after so many samples
@@ -39,6 +42,7 @@ class StepRules:
 
     def step(self, worker: Worker, g: Tensor, state: State | None, samples: int) -> State | None:
         """Make one optimiser step with the gradient g [d]; returns the optimiser's new state."""
-        state = self._experiment.optimizer.step(worker.x, g, state, self.learning_rate(worker, samples))
+        rate = self.learning_rate(worker, samples)
+        state = self._experiment.optimizer.step(worker.x, g, state, rate, self._matrices)
         worker.steps += 1
         return state

@@ -15,6 +15,7 @@ from dsgd.data import Data
 from dsgd.data.protocols import MovableData, evaluation_batches
 from dsgd.experiment import Experiment
 from dsgd.problem.decay import is_norm_or_bias
+from dsgd.problem.matrices import matrices_of
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
 from dsgd.problem.random_state import seeded_beside
@@ -53,7 +54,7 @@ class Problem:
     """Compute gradients and evaluate, with one module for all workers: its parameters are views of the bound vector.
 
     dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker. layout:
-    the parameters' shapes, one after the other as they lie in it.
+    the parameters' shapes, one after the other as they lie in it. matrices: those of them that are matrices.
     start_buffers: [nb], the initial buffers (batch norm's running statistics and counters), which belong to a worker
     but never to x. buffers: the floating-point ones, which are first in it. state: how all come into the module.
     decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
@@ -95,6 +96,7 @@ class Problem:
         self.start, self.start_buffers = self.state.start(dtype)
         self.dimension = self.start.numel()
         self.layout = [slot.layout for slot in self.parameters]
+        self.matrices = matrices_of(module, self.parameters)
         self.decay_mask = None if decay_norm_and_bias or not weight_decay else self._mask()
 
     def _mask(self) -> Tensor:

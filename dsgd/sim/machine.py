@@ -61,7 +61,7 @@ class Machine:
         self.compute_spans: list[tuple[int, float, float]] | None = [] if experiment.trace else None
 
         p, k, cluster = experiment.nodes, experiment.algo.servers, experiment.cluster
-        self.rules = StepRules(experiment)
+        self.rules = StepRules(experiment, () if experiment.gradients == "none" else problem.matrices)
         total = None if experiment.algo.lockstep else experiment.total_samples
         self._free_running_budget = math.inf if total is None else total  # in samples
         self.training = p  # workers whose algorithm has not ended

@@ -55,7 +55,6 @@ TEXT = (
     "nodes=2",
     "budget.steps=4",
     "eval.every_epochs=null",
-    "optimizer=adamw",
 )
 LOCKSTEP: dict[str, tuple[str, ...]] = {
     "sync, overlapping": ("sync",),
@@ -220,9 +219,10 @@ def test_lock_step_ends_with_the_same_parameters_in_a_network(prefork: Prefork, 
     assert simulated.marks[0]["train_loss"] != simulated.marks[-1]["train_loss"]
 
 
-def test_a_language_model_ends_with_the_same_parameters(prefork: Prefork, tmp_path: Path) -> None:
-    """With AdamW and an outer optimiser."""
-    assert_same(prefork, tmp_path, "diloco", "algo.tau=2", *TEXT)
+@pytest.mark.parametrize("optimizer", long_but(["muon"], ["adamw", "muon"]))
+def test_a_language_model_ends_with_the_same_parameters(prefork: Prefork, tmp_path: Path, optimizer: str) -> None:
+    """With an outer optimiser."""
+    assert_same(prefork, tmp_path, "diloco", "algo.tau=2", *TEXT, f"optimizer={optimizer}")
 
 
 def test_a_network_with_dropout_ends_with_the_same_parameters(prefork: Prefork, tmp_path: Path) -> None:

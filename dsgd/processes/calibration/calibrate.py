@@ -78,7 +78,8 @@ def step_times(
         begin = time.perf_counter()
         if received is not None:
             x.add_(received.to(x.device), alpha=0.0)
-        state = experiment.optimizer.step(x, g, state, 0.0)  # any rate takes as long, this one stays put
+        # any rate takes as long, this one stays put
+        state = experiment.optimizer.step(x, g, state, 0.0, problem.matrices)
         times.append(took_s + time.perf_counter() - begin)
     compute.close()
     return times[WARM_UP:]

@@ -21,6 +21,7 @@ from dsgd.engine.rules import StepRules
 from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
 from dsgd.optimizer import State, remembered
+from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.answers import between_events
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
@@ -62,16 +63,18 @@ class WorkerEngine:
         compute: Compute,
         averaging: Averaging,
         client: CoordinatorClient,
-        layout: Sequence[tuple[int, ...]],
+        problem: Problem,
     ) -> None:
         self.experiment = experiment
-        self.rules = StepRules(experiment)
+        self.rules = StepRules(experiment, problem.matrices)
         self.plane = plane
         self.vectors = vectors  # what sends those of the worker's device
         self.compute = compute
         self.averaging = averaging
         self.client = client
-        self.worker = Worker(rank, experiment.nodes, x, stream("algorithm", experiment.seed, rank), self, layout)
+        self.worker = Worker(
+            rank, experiment.nodes, x, stream("algorithm", experiment.seed, rank), self, problem.layout
+        )
         self.buffers = buffers
         self.optimizer_state: State | None = None
         self.batches = 0

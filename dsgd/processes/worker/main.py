@@ -47,7 +47,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     compute = Compute(problem, devices, groups, trace=experiment.trace)
     averaging = Averaging(groups, devices[0])
     vectors = plane if devices[0].type == "cpu" else DeviceVectors(plane, devices[0])
-    engine = WorkerEngine(experiment, rank, x, buffers, plane, vectors, compute, averaging, client, problem.layout)
+    engine = WorkerEngine(experiment, rank, x, buffers, plane, vectors, compute, averaging, client, problem)
     stored = job.state["workers"][rank] if job.state is not None and not is_replacement else None
     if stored is not None and "vectors" in stored:
         engine.restore(stored)
