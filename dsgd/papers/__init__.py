@@ -1,13 +1,18 @@
-"""One file per paper: its setting, the runs that test it, its claims with their thresholds, and its figures.
+"""One file per paper: its setting, the runs that test it, how its claims are judged, and its figures.
 
-Each file has a `PAPER`. To add a paper is to add a file."""
+Each file has a `PAPER`. What is claimed, and with which measurement it passes, is in claims.yaml. To add a paper is to
+add a file and its claims."""
 
 from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 
+from dsgd.reproduction.criterion import read_statements
 from dsgd.reproduction.paper import Paper
+
+CLAIMS = read_statements(Path(__file__).with_name("claims.yaml"))  # by their ids
 
 
 def papers() -> list[Paper]:

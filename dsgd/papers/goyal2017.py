@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dsgd.papers import CLAIMS
 from dsgd.record.reader import Run, number
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
-from dsgd.reproduction.verdict import Check, Finding, at_least, exactly, holds, judged, no_worse, within
+from dsgd.reproduction.verdict import Check, Finding, exactly, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SMALL, FULL = ("experiment=goyal2017_small",), ("experiment=goyal2017_resnet50_imagenet",)
 
 RATE = 0.025  # at the smallest batch, where no rule scales it: chosen by study `base`
-MARGIN = 0.005  # of accuracy
+MARGIN = CLAIMS["A2"].threshold("accuracy")
 DOUBLINGS = 3  # within the margin
 SEEDS = tuple(range(9))
 OTHER_SEEDS = tuple(range(100, 105))  # by which the largest good batch is chosen
@@ -42,11 +43,12 @@ def _batches(name: str, *words: str, seeds: Sequence[int] = SEEDS) -> Study:
 
 def a2(found: Evidence) -> Finding:
     """Compare the accuracy of each batch with that of the smallest, seed by seed, with the rule and without."""
+    claim = CLAIMS["A2"]
     scaled, unscaled = found["scaled"], found["unscaled"]
     base, *larger = batches(scaled)
     losses = {batch: estimate(_gains(scaled, scaled, batch, base)) for batch in larger}
     checks = [
-        no_worse(f"accuracy with a batch of {batch} less that with {base}", losses[batch], MARGIN)
+        claim.check("accuracy", f"accuracy with a batch of {batch} less that with {base}", losses[batch])
         for batch in larger[:DOUBLINGS]
     ]
     worse = [batch for batch in larger if losses[batch].high < -MARGIN]
@@ -54,7 +56,7 @@ def a2(found: Evidence) -> Finding:
     checks.append(holds("smallest batch that loses more than 0.5 points", limit, f"<= {larger[-1]}", bool(worse)))
     knee = largest_good_batch(found["ladder"])
     gain = estimate(_gains(scaled, unscaled, knee))
-    checks.append(at_least(f"accuracy with the rule less that without, batch of {knee}", gain, 0.0, neutral=0.0))
+    checks.append(claim.check("rule", f"accuracy with the rule less that without, batch of {knee}", gain))
     reason = (
         f"The rate is that of a batch of {base}, scaled by the rule for all others, with a warm-up of 5 epochs. A "
         f"batch of {knee} is the largest that loses no more than 0.5 points on validation samples, by other seeds. "
@@ -62,10 +64,9 @@ def a2(found: Evidence) -> Finding:
     )
     (own,) = batches(found["own_rate"])
     tuned = estimate(_gains(found["own_rate"], scaled, own, base))
-    explanation = no_worse(
-        f"accuracy with a batch of {own} and a rate tuned for it less that with {base}", tuned, MARGIN
-    )
-    return judged(checks, reason, explained_by=[explanation])
+    what = f"accuracy with a batch of {own} and a rate tuned for it less that with {base}"
+    explanation = claim.check("accuracy", what, tuned)
+    return claim.judged(checks, reason, explained_by=[explanation])
 
 
 def batches(logged: Logged) -> list[int]:
@@ -86,13 +87,14 @@ def largest_good_batch(ladder: Logged) -> int:
 
 def a3(found: Evidence) -> Finding:
     """Compare the largest good batch with and without warm-up."""
+    claim = CLAIMS["A3"]
     warm, abrupt = found["scaled"], found["abrupt"]
     gains = {batch: estimate(_gains(warm, abrupt, batch)) for batch in batches(warm)}
     good = largest_good_batch(found["ladder"])
     fewer = _broken(_at(abrupt, good)) - _broken(_at(warm, good))
     checks = [
-        at_least(f"accuracy with warm-up less that without, batch of {good}", gains[good], MARGIN, neutral=0.0),
-        holds(f"batch of {good}: more seeds that diverge or collapse without warm-up", fewer, ">= 1", fewer >= 1),
+        claim.check("accuracy", f"accuracy with warm-up less that without, batch of {good}", gains[good]),
+        claim.check("seeds", f"batch of {good}: more seeds that diverge or collapse without warm-up", fewer),
     ]
     helped = ", ".join(str(batch) for batch, gain in gains.items() if gain.low > 0) or "none"
     reason = (
@@ -100,7 +102,7 @@ def a3(found: Evidence) -> Finding:
         "matters at the edge of what is stable alone, doublings of the batch may step over it: the second measurement "
         f"is of batches between doublings, above {good}."
     )
-    return judged(checks, reason, need=1, explained_by=[_saved_between(found["between"], good)])
+    return claim.judged(checks, reason, explained_by=[_saved_between(found["between"], good)])
 
 
 def _saved_between(between: Logged, good: int) -> Check:
@@ -111,16 +113,17 @@ def _saved_between(between: Logged, good: int) -> Check:
     most = max(saved.values(), default=0)
     where = ", ".join(f"{seeds} with {batch}" for batch, seeds in saved.items())
     what = f"more seeds that diverge or collapse without warm-up, most of any such batch ({where})"
-    return holds(what, most, ">= 1", most >= 1)
+    return CLAIMS["A3"].check("seeds", what, most)
 
 
 def a4(found: Evidence) -> Finding:
     """Judge the scaling efficiency of a timing model of the all-reduce over the servers."""
+    claim = CLAIMS["A4"]
     exposed = found["no_overlap"]
     all_reduce_ms = 1e3 * (_step_s(exposed, MOST) - _step_s(exposed, 1))
     checks = [
-        at_least(f"efficiency, {MOST} servers, with overlap", _efficiency(found["overlap"], MOST), 0.85),
-        within(f"all-reduce over {MOST} servers (ms)", all_reduce_ms, 32, 35),
+        claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(found["overlap"], MOST)),
+        claim.check("all_reduce", f"all-reduce over {MOST} servers (ms)", all_reduce_ms),
     ]
     others = "; ".join(f"{_efficiency(found[name], MOST):.3f} {what}" for name, what in CONDITIONS)
     reason = (
@@ -128,7 +131,7 @@ def a4(found: Evidence) -> Finding:
         "node is a server, and what its 8 GPUs do among themselves is left out, as are data loading and the operating "
         f"system. With other assumptions the efficiency is {others}."
     )
-    return judged(checks, reason)
+    return claim.judged(checks, reason)
 
 
 CONDITIONS = (("no_overlap", "without overlap"), ("jitter", "with overlap, where gradient times vary by 5 %"))
@@ -255,30 +258,9 @@ PAPER = Paper(
         Study("jitter", (*TIMING, "algo.overlap=true", "cluster.jitter=0.05")),
     ),
     claims=(
-        Claim(
-            "A2",
-            "Linear scaling of the rate with warm-up preserves accuracy up to a limit, then fails",
-            "Goyal",
-            "no worse by more than 0.5 points for 3 doublings of the batch; a knee is found; at it worse without",
-            ("ladder", "scaled", "unscaled", "own_rate"),
-            a2,
-        ),
-        Claim(
-            "A3",
-            "Warm-up matters with a large batch",
-            "Goyal",
-            "largest good batch: at least 0.5 points better with 5 epochs of it than with none, or fewer seeds diverge",
-            ("ladder", "scaled", "abrupt", "between"),
-            a3,
-        ),
-        Claim(
-            "A4",
-            "About 90 % scaling efficiency from 8 to 256 GPUs",
-            "Goyal",
-            "a model of time with overlap: efficiency >= 0.85, all-reduce over 32 servers 32 to 35 ms",
-            ("overlap", "no_overlap", "jitter"),
-            a4,
-        ),
+        Claim(CLAIMS["A2"], ("ladder", "scaled", "unscaled", "own_rate"), a2),
+        Claim(CLAIMS["A3"], ("ladder", "scaled", "abrupt", "between"), a3),
+        Claim(CLAIMS["A4"], ("overlap", "no_overlap", "jitter"), a4),
     ),
     charts=(
         Chart(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsgd.papers import CLAIMS
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, final_loss
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import ratio, scores
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
-from dsgd.reproduction.verdict import Finding, at_least, at_most, exactly, judged
+from dsgd.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,23 +34,23 @@ WAYS = "[" + ", ".join(
 TUNED = "compare.tune={optimizer.lr: [0.025, 0.4], algo.gamma: [0.025, 0.4]}"
 
 SHORTEST = "top 1 %"
-FEWER, MARGIN = 25, 1.03
-CONVERGED = 0.5  # of the loss at the start
 LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
 
 
 def b10(found: Evidence) -> Finding:
     """Compare the loss at the end and the bytes with those of D-PSGD, for the best code that is short enough."""
+    claim = CLAIMS["B10"]
+    margin, enough = claim.threshold("loss"), claim.threshold("fewer")
     logged = found["codes"]
     plain = reference(logged)
     codes = {name: of_code(logged, name) for name in CODES}
     fewer = {name: _bytes(plain) / _bytes(one) for name, one in codes.items()}
     ratios = {name: ratio(one, plain) for name, one in codes.items()}
-    best = min(CODES, key=lambda name: (fewer[name] < FEWER, ratios[name].median))
+    best = min(CODES, key=lambda name: (fewer[name] < enough, ratios[name].median))
     checks = [
-        at_least(f"{best}: times fewer bytes than D-PSGD", fewer[best], FEWER),
-        at_most(f"{best}: test loss at the end over that of D-PSGD", ratios[best], MARGIN),
-        at_most(f"{SHORTEST}: test loss at the end over that at the start", fall(codes[SHORTEST]), CONVERGED),
+        claim.check("fewer", f"{best}: times fewer bytes than D-PSGD", fewer[best]),
+        claim.check("loss", f"{best}: test loss at the end over that of D-PSGD", ratios[best]),
+        claim.check("fall", f"{SHORTEST}: test loss at the end over that at the start", fall(codes[SHORTEST])),
     ]
     told = "; ".join(
         f"{name}: {ratios[name].median:.3f} [{ratios[name].low:.3f}, {ratios[name].high:.3f}] with {fewer[name]:.3g} "
@@ -61,11 +62,11 @@ def b10(found: Evidence) -> Finding:
         f"The ratios of losses: {told}. D-PSGD is the better one of its two orders here, algo.gradient={order}, with "
         f"rate {plain.chosen['optimizer.lr']:g}."
     )
-    if ratios[best].median <= MARGIN < ratios[best].high:
+    if ratios[best].median <= margin < ratios[best].high:
         reason += f" With {best} the interval holds the threshold: the check passes by its median."
-    if above := [name for name in CODES if not ratios[name].median <= MARGIN]:
+    if above := [name for name in CODES if not ratios[name].median <= margin]:
         reason += f" Not with any compression: {' and '.join(above)} ended more than 3 % higher."
-    return judged(checks, reason)
+    return claim.judged(checks, reason)
 
 
 def reference(logged: Logged) -> Contender:
@@ -154,11 +155,7 @@ PAPER = Paper(
         ),
     ),
     claims=(
-        Claim("B10", "CHOCO-SGD comes to the loss of D-PSGD with short codes, if gamma suits them (here: with signs)",
-              "Koloskova",
-              "ring of 8, equal steps, top 1 %, top 10 % or signs: with one code test loss <= 1.03 times that of "
-              "D-PSGD and >= 25 times fewer bytes; top 1 % with the best gamma ends at <= half its loss at the start",
-              ("codes",), b10),
+        Claim(CLAIMS["B10"], ("codes",), b10),
     ),
     charts=(Chart("codes", "Test loss against bytes; loss at the end against gamma, where it did not diverge or "
                   f"end above {LARGEST_LOSS}", ("codes",), codes),),

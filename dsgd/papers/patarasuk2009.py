@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from dsgd.papers import CLAIMS
 from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
-from dsgd.reproduction.verdict import Finding, close, exactly, judged
+from dsgd.reproduction.verdict import Finding, exactly
 
 STEPS = 3
 MESSAGE = 4 * 102_400  # bytes: 102,400 numbers of 32 bits
@@ -18,8 +19,11 @@ def a1(found: Evidence) -> Finding:
     for run in found["messages"].runs:
         p = run.setting("nodes")
         sent = run.final("bytes_sent_max_node") / STEPS / MESSAGE
-        checks.append(close(f"p = {p}: sent by the busiest node, in vectors", sent, 2 * (p - 1) / p, relative=1e-3))
-    return judged(checks, "Every message around the ring is simulated, through the ports of its two nodes.")
+        what = f"p = {p}: sent by the busiest node, in vectors"
+        checks.append(CLAIMS["A1"].check("vectors", what, sent, 2 * (p - 1) / p))
+    return CLAIMS["A1"].judged(
+        checks, "Every message around the ring is simulated, through the ports of its two nodes."
+    )
 
 
 def sent(found: Evidence) -> Figure:
@@ -51,8 +55,7 @@ PAPER = Paper(
         ),
     ),
     claims=(
-        Claim("A1", "Around a ring a node sends at most two vectors, however many there are", "Patarasuk and Yuan",
-              "2 (p - 1) / p N within 0.1 %, p = 2 to 128", ("messages",), a1),
+        Claim(CLAIMS["A1"], ("messages",), a1),
     ),
     charts=(Chart("sent", "Sent by the busiest node against nodes", ("messages",), sent),),
 )  # fmt: skip

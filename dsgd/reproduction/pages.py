@@ -75,7 +75,10 @@ def write_paper(found: Results, results: Path) -> None:
         f"# {paper.title}",
         paper.reference,
         paper.summary,
-        table(["claim", "verdict"], [[f"[{c.id}](#{c.id.lower()}): {c.text}", _bold(found, c)] for c in paper.claims]),
+        table(
+            ["claim", "verdict"],
+            [[f"[{c.id}](#{c.id.lower()}): {c.statement.text}", _bold(found, c)] for c in paper.claims],
+        ),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
         *(_claim(found, claim) for claim in paper.claims),
@@ -97,7 +100,10 @@ def verdict_lines(found: Results, claim: Claim, results: Path) -> str:
     """Return what a claim came to, and the page that says more."""
     finding = found.findings[claim.id]
     measured = measured_line(finding) or finding.reason
-    lines = [f"{claim.id}: {claim.text}", f"{finding.verdict} (threshold: {claim.threshold}): {measured}"]
+    lines = [
+        f"{claim.id}: {claim.statement.text}",
+        f"{finding.verdict} (threshold: {claim.statement.passes}): {measured}",
+    ]
     return "\n".join([*lines, f"page: {page_of(found.paper, results)}"])
 
 
@@ -110,9 +116,9 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
         lines = [
             [
                 f"[{claim.id}]({one.paper.key}.md#{claim.id.lower()})",
-                claim.text,
+                claim.statement.text,
                 measured_line(one.findings[claim.id]),
-                claim.threshold,
+                claim.statement.passes,
                 f"**{one.findings[claim.id].verdict}**",
             ]
             for claim in one.paper.claims
@@ -162,8 +168,8 @@ def _claim(found: Results, claim: Claim) -> str:
     commands = dict.fromkeys(study.command(found.scale) for study in used)  # one program makes several
     parts = [
         f"### {claim.id}",
-        f"**{finding.verdict}.** {claim.text} ({claim.source})",
-        f"Passes with: {claim.threshold}",
+        f"**{finding.verdict}.** {claim.statement.text} ({claim.statement.source})",
+        f"Passes with: {claim.statement.passes}",
         _checks(finding.checks),
         finding.reason,
         *([_introduced(finding), _checks(finding.explanation)] if finding.explanation else []),

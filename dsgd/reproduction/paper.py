@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -61,17 +62,18 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence that can be wrong.
+    """A statement of a paper, and how it is judged here.
 
-    id: like J1. text: what the paper says. source: who says it. threshold: with what measurement it passes, fixed
-    before anything was measured. studies: by whose runs it is judged; none: by numbers that need no run."""
+    studies: by whose runs it is judged; none: by numbers that need no run."""
 
-    id: str
-    text: str
-    source: str
-    threshold: str
+    statement: Statement
     studies: tuple[str, ...]
     judge: Callable[[Evidence], Finding]
+
+    @property
+    def id(self) -> str:
+        """Return its short name, like J1."""
+        return self.statement.id
 
 
 @dataclass(frozen=True)

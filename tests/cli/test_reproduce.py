@@ -14,6 +14,7 @@ from dsgd.cli import reproduce
 from dsgd.cli.reproduce import main
 from dsgd.reproduction import archive
 from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding, at_least, exactly, judged
 from tests.support.command import shell, start, wait_until
@@ -50,8 +51,8 @@ def paper(*words: str) -> Paper:
                   tuned=True),
         ),
         claims=(
-            Claim("N1", "Two | are twice as fast", "Nobody", ">= 2.0", ("steps",), speed_up),
-            Claim("N2", "There are two", "Nobody", ">= 2", ("contest",), sooner),
+            Claim(Statement("N1", "Two | are twice as fast", "Nobody", ">= 2.0", {}), ("steps",), speed_up),
+            Claim(Statement("N2", "There are two", "Nobody", ">= 2", {}), ("contest",), sooner),
         ),
         charts=(Chart("time", "Time against nodes", ("steps",), drawn),),
     )  # fmt: skip

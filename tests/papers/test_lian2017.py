@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsgd.papers.lian2017 import claims, setting
+from dsgd.papers.lian2017 import claims, studies
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.verdict import Verdict
@@ -45,8 +45,8 @@ def noisy(factor: float) -> Logged:
     """Losses of the mean model that stay at so many times the noise floor, once they are there."""
     runs = []
     for nodes in (2, 4):
-        floor = factor * setting.LR / (nodes * (2 - setting.LR))
-        marks = [{"samples": nodes * step, "train_loss": 9.0 if step <= 400 else setting.DIM * floor / 2}
+        floor = factor * studies.LR / (nodes * (2 - studies.LR))
+        marks = [{"samples": nodes * step, "train_loss": 9.0 if step <= 400 else studies.DIM * floor / 2}
                  for step in range(0, 2001, 40)]  # fmt: skip
         runs.append(logged.run("dpsgd", {"nodes": nodes, "batch_size": 1}, marks))
     return logged.study(*runs)
@@ -60,14 +60,14 @@ def test_l2_measures_after_the_burn_in(factor: float, verdict: Verdict) -> None:
 @pytest.mark.parametrize("graph", [Ring(), Torus(), Hypercube(), Complete()])
 def test_eigenvalues_written_by_hand_are_those_of_the_graphs(graph: Ring | Torus | Hypercube | Complete) -> None:
     topology = graph.build(16, 0)
-    by_hand = setting.EIGENVALUES[topology.name]
+    by_hand = studies.EIGENVALUES[topology.name]
     assert np.sort(by_hand) == pytest.approx(np.linalg.eigvalsh(topology.matrix()), abs=1e-12)
 
 
 def graphs(**factors: float) -> Logged:
     runs = []
-    for name, eigenvalues in setting.EIGENVALUES.items():
-        distance = np.sqrt(factors.get(name, 1.0) * setting.consensus_distance(eigenvalues) * setting.DIM)
+    for name, eigenvalues in studies.EIGENVALUES.items():
+        distance = np.sqrt(factors.get(name, 1.0) * studies.consensus_distance(eigenvalues) * studies.DIM)
         marks = [{"samples": 16 * step, "consensus_distance": float(distance)} for step in range(0, 2001, 40)]
         run = logged.run("dpsgd", {"nodes": 16, "batch_size": 1, "topology": {"name": name}}, marks)
         runs.append(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsgd.papers import CLAIMS
 from dsgd.papers.jin2016 import charts, claims
 from dsgd.papers.jin2016.studies import STUDIES
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Paper
@@ -30,54 +31,12 @@ PAPER = Paper(
     ),
     studies=STUDIES,
     claims=(
-        Claim(
-            "J1",
-            "On few nodes EASGD and gossip reach the target sooner than all-reduce",
-            "Jin",
-            "p = 4, 8, 16, jitter 10 %: >= 1.10 times as soon at two of three p, for one of EASGD and gossip",
-            ("few_even", "few_uneven"),
-            claims.j1,
-        ),
-        Claim(
-            "J2",
-            "Towards 100 nodes all-reduce is better, in final loss and in time",
-            "Jin",
-            "100 nodes: final test loss at least 1 % below that of EASGD and gossip, time to the target no longer",
-            ("many_uneven", "hundred"),
-            claims.j2,
-        ),
-        Claim(
-            "J3",
-            "The crossover lies near 32 nodes",
-            "Jin",
-            "a crossover exists, between 16 and 64 nodes",
-            ("few_uneven", "many_uneven"),
-            claims.j3,
-        ),
-        Claim(
-            "J4",
-            "Raising tau from 1 to 10 costs little convergence and cuts traffic tenfold",
-            "Jin",
-            "p = 8, EASGD and gossip: bytes 10.0 within 0.1; samples to the target <= 1.25 times",
-            ("few_even", "longer", "period"),
-            claims.j4,
-        ),
-        Claim(
-            "J5",
-            "Gossip has no barrier and tolerates a lagging worker",
-            "Jin",
-            "one worker 4 times slower, or paused: gossip's others lose <= 5 % of their steps, all-reduce's >= 70 %",
-            ("equal", "slow", "paused"),
-            claims.j5,
-        ),
-        Claim(
-            "J6",
-            "An asynchronous server suffers contention as p grows",
-            "Jin",
-            "EASGD, Downpour: knee within 15 % of tau t B / N + 2 workers, flat beyond",
-            ("served_easgd", "served_downpour"),
-            claims.j6,
-        ),
+        Claim(CLAIMS["J1"], ("few_even", "few_uneven"), claims.j1),
+        Claim(CLAIMS["J2"], ("many_uneven", "hundred"), claims.j2),
+        Claim(CLAIMS["J3"], ("few_uneven", "many_uneven"), claims.j3),
+        Claim(CLAIMS["J4"], ("few_even", "longer", "period"), claims.j4),
+        Claim(CLAIMS["J5"], ("equal", "slow", "paused"), claims.j5),
+        Claim(CLAIMS["J6"], ("served_easgd", "served_downpour"), claims.j6),
     ),
     charts=(
         Chart("loss_time", "Test loss against time", ("few_uneven", "many_uneven"), charts.loss_against_time),

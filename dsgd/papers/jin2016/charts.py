@@ -5,8 +5,9 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from dsgd.papers.jin2016.claims import ASYNCHRONOUS, advantage, study_of
-from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, MANY, MESSAGE, TARGET_LOSS
-from dsgd.report.contest import final_loss
+from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, MANY, MESSAGE
+from dsgd.papers.lian2017.studies import TARGET_LOSS
+from dsgd.report.contest import Contender, final_loss
 from dsgd.report.interval import estimate
 from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
 from dsgd.reproduction.paper import Evidence
@@ -19,9 +20,9 @@ def loss_against_time(found: Evidence) -> Figure:
     for nodes in (8, 16, 100):
         contenders = [one for one in found[study_of(nodes)].contenders if one.nodes == nodes]
         lines = [
-            curve(_called(one.name), one.runs, "time_s", "test_loss", int("tau=10" in one.name or "False" in one.name))
+            curve(_called(one), one.runs, "time_s", "test_loss", int(_period(one) == 10))
             for one in contenders
-            if "overlap=False" not in one.name
+            if not _is_exposed(one)
         ]
         title = f"{nodes} nodes"
         panels.append(ChartPanel(title, "time (virtual s)", "test loss", lines, log_y=True, level=TARGET_LOSS))
@@ -30,16 +31,16 @@ def loss_against_time(found: Evidence) -> Figure:
 
 def final_loss_against_nodes(found: Evidence) -> Figure:
     """Draw the final test loss against the number of nodes."""
-    names = dict.fromkeys(_called(one.name) for one in found["many_uneven"].contenders if "False" not in one.name)
+    drawn = {_called(one): one for one in found["many_uneven"].contenders if not _is_exposed(one)}
     lines = []
-    for name in names:
+    for name, example in drawn.items():
         points = [
             (float(one.nodes), estimate([final_loss(run) for run in one.runs]))
             for study in ("few_uneven", "many_uneven")
             for one in found[study].contenders
-            if _called(one.name) == name
+            if _called(one) == name
         ]
-        lines.append(ChartLine(name, name.partition(",")[0], points, int("10" in name)))
+        lines.append(ChartLine(name, example.algo, points, int(_period(example) == 10)))
     return chart([ChartPanel("jitter 10 %", "nodes", "final test loss", lines, log_x=True)])
 
 
@@ -86,8 +87,16 @@ def server_throughput(found: Evidence) -> Figure:
     )
 
 
-def _called(name: str) -> str:
-    """Return `gossip, tau = 10` for a contender's name with options and nodes."""
-    words = name.partition(", ")[0].split()
-    options = [word.replace("=", " = ") for word in words[1:] if word.startswith("tau")]
-    return ", ".join([words[0], *options])
+def _called(one: Contender) -> str:
+    """Return `gossip, tau = 10`; the algorithm alone where it has no period."""
+    return one.algo if _period(one) is None else f"{one.algo}, tau = {_period(one)}"
+
+
+def _period(one: Contender) -> int | None:
+    """Return tau; None of all-reduce."""
+    return None if one.algo == "sync" else one.runs[0].setting("algo.tau")
+
+
+def _is_exposed(one: Contender) -> bool:
+    """Return whether this is an all-reduce that does not overlap."""
+    return one.algo == "sync" and not one.runs[0].setting("algo.overlap")

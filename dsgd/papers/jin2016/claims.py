@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from dsgd.papers import CLAIMS
 from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, LAGGING, LAST, MANY, MESSAGE
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender, final_loss
@@ -16,7 +17,7 @@ from dsgd.report.interval import Estimate, estimate
 from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.paired import ratio, sample_ratio, scores
 from dsgd.reproduction.paper import Evidence
-from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, judged, within
+from dsgd.reproduction.verdict import Check, Finding
 
 ASYNCHRONOUS = ("easgd", "gossip")
 
@@ -31,11 +32,12 @@ def j1(found: Evidence) -> Finding:
         "The paper does not say whether its all-reduce hides behind the backward pass; here it does, as in today's "
         "libraries. The map shows both, with jitter and without."
     )
-    return judged(checks, reason, need=2, explained_by=sorted(why, key=lambda check: -check.value.median)[:2])
+    return CLAIMS["J1"].judged(checks, reason, explained_by=sorted(why, key=lambda check: -check.value.median)[:2])
 
 
 def j2(found: Evidence) -> Finding:
     """Compare final losses and times to the target on 100 nodes."""
+    claim = CLAIMS["J2"]
     checks = []
     for study, epochs in (("many_uneven", 20), ("hundred", 40)):
         exact = found[study].contender(algo="sync", nodes=LAST, algo__overlap=True)
@@ -44,12 +46,12 @@ def j2(found: Evidence) -> Finding:
             one = min(those, key=_final)
             ratio = paired_ratio([final_loss(run) for run in exact.runs], [final_loss(run) for run in one.runs])
             what = f"{LAST} nodes, {epochs} epochs: final test loss, sync over {one.algo}"
-            checks.append(at_most(what, ratio, 0.99, neutral=1.0))
+            checks.append(claim.check("loss", what, ratio))
     exact = found["hundred"].contender(algo="sync", algo__overlap=True)
     other = best_of(found, "hundred", LAST, *ASYNCHRONOUS)
     what = f"{LAST} nodes, 40 epochs: time to the target, sync over the sooner of the others"
-    checks.append(at_most(what, paired_ratio(scores(exact), scores(other)), 1.0))
-    return judged(checks, "Within 20 epochs, 200 steps of each worker, nobody reaches the target on 100 nodes.")
+    checks.append(claim.check("time", what, paired_ratio(scores(exact), scores(other))))
+    return claim.judged(checks, "Within 20 epochs, 200 steps of each worker, nobody reaches the target on 100 nodes.")
 
 
 def j3(found: Evidence) -> Finding:
@@ -66,18 +68,19 @@ def j3(found: Evidence) -> Finding:
         "much is to be gained, and the rest is what gossip loses in convergence."
     )
     what = "nodes from which sync is first, jitter 10 %, overlap"
-    return judged([within(what, crossing, 16, 64)], reason)
+    return CLAIMS["J3"].judged([CLAIMS["J3"].check("crossing", what, crossing)], reason)
 
 
 def j4(found: Evidence) -> Finding:
     """Compare bytes and samples to the target of tau = 1 and 10, on eight nodes."""
+    claim = CLAIMS["J4"]
     checks: list[Check] = []
     for algo in ASYNCHRONOUS:
         often, seldom = (found["period"].one(algo=algo, algo__tau=tau).final("bytes_sent_total") for tau in (1, 10))
-        checks.append(close(f"`{algo}`: bytes, tau = 1 over tau = 10", often / seldom, 10.0, absolute=0.1))
+        checks.append(claim.check("bytes", f"`{algo}`: bytes, tau = 1 over tau = 10", often / seldom))
         checks.append(_delayed(found, "few_even", algo))
     reason = "Within 10 epochs the workers have little time to come back together: the second measurement is of 40."
-    return judged(checks, reason, explained_by=[_delayed(found, "longer", algo) for algo in ASYNCHRONOUS])
+    return claim.judged(checks, reason, explained_by=[_delayed(found, "longer", algo) for algo in ASYNCHRONOUS])
 
 
 def _delayed(found: Evidence, study: str, algo: str) -> Check:
@@ -85,22 +88,24 @@ def _delayed(found: Evidence, study: str, algo: str) -> Check:
     often, seldom = (found[study].contender(algo=algo, nodes=8, algo__tau=tau) for tau in (1, 10))
     epochs = "40 epochs" if study == "longer" else "10 epochs"
     what = f"`{algo}`, {epochs}: samples to the target, tau = 10 over tau = 1"
-    return at_most(what, sample_ratio(seldom, often), 1.25)
+    return CLAIMS["J4"].check("samples", what, sample_ratio(seldom, often))
 
 
 def j5(found: Evidence) -> Finding:
     """Compare the steps of the other workers beside one that is four times slower, or stands still."""
+    claim = CLAIMS["J5"]
     checks = []
     for name, what in (("slow", "one worker 4 times slower"), ("paused", "one worker paused")):
         for algo in ("gossip", "sync"):
             lost = 1 - _steps_of_others(found[name].one(algo=algo)) / _steps_of_others(found["equal"].one(algo=algo))
             text = f"`{algo}`, {what}: steps that the others lose"
-            checks.append(at_most(text, lost, 0.05) if algo == "gossip" else at_least(text, lost, 0.70))
-    return judged(checks, "In the same time, on eight nodes. EASGD's others lose none, either.")
+            checks.append(claim.check(algo, text, lost))
+    return claim.judged(checks, "In the same time, on eight nodes. EASGD's others lose none, either.")
 
 
 def j6(found: Evidence) -> Finding:
     """Compare the throughput of a server that has too many workers with that of one worker."""
+    claim = CLAIMS["J6"]
     checks = []
     cases = [
         ("served_easgd", "EASGD, tau = 1", 1),
@@ -113,12 +118,11 @@ def j6(found: Evidence) -> Finding:
             run.setting("nodes"): run.final("samples") / run.final("time_s") for run in found[name].where(**settings)
         }
         expected = tau * GRADIENT_S * BYTES_PER_S / MESSAGE + 2
-        checks.append(
-            close(f"{what}: workers that a server can serve", rates[LAST] / rates[1], expected, relative=0.15)
-        )
+        served = rates[LAST] / rates[1]
+        checks.append(claim.check("knee", f"{what}: workers that a server can serve", served, expected))
         flat = rates[LAST] / rates[64] - 1
-        checks.append(close(f"{what}: growth of the throughput from 64 to 100 nodes", flat, 0.0, absolute=0.05))
-    return judged(checks, "Workers that a server can serve: the throughput of 100 nodes over that of one.")
+        checks.append(claim.check("flat", f"{what}: growth of the throughput from 64 to 100 nodes", flat))
+    return claim.judged(checks, "Workers that a server can serve: the throughput of 100 nodes over that of one.")
 
 
 def study_of(nodes: int) -> str:
@@ -154,13 +158,15 @@ def _final(one: Contender) -> float:
 def _sooner(found: Evidence, study: str, nodes: int, algo: str, overlap: bool) -> Check:
     hidden = "overlapping" if overlap else "without overlap"
     what = f"p = {nodes}: time to the target, sync ({hidden}) over {algo}"
-    return at_least(what, advantage(found, study, nodes, overlap, algo), 1.10, neutral=1.0)
+    return CLAIMS["J1"].check("sooner", what, advantage(found, study, nodes, overlap, algo))
 
 
 def _passes(found: Evidence, algo: str, overlap: bool) -> tuple[int, float]:
     """Return on how many numbers of nodes an algorithm is sooner by the threshold, and the sum of its ratios."""
     medians = [advantage(found, "few_uneven", nodes, overlap, algo).median for nodes in FEW]
-    return sum(value >= 1.10 for value in medians), sum(value for value in medians if math.isfinite(value))
+    return sum(value >= CLAIMS["J1"].threshold("sooner") for value in medians), sum(
+        value for value in medians if math.isfinite(value)
+    )
 
 
 def _crossing(ratios: Sequence[tuple[int, float]]) -> float:

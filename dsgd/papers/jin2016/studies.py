@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dsgd.papers.lian2017.studies import TARGET_LOSS
 from dsgd.reproduction.paper import Study
 
-TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its budget: study `target` of lian2017
 GRADIENT_S, MESSAGE, BYTES_PER_S = 0.2, 46_758_048, 1e10 / 8
 FEW, MANY = (4, 8, 16), (32, 64, 100)
 LAST = 100

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dsgd.papers.lian2017.setting import DIM, EIGENVALUES, NAMES, NETWORKS, TARGET_LOSS, consensus_distance, stationary
+from dsgd.papers.lian2017.studies import DIM, EIGENVALUES, NAMES, NETWORKS, TARGET_LOSS, consensus_distance, stationary
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dsgd.papers.zhang2015.claims import CLAIMS
-from dsgd.papers.zhang2015.figures import CHARTS
-from dsgd.papers.zhang2015.studies import STUDIES, TARGET
-from dsgd.reproduction.paper import Assumption, Paper
+from dsgd.papers import CLAIMS
+from dsgd.papers.zhang2015 import charts, claims
+from dsgd.papers.zhang2015.studies import DELAYED, ROUND_ROBIN, STUDIES, TARGET
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Paper
 
 PAPER = Paper(
     key="zhang2015",
@@ -31,6 +31,32 @@ PAPER = Paper(
         Assumption("target", f"test loss {TARGET:g}: of one worker at 80 % of 2.5 epochs; others have 10", "ours"),
     ),
     studies=STUDIES,
-    claims=CLAIMS,
-    charts=CHARTS,
+    claims=(
+        Claim(CLAIMS["E1"], ("easgd_rates", "downpour_rates"), claims.e1),
+        Claim(CLAIMS["E2"], tuple(study.name for study in ROUND_ROBIN), claims.e2),
+        Claim(CLAIMS["E3"], ("alone", "race"), claims.e3),
+        Claim(CLAIMS["E4"], ("periods", "periods_later"), claims.e4),
+        Claim(CLAIMS["E5"], tuple(study.name for study in DELAYED), claims.e5),
+    ),
+    charts=(
+        Chart(
+            "rates",
+            "With a long period Downpour fails at rates with which EASGD converges",
+            ("easgd_rates", "downpour_rates", "easgd_rates_short", "downpour_rates_short"),
+            charts.rates_figure,
+        ),
+        Chart(
+            "stability",
+            "Growth on a line, just below and just above the bounds of stability",
+            (charts.ROUND_ROBIN_AT_1.name, *(study.name for study in DELAYED)),
+            charts.stability_figure,
+        ),
+        Chart("race", "Test loss against time, period 10, rates tuned", ("race",), charts.race_figure),
+        Chart(
+            "periods",
+            "Test error of the centre, 8 workers, rates tuned for each period",
+            ("periods",),
+            charts.periods_figure,
+        ),
+    ),
 )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from dsgd.papers import CLAIMS
 from dsgd.papers.zhang2015.stability import (
     delayed_rate_bound,
     delayed_rate_by_bisection,
@@ -32,20 +33,19 @@ from dsgd.report.interval import Estimate, estimate
 from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import accuracy_gain, scores
-from dsgd.reproduction.paper import Claim, Evidence
-from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged, no_worse
+from dsgd.reproduction.paper import Evidence
+from dsgd.reproduction.verdict import Check, Finding
 
 CONVERGED = 0.5  # of the test loss at the start: a run that ends below has converged
 RADIUS_WORKERS = (3, 4, 5, 6, 8, 16, 32, 64)
 RADIUS_RATES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-ORDER = 4  # of 5 seeds
-MARGIN = 0.003  # of accuracy
 LATER = 4  # a period that has four times as many samples, for the cause of a failure
 TARGET_SHARE = 0.8  # of the budget of one worker
 
 
 def e1(found: Evidence) -> Finding:
     """Compare the ranges of rates with which EASGD and Downpour converge, at long periods, seed by seed."""
+    claim = CLAIMS["E1"]
     checks, highest = [], []
     for nodes in WORKERS:
         for tau in LONG:
@@ -57,14 +57,14 @@ def e1(found: Evidence) -> Finding:
             downpour = converging(runs[1])
             ratios = [_width(elastic[seed]) / _width(downpour[seed]) for seed in elastic]
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over that of Downpour's"
-            checks.append(at_least(what, estimate(ratios), 2.0, neutral=1.0))
+            checks.append(claim.check("width", what, estimate(ratios)))
             highest.append(f"{what.partition(':')[0]}: {highest_stable(runs[0]):g} and {highest_stable(runs[1]):g}")
     reason = (
         "A run converges that ends with at most half of the test loss that it began with; each such rate of the grid, "
         f"{RATES[0]:g} to {RATES[-1]:g}, stands for a factor of 2 of the width. The highest rates at "
         f"which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
     )
-    return judged(checks, reason)
+    return claim.judged(checks, reason)
 
 
 def converging(runs: Sequence[Run]) -> dict[int, list[float]]:
@@ -85,6 +85,7 @@ def highest_stable(runs: Sequence[Run]) -> float:
 
 def e2(found: Evidence) -> Finding:
     """Compare spectral radii of a round with 1, just below and just above a bound that does not know p."""
+    claim = CLAIMS["E2"]
     below, above = (
         [round_robin_radius(p, lr_h, side * moving_rate_bound(lr_h)) for p in RADIUS_WORKERS for lr_h in RADIUS_RATES]
         for side in (BELOW, ABOVE)
@@ -95,30 +96,30 @@ def e2(found: Evidence) -> Finding:
         stable += found[study.name].where(algo__alpha=low)
         unstable += found[study.name].where(algo__alpha=high)
     slowest, fastest = extremes(unstable)[0], extremes(stable)[1]
-    smallest = min(above)
     checks = [
-        at_most(f"largest spectral radius at {BELOW} of the bound, p = 3 to 64", max(below), 1 + 1e-9),
-        holds(f"smallest spectral radius at {ABOVE} of the bound, p = 3 to 64", smallest, "> 1", smallest > 1),
-        holds(f"runs at {BELOW} of the bound: largest growth per round", fastest, "< 1", fastest < 1),
-        holds(f"runs at {ABOVE} of the bound: smallest growth per round", slowest, "> 1", slowest > 1),
+        claim.check("stable", f"largest spectral radius at {BELOW} of the bound, p = 3 to 64", max(below)),
+        claim.check("grows", f"smallest spectral radius at {ABOVE} of the bound, p = 3 to 64", min(above)),
+        claim.check("shrinks", f"runs at {BELOW} of the bound: largest growth per round", fastest),
+        claim.check("grows", f"runs at {ABOVE} of the bound: smallest growth per round", slowest),
     ]
     reason = (
         "The radii are those of the product of p elementary maps, for rates times curvature of "
         f"{RADIUS_RATES[0]:g} to {RADIUS_RATES[-1]:g}; the runs are this program's, with p = 3, 4, 8 and 16."
     )
-    return judged(checks, reason)
+    return claim.judged(checks, reason)
 
 
 def e3(found: Evidence) -> Finding:
     """Compare times to the target, seed by seed: EAMSGD, EASGD, Downpour."""
+    claim = CLAIMS["E3"]
     checks = []
     for nodes in WORKERS:
         momentum, elastic, downpour = (scores(one) for one in racers(found["race"], nodes))
         ordered = sum(a < b < c for a, b, c in zip(momentum, elastic, downpour, strict=True))
         checks += [
-            holds(f"p = {nodes}: seeds with this order", ordered, f">= {ORDER}", ordered >= ORDER),
-            at_least(f"p = {nodes}: time of EASGD over EAMSGD", paired_ratio(elastic, momentum), 1.1, neutral=1.0),
-            at_least(f"p = {nodes}: time of Downpour over EASGD", paired_ratio(downpour, elastic), 1.1, neutral=1.0),
+            claim.check("order", f"p = {nodes}: seeds with this order", ordered),
+            claim.check("ratio", f"p = {nodes}: time of EASGD over EAMSGD", paired_ratio(elastic, momentum)),
+            claim.check("ratio", f"p = {nodes}: time of Downpour over EASGD", paired_ratio(downpour, elastic)),
         ]
     alone = level_at(found["alone"].runs, TARGET_SHARE)
     goal = goal_of(found["race"].runs[0])
@@ -126,7 +127,7 @@ def e3(found: Evidence) -> Finding:
         f"The target is {goal.text}; one worker has a test loss of {alone:.3g} at {TARGET_SHARE:.0%} of its budget. "
         "The period is 10, all rates are tuned, the momentum of EAMSGD is 0.9."
     )
-    return judged(checks, reason)
+    return claim.judged(checks, reason)
 
 
 def racers(race: Logged, nodes: int) -> tuple[Contender, Contender, Contender]:
@@ -149,6 +150,7 @@ def level_at(runs: Sequence[Run], share: float) -> float:
 
 def e4(found: Evidence) -> Finding:
     """Compare the accuracy of the centre at the best longer period, by validation, with that at period 1."""
+    claim = CLAIMS["E4"]
     periods = found["periods"]
     validation = {
         tau: min(_validation_loss(run) for run in periods.tuning if run.setting("algo.tau") == tau)
@@ -156,14 +158,14 @@ def e4(found: Evidence) -> Finding:
     }
     longer = min((tau for tau in validation if tau > 1), key=lambda tau: validation[tau])
     what = "accuracy of the centre with tau = {} less that with tau = 1"
-    check = no_worse(what.format(longer), _gain(periods, longer), MARGIN)
+    check = claim.check("accuracy", what.format(longer), _gain(periods, longer))
     reason = (
         f"tau = {longer} has the lowest validation loss of all longer periods; all see equally many samples. If a "
         "longer period only needs more of them, because the centre moves in fewer exchanges, four times as many "
         "make it good."
     )
-    later = no_worse(f"{what.format(LATER)}, 4 times the samples", _gain(found["periods_later"], LATER), MARGIN)
-    return judged([check], reason, explained_by=[later])
+    later = claim.check("accuracy", f"{what.format(LATER)}, 4 times the samples", _gain(found["periods_later"], LATER))
+    return claim.judged([check], reason, explained_by=[later])
 
 
 def _gain(periods: Logged, tau: int) -> Estimate:
@@ -173,22 +175,22 @@ def _gain(periods: Logged, tau: int) -> Estimate:
 
 def e5(found: Evidence) -> Finding:
     """Compare the largest stable rate of Downpour in round-robin order with the formula."""
+    claim = CLAIMS["E5"]
     checks: list[Check] = []
     for workers, study in zip(DELAYED_WORKERS, DELAYED, strict=True):
         bound = delayed_rate_bound(workers - 1)
-        checks.append(
-            close(f"p = {workers}: largest stable lr h, by roots", delayed_rate_by_bisection(workers - 1), bound, 0.01)
-        )
+        limit = delayed_rate_by_bisection(workers - 1)
+        checks.append(claim.check("rate", f"p = {workers}: largest stable lr h, by roots", limit, bound))
         low, high = sorted(found[study.name].runs, key=_lr)
         shrinks, grows = growth_per_step(low), growth_per_step(high)
         checks += [
-            holds(f"p = {workers}, run at {DELAYED_BELOW} of it: growth per step", shrinks, "< 1", shrinks < 1),
-            holds(f"p = {workers}, run at {DELAYED_ABOVE} of it: growth per step", grows, "> 1", grows > 1),
+            claim.check("shrinks", f"p = {workers}, run at {DELAYED_BELOW} of it: growth per step", shrinks),
+            claim.check("grows", f"p = {workers}, run at {DELAYED_ABOVE} of it: growth per step", grows),
         ]
     runs = [run for study in DELAYED for run in found[study.name].runs]
     staleness = max(abs(number(run.final("staleness_max")) - (run.nodes or 0) + 1) for run in runs)
-    checks.append(close("runs: largest staleness less p - 1, largest difference", staleness, 0.0))
-    return judged(checks)
+    checks.append(claim.check("staleness", "runs: largest staleness less p - 1, largest difference", staleness))
+    return claim.judged(checks)
 
 
 def _validation_loss(run: Run) -> float:
@@ -203,47 +205,3 @@ def _lr(run: Run) -> float:
 def _width(rates: Sequence[float]) -> float:
     """Return how wide a range is: each rate of the grid stands for a factor of 2."""
     return float(2 ** len(rates))
-
-
-CLAIMS = (
-    Claim(
-        "E1",
-        "EASGD is stable with long periods, where Downpour fails",
-        "Zhang",
-        "tau >= 16, p = 4 and 8: EASGD converges on a range of rates at least 2 times as wide",
-        ("easgd_rates", "downpour_rates"),
-        e1,
-    ),
-    Claim(
-        "E2",
-        "In round-robin order the moving rates with which EASGD is stable do not depend on p",
-        "Zhang",
-        "spectral radius <= 1 + 1e-9 at 0.99 of the bound, > 1 at 1.05 of it, p = 3 to 64",
-        tuple(study.name for study in ROUND_ROBIN),
-        e2,
-    ),
-    Claim(
-        "E3",
-        "EAMSGD reaches the target before EASGD, and both before Downpour",
-        "Zhang",
-        "p = 4 and 8, tau = 10: this order in at least 4 of 5 seeds, ratios of time >= 1.1",
-        ("alone", "race"),
-        e3,
-    ),
-    Claim(
-        "E4",
-        "A longer period does not harm the test error of the centre, as the workers explore",
-        "Zhang",
-        "p = 8: the best tau > 1 is not worse than tau = 1 by more than 0.3 points of accuracy",
-        ("periods", "periods_later"),
-        e4,
-    ),
-    Claim(
-        "E5",
-        "The largest stable rate with gradients s updates old is 2 sin(pi / (2 (2 s + 1))) over the curvature",
-        "derived",
-        "Downpour in round-robin order, p = 2 to 16: within 1 %",
-        tuple(study.name for study in DELAYED),
-        e5,
-    ),
-)

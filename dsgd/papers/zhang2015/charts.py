@@ -17,7 +17,7 @@ from dsgd.papers.zhang2015.studies import DELAYED, DELAYED_WORKERS, LONG, PERIOD
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import final_loss
 from dsgd.report.interval import Estimate, estimate
-from dsgd.reproduction.paper import Chart, Evidence
+from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import exactly
 
 if TYPE_CHECKING:
@@ -127,21 +127,3 @@ def _loss_by_rate(runs: Sequence[Run]) -> list[tuple[float, Estimate]]:
         if found.median <= LARGEST_LOSS:
             points.append((rate, Estimate(found.median, found.low, min(found.high, LARGEST_LOSS), found.count)))
     return points
-
-
-CHARTS = (
-    Chart(
-        "rates",
-        "With a long period Downpour fails at rates with which EASGD converges",
-        ("easgd_rates", "downpour_rates", "easgd_rates_short", "downpour_rates_short"),
-        rates_figure,
-    ),
-    Chart(
-        "stability",
-        "Growth on a line, just below and just above the bounds of stability",
-        (ROUND_ROBIN_AT_1.name, *(study.name for study in DELAYED)),
-        stability_figure,
-    ),
-    Chart("race", "Test loss against time, period 10, rates tuned", ("race",), race_figure),
-    Chart("periods", "Test error of the centre, 8 workers, rates tuned for each period", ("periods",), periods_figure),
-)

@@ -1,0 +1,142 @@
+"""Read the thresholds of claims from a file, so that each stands in one place.
+
+A criterion is one line, whose numbers may be percentages (`5 %`) or points of accuracy (`0.5 points`):
+
+    at_least 1.10, beyond 1     the median is at least 1.10, and the interval lies above 1
+    at_most 0.99                the same downwards
+    above 1, below 1            strictly, for numbers without an interval
+    from 16 to 64               the whole interval lies between
+    within 15 % of 10           the number differs from 10 by 15 % at most; `within 15 %`: from what the judge expects
+    no_worse_by 0.5 points      a gain whose whole interval lies above -0.005
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsgd.report.interval import Estimate
+from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged, no_worse, within
+
+NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
+FORM = re.compile(
+    rf"(?P<kind>[a-z_]+) (?P<first>{NUMBER}(?: %| points)?)(?:,? (?P<link>beyond|to|of) (?P<second>{NUMBER}))?"
+)
+# each kind of criterion with the link before its second number
+LINKS = {
+    "at_least": ("beyond", None),
+    "at_most": ("beyond", None),
+    "above": (None,),
+    "below": (None,),
+    "from": ("to",),
+    "within": ("of", None),
+    "no_worse_by": (None,),
+}
+FIELDS = {"claim", "source", "passes", "criteria", "need"}
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One threshold. kind: a key of LINKS. first, second: its numbers as they are written; second: None without one."""
+
+    kind: str
+    first: str
+    second: str | None
+
+    @staticmethod
+    def parse(text: str) -> Criterion:
+        """Read a criterion. Raises ValueError for a line that is none."""
+        match = FORM.fullmatch(text)
+        if match is None or match["link"] not in LINKS.get(match["kind"], ()):
+            raise ValueError(f"a criterion must be one of {', '.join(LINKS)} with its numbers, got {text!r}")
+        return Criterion(match["kind"], match["first"], match["second"])
+
+    @property
+    def threshold(self) -> float:
+        """Return the first number."""
+        value, _, unit = self.first.partition(" ")
+        return float(value) / (100 if unit else 1)
+
+    @property
+    def other(self) -> float | None:
+        """Return the second number."""
+        return None if self.second is None else float(self.second)
+
+    def check(self, what: str, value: Estimate | float, expected: float | None = None) -> Check:
+        """Hold a measurement against the threshold. expected: of `within` without its `of`.
+
+        Raises ValueError where the kind does not go with the measurement."""
+        threshold, other = self.threshold, self.other
+        if self.kind == "at_least":
+            return at_least(what, value, threshold, neutral=other)
+        if self.kind == "at_most":
+            return at_most(what, value, threshold, neutral=other)
+        if self.kind == "from" and other is not None:
+            return within(what, value, threshold, other)
+        if self.kind == "no_worse_by" and isinstance(value, Estimate):
+            return no_worse(what, value, threshold)
+        if isinstance(value, Estimate):
+            raise ValueError(f"{self.kind} must have a number without an interval, got {value}")
+        if self.kind == "within":
+            target = other if expected is None else expected
+            if target is None:
+                raise ValueError(f"{what}: `within` must have a number that is expected, got none")
+            relative = self.first.endswith("%")
+            return close(what, value, target, **{"relative" if relative else "absolute": threshold})
+        good = value > threshold if self.kind == "above" else value < threshold
+        return holds(what, value, f"{'>' if self.kind == 'above' else '<'} {threshold:g}", good)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a paper claims, with the thresholds by which the claim passes.
+
+    text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
+    checks must pass; None: all."""
+
+    id: str
+    text: str
+    source: str
+    passes: str
+    criteria: Mapping[str, Criterion]
+    need: int | None = None
+
+    def threshold(self, name: str) -> float:
+        """Return the first number of a criterion."""
+        return self.criteria[name].threshold
+
+    def expected(self, name: str) -> float:
+        """Return the number that a measurement is to be close to."""
+        other = self.criteria[name].other
+        if other is None:
+            raise ValueError(f"{self.id}: {name} must have a second number, got none")
+        return other
+
+    def check(self, name: str, what: str, value: Estimate | float, expected: float | None = None) -> Check:
+        """Hold a measurement against a criterion."""
+        return self.criteria[name].check(what, value, expected)
+
+    def judged(self, checks: Sequence[Check], reason: str = "", explained_by: Sequence[Check] = ()) -> Finding:
+        """Return the finding by these checks, of which as many must pass as the statement says."""
+        return judged(checks, reason, self.need, explained_by)
+
+
+def read_statements(path: Path) -> dict[str, Statement]:
+    """Read all statements of a file, by their ids. Raises ValueError for one that is incomplete."""
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {id: _statement(id, entry) for id, entry in entries.items()}
+
+
+def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
+    if not FIELDS - {"need"} <= entry.keys() <= FIELDS:
+        raise ValueError(f"{id} must have {', '.join(sorted(FIELDS))}, got {', '.join(entry)}")
+    criteria = {name: Criterion.parse(str(text)) for name, text in entry["criteria"].items()}
+    written = {name: one.first for name, one in criteria.items()}
+    written |= {f"{name}_to": one.second for name, one in criteria.items() if one.second is not None}
+    passes = entry["passes"].format_map(written)
+    return Statement(id, entry["claim"], entry["source"], passes, criteria, entry.get("need"))
