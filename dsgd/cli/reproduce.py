@@ -16,7 +16,8 @@ from dsgd.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
 from dsgd.host.signals import Interruption
 from dsgd.papers import papers
 from dsgd.reproduction import archive
-from dsgd.reproduction.pages import OVERVIEW, Results, page_of, verdict_lines, write_overview, write_paper
+from dsgd.reproduction.overview import OVERVIEW, write_overview
+from dsgd.reproduction.pages import Results, page_of, verdict_lines, write_paper
 from dsgd.reproduction.paper import SCALES, Paper
 
 ALL = "all"  # papers

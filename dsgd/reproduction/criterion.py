@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,18 @@ LINKS = {
     "within": ("of", None),
     "no_worse_by": (None,),
 }
-FIELDS = {"claim", "source", "passes", "criteria", "need"}
+FIELDS = {"kind", "claim", "source", "passes", "criteria", "need"}
+
+
+class ClaimKind(StrEnum):
+    """What a claim is about.
+
+    EXACT: a closed form or an invariant, which holds by construction and is tested. TIME: times that need no training.
+    LEARNING: what trained models come to, which needs the protocol of docs/papers.md."""
+
+    EXACT = "exact"
+    TIME = "time"
+    LEARNING = "learning"
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,7 @@ class Statement:
     checks must pass; None: all."""
 
     id: str
+    kind: ClaimKind
     text: str
     source: str
     passes: str
@@ -139,4 +152,4 @@ def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
     written = {name: one.first for name, one in criteria.items()}
     written |= {f"{name}_to": one.second for name, one in criteria.items() if one.second is not None}
     passes = entry["passes"].format_map(written)
-    return Statement(id, entry["claim"], entry["source"], passes, criteria, entry.get("need"))
+    return Statement(id, ClaimKind(entry["kind"]), entry["claim"], entry["source"], passes, criteria, entry.get("need"))

@@ -1,9 +1,8 @@
-"""Write the pages of the papers: what each claim came to, with its figures, and the table of all claims."""
+"""Write the pages of the papers: what each claim came to, with its figures."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,30 +11,28 @@ from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.reproduction import archive
+from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import Chart, Claim, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, Verdict
 from dsgd.safe_text import for_markdown
 
-OVERVIEW = "README.md"
 MOST_IN_CELL = 2  # checks of a claim in the table of all; its page has the others
-SHOWN = "in virtual time, with gradients of a small network"  # what the small scale shows
+SMALL = "small"
+# claims about learning are not judged at the small scale: what came out has other words
+OUTCOMES = {
+    Verdict.PASS: "met",
+    Verdict.FAIL: "missed",
+    Verdict.EXPLAINED: "missed, explained",
+    Verdict.INCONCLUSIVE: "open",
+}
 
 EXPLANATIONS = {
     Verdict.EXPLAINED: "A second measurement shows the cause:",
     Verdict.FAIL: "Unexplained: a second measurement does not show the cause.",
     Verdict.INCONCLUSIVE: "A second measurement:",
 }
-
-INTRODUCTION = f"""# The papers, reproduced
-
-Every claim has a threshold that was fixed before anything was measured ([docs/papers.md](../../docs/papers.md)), and is
-judged by runs that anybody can make again: `make reproduce`. All of it but G5 is {SHOWN}:
-the times are those of the published models on the published networks, the gradients are not. Full scale was not run.
-
-PASS: the threshold is met. FAIL: it is not; explained: a second measurement shows why. INCONCLUSIVE: the seeds do not
-decide it."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,14 @@ class Results:
         findings = {claim.id: _finding(claim, logged) for claim in paper.claims}
         return Results(paper, scale, logged, rows, findings)
 
+    def is_judged(self, claim: Claim) -> bool:
+        """Return whether the protocol lets a claim be judged at this scale."""
+        return self.scale != SMALL or claim.statement.kind is not ClaimKind.LEARNING
+
+    def outcome(self, claim: Claim, verdict: Verdict) -> str:
+        """Return a verdict on a claim or on one of its checks, in the words of claims that are not judged for these."""
+        return str(verdict) if self.is_judged(claim) else OUTCOMES.get(verdict, str(verdict))
+
 
 def write_paper(found: Results, results: Path) -> None:
     """Write the page and the figures of a paper into an existing folder."""
@@ -75,10 +80,7 @@ def write_paper(found: Results, results: Path) -> None:
         f"# {paper.title}",
         paper.reference,
         paper.summary,
-        table(
-            ["claim", "verdict"],
-            [[f"[{c.id}](#{c.id.lower()}): {c.statement.text}", _bold(found, c)] for c in paper.claims],
-        ),
+        table(["claim", "outcome"], [_summary(found, claim) for claim in paper.claims]),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
         *(_claim(found, claim) for claim in paper.claims),
@@ -100,41 +102,9 @@ def verdict_lines(found: Results, claim: Claim, results: Path) -> str:
     """Return what a claim came to, and the page that says more."""
     finding = found.findings[claim.id]
     measured = measured_line(finding) or finding.reason
-    lines = [
-        f"{claim.id}: {claim.statement.text}",
-        f"{finding.verdict} (threshold: {claim.statement.passes}): {measured}",
-    ]
+    stated = claim.statement
+    lines = [f"{claim.id}: {stated.text}", f"{_told(found, claim)} (threshold: {stated.passes}): {measured}"]
     return "\n".join([*lines, f"page: {page_of(found.paper, results)}"])
-
-
-def write_overview(found: Sequence[Results], results: Path) -> str:
-    """Write the table of all claims into an existing folder. Returns the score, in one line."""
-    findings = [finding for one in found for finding in one.findings.values()]
-    score = score_line(findings)
-    parts = [INTRODUCTION, f"**{score}**"]
-    for one in found:
-        lines = [
-            [
-                f"[{claim.id}]({one.paper.key}.md#{claim.id.lower()})",
-                claim.statement.text,
-                measured_line(one.findings[claim.id]),
-                claim.statement.passes,
-                f"**{one.findings[claim.id].verdict}**",
-            ]
-            for claim in one.paper.claims
-        ]
-        parts.append(f"## [{one.paper.title}]({one.paper.key}.md)")
-        parts.append(table(["", "claim", "measured", "threshold", "verdict"], lines))
-    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
-    return score
-
-
-def score_line(findings: Sequence[Finding]) -> str:
-    """Return how many claims came to what: `32 claims: 20 PASS, 8 FAIL, explained, ...`."""
-    counts = Counter(finding.verdict for finding in findings)
-    return f"{len(findings)} claims: " + "; ".join(
-        f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]
-    )
 
 
 def measured_line(finding: Finding) -> str:
@@ -168,11 +138,11 @@ def _claim(found: Results, claim: Claim) -> str:
     commands = dict.fromkeys(study.command(found.scale) for study in used)  # one program makes several
     parts = [
         f"### {claim.id}",
-        f"**{finding.verdict}.** {claim.statement.text} ({claim.statement.source})",
+        f"**{_told(found, claim)}.** {claim.statement.text} ({claim.statement.source})",
         f"Passes with: {claim.statement.passes}",
-        _checks(finding.checks),
+        _checks(found, claim, finding.checks),
         finding.reason,
-        *([_introduced(finding), _checks(finding.explanation)] if finding.explanation else []),
+        *([_introduced(finding), _checks(found, claim, finding.explanation)] if finding.explanation else []),
         "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
     ]
@@ -192,9 +162,9 @@ def _introduced(finding: Finding) -> str:
     return EXPLANATIONS[finding.verdict]
 
 
-def _checks(checks: Sequence[Check]) -> str:
-    lines = [[check.what, shown(check.value), check.threshold, str(check.verdict)] for check in checks]
-    return table(["measured", "value", "threshold", "verdict"], lines) if lines else ""
+def _checks(found: Results, claim: Claim, checks: Sequence[Check]) -> str:
+    lines = [[check.what, shown(check.value), check.threshold, found.outcome(claim, check.verdict)] for check in checks]
+    return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
 
 
 def _runs(found: Results) -> str:
@@ -218,8 +188,15 @@ def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
     return [study.name, str(len(rows)), str(tuning or ""), for_markdown("; ".join(names))]
 
 
-def _bold(found: Results, claim: Claim) -> str:
-    return f"**{found.findings[claim.id].verdict}**"
+def _summary(found: Results, claim: Claim) -> list[str]:
+    """Return the row of a claim at the head of its page."""
+    return [f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}", f"**{_told(found, claim)}**"]
+
+
+def _told(found: Results, claim: Claim) -> str:
+    """Return what a claim came to."""
+    outcome = found.outcome(claim, found.findings[claim.id].verdict)
+    return outcome if found.is_judged(claim) else f"Not judged at the small scale (threshold {outcome})"
 
 
 def _file(paper: Paper, chart: Chart) -> str:

@@ -14,7 +14,8 @@ from dsgd.record.written import write_atomically
 from dsgd.report.sheet import panels
 from dsgd.report.style import add_legend, annotate, curve_style, drawing, save
 from dsgd.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
-from dsgd.reproduction.pages import OVERVIEW, table
+from dsgd.reproduction.overview import OVERVIEW
+from dsgd.reproduction.pages import table
 
 FIGURE, PREDICTED = "predicted.png", "predicted.json"
 SHARES = {"median": 0.5, "90th percentile": 0.9, "worst": 1.0}

@@ -14,12 +14,13 @@ from dsgd.cli import reproduce
 from dsgd.cli.reproduce import main
 from dsgd.reproduction import archive
 from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
-from dsgd.reproduction.criterion import Statement
+from dsgd.reproduction.criterion import ClaimKind, Statement
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding, at_least, exactly, judged
 from tests.support.command import shell, start, wait_until
 
 STEPS = ("engine=sim", "engine.gradients=none", "cluster.gradient_s=0.01", "budget.epochs=null", "budget.steps=4")
+NOT_JUDGED = "1 about learning, not judged at the small scale"
 TINY = ("engine=sim", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5")
 
 
@@ -37,6 +38,10 @@ def drawn(found: Evidence) -> Figure:
     return chart([ChartPanel("", "nodes", "time (virtual s)", [ChartLine("sync", "sync", points)])])
 
 
+def statement(id: str, kind: ClaimKind, text: str, passes: str) -> Statement:
+    return Statement(id, kind, text, "Nobody", passes, {})
+
+
 def paper(*words: str) -> Paper:
     return Paper(
         key="nobody2026",
@@ -51,8 +56,8 @@ def paper(*words: str) -> Paper:
                   tuned=True),
         ),
         claims=(
-            Claim(Statement("N1", "Two | are twice as fast", "Nobody", ">= 2.0", {}), ("steps",), speed_up),
-            Claim(Statement("N2", "There are two", "Nobody", ">= 2", {}), ("contest",), sooner),
+            Claim(statement("N1", ClaimKind.TIME, "Two | are twice as fast", ">= 2.0"), ("steps",), speed_up),
+            Claim(statement("N2", ClaimKind.LEARNING, "There are two", ">= 2"), ("contest",), sooner),
         ),
         charts=(Chart("time", "Time against nodes", ("steps",), drawn),),
     )  # fmt: skip
@@ -74,10 +79,11 @@ def test_it_runs_what_is_missing_judges_and_writes_the_pages(
 ) -> None:
     assert main(["all"]) == 0
     said = capsys.readouterr()
-    assert said.out == "2 claims: 2 PASS\n"
+    assert said.out == f"2 claims: 1 PASS; {NOT_JUDGED}\n"
     assert set(files(of_nobody)) == {"README.md", "nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
     page = (of_nobody / "nobody2026.md").read_text()
     assert "**PASS.** Two | are twice as fast (Nobody)" in page
+    assert "**Not judged at the small scale (threshold met).** There are two (Nobody)" in page
     assert "dsgd-run -m algo=sync nodes=1,2" in page
     assert "dsgd-compare algo=sync,gossip" in page
     assert "Two \\| are twice as fast" in (of_nobody / "README.md").read_text()
@@ -118,7 +124,7 @@ def test_a_study_that_has_changed_is_run_again(
     assert main(["--claim", "N1"]) == 0
     monkeypatch.setattr(reproduce, "papers", lambda: [paper("seed=1")])
     assert main(["--redraw"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 claims: 2 not run"
+    assert capsys.readouterr().out.splitlines()[-1] == f"2 claims: 1 not run; {NOT_JUDGED}"
     assert main(["--claim", "N1"]) == 0
     (row, *_) = archive.read(of_nobody / "nobody2026.jsonl.gz")["steps"]
     assert row["seed"] == 1

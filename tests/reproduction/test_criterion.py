@@ -13,6 +13,7 @@ from dsgd.reproduction.verdict import Check, Verdict, at_least, at_most, close, 
 SEEDS = Estimate(1.1, 1.05, 1.2, 5)
 ENTRY = """
 X1:
+  kind: time
   claim: It is faster
   source: X
   passes: "p = 8: >= {faster} times, bytes {bytes_to} within {bytes}"
@@ -71,5 +72,5 @@ def test_the_sentence_has_the_numbers_by_which_a_claim_is_judged(tmp_path: Path)
 def test_an_incomplete_statement_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(ENTRY.replace("source", "sauce"))
-    with pytest.raises(ValueError, match="X1 must have claim, criteria, need, passes, source, got"):
+    with pytest.raises(ValueError, match="X1 must have claim, criteria, kind, need, passes, source, got"):
         read_statements(path)

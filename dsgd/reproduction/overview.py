@@ -1,0 +1,81 @@
+"""Write the overview of all papers: exact properties, claims that are judged, and what the small scale only shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from dsgd.record.written import write_atomically
+from dsgd.reproduction.criterion import ClaimKind
+from dsgd.reproduction.pages import Results, measured_line, table
+from dsgd.reproduction.paper import Claim
+from dsgd.reproduction.verdict import Verdict
+
+OVERVIEW = "README.md"
+
+INTRODUCTION = """# The papers, reproduced
+
+Every claim has a threshold that was fixed before anything was measured, and is held against runs that anybody can make
+again: `make reproduce`. The protocol says which runs may decide a claim about learning
+([docs/papers.md](../../docs/papers.md))."""
+
+EXACT = """## Exact properties
+
+Closed forms and invariants. They hold by construction, and tests hold them in many more cases: that they pass says that
+the program does what it says, not that a paper is right."""
+
+CLAIMS = """## Claims
+
+What can be wrong. PASS: the threshold is met. FAIL: it is not; explained: a second measurement shows why. INCONCLUSIVE:
+the measurement does not decide it."""
+
+NOT_JUDGED = """## Claims about learning, at the small scale
+
+Not judged: these runs are some hundred steps of a network with one hidden layer on generated images of 8 x 8 pixels,
+with one tuning seed and 1,000 to 4,000 test images. They show in minutes that everything runs, and what it measures.
+Their thresholds are met, missed or open here; the protocol asks for more steps, a second task and a null test."""
+
+Entry = tuple[Results, Claim]
+
+
+def write_overview(found: Sequence[Results], results: Path) -> str:
+    """Write the tables of all claims into an existing folder. Returns the score, in one line."""
+    entries = [(one, claim) for one in found for claim in one.paper.claims]
+    exact = [(one, claim) for one, claim in entries if _is_exact(claim)]
+    judged = [(one, claim) for one, claim in entries if one.is_judged(claim) and not _is_exact(claim)]
+    shown = [(one, claim) for one, claim in entries if not one.is_judged(claim)]
+    score = score_line(entries)
+    parts = [INTRODUCTION, f"**{score}**"]
+    for head, part in ((CLAIMS, judged), (NOT_JUDGED, shown), (EXACT, exact)):
+        if part:
+            parts += [head, table(["", "claim", "measured", "threshold", "outcome"], [_row(*entry) for entry in part])]
+    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
+    return score
+
+
+def score_line(entries: Sequence[Entry]) -> str:
+    """Return how many claims came to what: `29 claims: 2 PASS; 1 FAIL; 26 about learning are not judged at the small
+    scale. 16 exact properties: 16 PASS`."""
+    parts = []
+    for exact, name in ((False, "claims"), (True, "exact properties")):
+        of_kind = [entry for entry in entries if _is_exact(entry[1]) == exact]
+        judged = [one.findings[claim.id].verdict for one, claim in of_kind if one.is_judged(claim)]
+        counts = Counter(judged)
+        texts = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
+        if left := len(of_kind) - len(judged):
+            texts.append(f"{left} about learning, not judged at the small scale")
+        if of_kind:
+            parts.append(f"{len(of_kind)} {name}: {'; '.join(texts)}")
+    return ". ".join(parts)
+
+
+def _is_exact(claim: Claim) -> bool:
+    return claim.statement.kind is ClaimKind.EXACT
+
+
+def _row(one: Results, claim: Claim) -> list[str]:
+    """Return the row of a claim: what it says, what was measured, and what came out."""
+    finding, stated = one.findings[claim.id], claim.statement
+    link = f"[{claim.id}]({one.paper.key}.md#{claim.id.lower()})"
+    return [link, stated.text, measured_line(finding), stated.passes, f"**{one.outcome(claim, finding.verdict)}**"]
