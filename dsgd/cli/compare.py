@@ -7,21 +7,23 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.beside import beside
+from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report
 from dsgd.cli.compose import ConfigTree, plain
+from dsgd.cli.crossing_runs import check_crossing, check_engine, find_crossing
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
 from dsgd.cli.plot import LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
-from dsgd.cli.stages import Cell, Search, cells, measure, measure_cell, tune
+from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
 from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
@@ -30,7 +32,6 @@ from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
-from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
@@ -38,13 +39,13 @@ from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError, build, ends_are_errors, shown
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from dsgd.report.contest import Contender
+    pass
 
 SETTING, SETTING_BYTES = "comparison.json", 2**20
-FREE_TO_CHANGE = ("seeds", "whatif", "node_hour", "on", "tune_values")  # of the options, for the same comparison
-PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
+# of the options, for the same comparison
+FREE_TO_CHANGE = (
+    "seeds", "whatif", "crossing", "bracket", "node_hour", "egress_gb", "verdict", "on", "tune_values",
+)  # fmt: skip
 WIDTHS = ("single", "double", "wide")
 
 EXAMPLES = """\
@@ -66,10 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_file(Path(typed.html), "--html")
         log = log_axes(typed.log)
         made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
-        with made as found:
-            _report(found, typed.width, typed.html, log)
-            if found.cells:
-                _report_map(found, typed.width)
+        with made as result:
+            report(result, typed.width, typed.html, log)
 
     return ended("dsgd-compare", work)
 
@@ -90,17 +89,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--html", metavar="FILE", help="write a page for a browser, too")
     found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return found
-
-
-@dataclass(frozen=True)
-class ComparisonResult:
-    """The contenders of a comparison with their measured runs; cells: the same under other conditions."""
-
-    folder: Path
-    options: CompareOptions
-    searches: Sequence[Search]
-    contenders: Sequence[Contender]
-    cells: Sequence[Cell]
 
 
 @contextmanager
@@ -163,9 +151,11 @@ def compare(
                 measure_cell(cell, searches, runs, composer, runner, later=each * (len(conditions) - i))
                 for i, cell in enumerate(conditions, start=1)
             ]
+            bracket = options.search
+            overtaking = None if bracket is None else find_crossing(bracket, searches, runs, composer, runner)
         finally:
             tally.close()
-        yield ComparisonResult(folder, options, searches, _contenders(searches, runs), others)
+        yield ComparisonResult(folder, options, searches, contenders_of(searches, runs), others, overtaking)
 
 
 def compare_options(words: Sequence[str], config_dir: str | None = None) -> CompareOptions:
@@ -191,15 +181,21 @@ def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions
     """Check one run of every kind, before the first one begins. Raises ConfigError."""
     models: KnownModels = []
     composer.check_conditions(entries, list(options.whatif or {}))
+    others = [{}, *cells(options.whatif)]
+    if (bracket := options.search) is not None:
+        check_crossing(entries)
+        composer.check_conditions(entries, [bracket.key], "compare.crossing")
+        others += [{bracket.key: value} for value in (bracket.low, bracket.high)]
     for entry in entries:
         values = middle(entry.axes)
-        jobs = [
-            composer.measuring(entry, values, *composer.conditions(cell))[0] for cell in [{}, *cells(options.whatif)]
-        ]
+        jobs = [composer.measuring(entry, values, *composer.conditions(cell))[0] for cell in others]
         if entry.axes:
             jobs += composer.tuning(entry, [values], None)[values][:1]
         for job in jobs:
-            check_with_torch(plan_run(job.values, job.overrides), options.on == "here", models)
+            plan = plan_run(job.values, job.overrides)
+            if bracket is not None:
+                check_engine(bracket, plan.engine)
+            check_with_torch(plan, options.on == "here", models)
 
 
 def _check_folder(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
@@ -261,70 +257,6 @@ def _tuned(search: Search) -> str:
     edges = open_edges(search.entry.axes, search.found)
     left = f"; still at the edge of {', '.join(edges)} after compare.tune_values" if edges else ""
     return f"{search.label(search.chosen)}: chosen in {len(search.runs)} runs, {span}{left}"
-
-
-def _contenders(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
-    from dsgd.report.contest import Contender
-
-    found = []
-    for search in searches:
-        entry, measured = search.entry, runs[search.entry.name]
-        values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
-        works = working_range(search.found) if search.found else None
-        nodes = measured[0].nodes or entry.nodes
-        found.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
-    return found
-
-
-def _report(found: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
-    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
-    the logarithmic axes; None: by the values."""
-    from dsgd.report.contest import contest
-    from dsgd.report.contest_figure import contender_series, contender_styles
-    from dsgd.report.contest_files import page_figures, write_contest
-    from dsgd.report.contest_table import contest_table
-
-    price = found.options.node_hour
-    verdict, standings = write_contest(found.contenders, found.folder, price, width, log=log), contest(found.contenders)
-    contest_table(standings, price).print(_console())
-    print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
-    if html is not None:
-        from dsgd.report.page import PageCurves, write_page
-
-        figures = page_figures(found.contenders, log)
-        curves = PageCurves(contender_series(standings), contender_styles(standings))
-        write_page(standings.runs, Path(html), verdict, figures, curves=curves)
-        print(f"page: {html}")
-
-
-def _report_map(found: ComparisonResult, width: str) -> None:
-    """Print who wins under other conditions, and write the map into the folder."""
-    from dsgd.report.contest import contest
-    from dsgd.report.winner_map import map_cell, write_map
-
-    whatif = found.options.whatif or {}
-    axes = found.options.varied or list(whatif)[:1]
-    fixed = [f"{key}={values[0]}" for key, values in whatif.items() if key not in axes]
-    shown_cells = [
-        map_cell(
-            {key: cell.conditions[key] for key in axes},
-            contest(_contenders(found.searches, cell.runs)),
-            {search.entry.name for search in found.searches} - cell.measured,
-        )
-        for cell in found.cells
-    ]
-    notes = ["values chosen under the conditions of the comparison are kept", *fixed]
-    measured = [run for cell in found.cells for of_contender in cell.runs.values() for run in of_contender]
-    table = write_map(shown_cells, found.folder / "whatif", width, notes=notes, runs=measured)
-    print()
-    table.print(_console())
-    print(f"map: {found.folder / 'whatif.png'}")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 if __name__ == "__main__":

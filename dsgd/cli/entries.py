@@ -98,15 +98,17 @@ class Composer:
         """Return other conditions as overrides. cell: key, value."""
         return [f"{key}={literal(value)}" for key, value in cell.items()]
 
-    def check_conditions(self, entries: Sequence[Entry], keys: Sequence[str]) -> None:
-        """Raise ConfigError for a key of other conditions that tells contenders apart, or that is not the user's."""
+    def check_conditions(self, entries: Sequence[Entry], keys: Sequence[str], option: str = "compare.whatif") -> None:
+        """Raise ConfigError for a key of other conditions that tells contenders apart, or that is not the user's.
+
+        option: that names the keys."""
         for key in keys:
             if key.partition(".")[0] in RESERVED or key in RESERVED:
-                raise ConfigError(f"compare.whatif must not name {key}, which all runs have in common")
+                raise ConfigError(f"{option} must not name {key}, which all runs have in common")
             if any(axis.key == key for entry in entries for axis in entry.axes):
-                raise ConfigError(f"compare.whatif must not name {key}, which is tuned")
+                raise ConfigError(f"{option} must not name {key}, which is tuned")
             if len({shown(_at(entry.values, key)) for entry in entries}) > 1:
-                raise ConfigError(f"compare.whatif must not name {key}, by which contenders differ")
+                raise ConfigError(f"{option} must not name {key}, by which contenders differ")
 
     def _runs(self, entry: Entry, point: Values, seeds: Sequence[int], others: Sequence[str]) -> list[HydraJob]:
         chosen = [f"{axis.key}={value!r}" for axis, value in zip(entry.axes, point, strict=True)]

@@ -94,6 +94,11 @@ def cells(whatif: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
     return [dict(zip(whatif, values, strict=True)) for values in itertools.product(*whatif.values())]
 
 
+def derives(search: Search, before: Mapping[str, list[Run]], keys: list[str]) -> bool:
+    """Check that other values of these keys change nothing but the times of a contender's measured runs."""
+    return all(can_derive(run, search.entry.barrier, keys) for run in before[search.entry.name])
+
+
 def measure_cell(
     conditions: Mapping[str, Any],
     searches: Sequence[Search],
@@ -106,12 +111,7 @@ def measure_cell(
 
     before: the measured runs of every contender, by its name. later: how many runs will follow."""
     overrides = composer.conditions(conditions)
-    keys = list(conditions)
-    anew = [
-        search
-        for search in searches
-        if not all(can_derive(run, search.entry.barrier, keys) for run in before[search.entry.name])
-    ]
+    anew = [search for search in searches if not derives(search, before, list(conditions))]
     rest = [search for search in searches if search not in anew]
     timed = sum(len(before[search.entry.name]) for search in rest)
     runs = measure(anew, composer, runner, *overrides, later=timed + later)

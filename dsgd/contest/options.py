@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.contest.bisection import Bracket
 from dsgd.contest.tuning import Axis
 
 ON = ("here", "slurm")
+VERDICTS = ("time", "cost", "front")
 MOST_VARIED = 2  # keys of a map
 RATES: Mapping[str, Any] = {"optimizer.lr": [0.05, 0.8]}  # what is tuned unless told otherwise
 
@@ -24,7 +27,11 @@ class CompareOptions:
     validation: float = 0.1
     seeds: int = 5
     whatif: Mapping[str, Any] | None = None
+    crossing: str | None = None
+    bracket: list[Any] | None = None
     node_hour: float | None = None
+    egress_gb: float | None = None
+    verdict: str = "time"
     on: str = "here"
 
     def __post_init__(self) -> None:
@@ -33,8 +40,15 @@ class CompareOptions:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 0 < self.validation < 1:
             raise ValueError(f"validation must be in (0, 1), got {self.validation}")
-        if self.node_hour is not None and not self.node_hour > 0:
-            raise ValueError(f"node_hour must be > 0 or null, got {self.node_hour}")
+        for name in ("node_hour", "egress_gb"):
+            price = getattr(self, name)
+            if price is not None and not 0 < price < math.inf:
+                raise ValueError(f"{name} must be > 0 or null, got {price}")
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+        if self.verdict != "time" and self.node_hour is None and self.egress_gb is None:
+            raise ValueError(f"verdict={self.verdict} needs compare.node_hour or compare.egress_gb, got neither")
+        self._check_bracket()
         if self.on not in ON:
             raise ValueError(f"on must be one of {', '.join(ON)}, got {self.on!r}")
         for contender in self.contenders or []:
@@ -52,6 +66,23 @@ class CompareOptions:
     def varied(self) -> list[str]:
         """Return the keys of other conditions that have several values: the axes of the map."""
         return [key for key, values in (self.whatif or {}).items() if len(values) > 1]
+
+    @property
+    def search(self) -> Bracket | None:
+        """Return the key and the range in which a crossing is searched; None if none is asked for."""
+        return None if self.crossing is None or self.bracket is None else Bracket(self.crossing, *self.bracket)
+
+    def _check_bracket(self) -> None:
+        if self.bracket is not None and self.crossing is None:
+            raise ValueError(f"bracket needs compare.crossing=KEY, got {self.bracket} alone")
+        if self.crossing is None:
+            return
+        ends = self.bracket
+        if ends is None or len(ends) != 2 or not all(_is_number(value) for value in ends):
+            raise ValueError(
+                f"bracket must be [lowest, highest] of {self.crossing}, got {'null' if ends is None else ends}"
+            )
+        Bracket(self.crossing, *ends)
 
     def axes(self) -> list[Axis]:
         """Return the keys to tune. Raises ValueError."""

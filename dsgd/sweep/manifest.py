@@ -34,7 +34,7 @@ WITHOUT_EFFECT = ("resume", "resume_trusted", "wandb", "trace")
 # Keys of `engine` that do change it.
 OF_ENGINE = {
     "sim": ("name", "gradients"),  # gradients only if `none`
-    "dist": ("name", "threads", "gpus_per_node", "workers_per_gpu", "restarts", "patience_s"),
+    "dist": ("name", "gradients", "threads", "gpus_per_node", "workers_per_gpu", "restarts", "patience_s"),
 }
 
 
@@ -106,7 +106,7 @@ def identity(values: Mapping[str, Any]) -> str:
     kept = {key: value for key, value in values.items() if key not in WITHOUT_EFFECT}
     engine = dict(values["engine"])
     engine["name"] = engine_of(values)
-    if engine["name"] == "sim" and engine.get("gradients") != "none":
+    if engine.get("gradients") != "none":
         engine.pop("gradients", None)
     kept["engine"] = {key: engine[key] for key in OF_ENGINE[engine["name"]] if key in engine}
     return hashlib.sha256(json.dumps(_canonical(kept), sort_keys=True).encode()).hexdigest()[:12]

@@ -164,6 +164,28 @@ def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> 
     assert sorted(timed) == [("gossip", "auto")] * 2 + [("sync", "none")] * 2
 
 
+@pytest.mark.long
+def test_a_crossing_is_bisected_seed_by_seed_and_one_outside_the_bracket_is_named(tmp_path: Path) -> None:
+    """All-reduce learns faster by its rate, and sends sixteen times as often: with a slow network it is behind."""
+    contenders = "[{algo: sync, optimizer.lr: 0.2}, {algo: localsgd, algo.tau: 16, optimizer.lr: 0.05}]"
+    line = (
+        f"dsgd-compare nodes=4 budget.epochs=4 eval.every_epochs=0.2 cluster.gradient_s=0.01 target.accuracy=0.85 "
+        f"compare.seeds=2 compare.tune={{}} compare.contenders='{contenders}' compare.crossing=cluster.bandwidth"
+    )
+    outside = shell(f"{line} compare.bracket=[1e8,1e9]", tmp_path)
+    assert outside.returncode == 2
+    assert outside.stderr.splitlines()[-1].startswith(
+        "dsgd-compare: compare.bracket must hold the crossing of most seeds, got [1e+08, 1e+09] of cluster.bandwidth: "
+        "sync optimizer.lr=0.2 is ahead on 2 of 2 seeds and localsgd optimizer.lr=0.05 tau=16 on 0 at 100 Mbit/s"
+    )
+    result = shell(f"{line} compare.bracket=[8e6,1.4e7]", tmp_path)
+    assert result.returncode == 0, result.stderr
+    whole = json.loads((tmp_path / "comparison" / "crossing.setting.json").read_text())["crossing"]
+    assert whole["above"] == "sync optimizer.lr=0.2"
+    assert all(high <= 1.05 * low for low, high in whole["bounds"])
+    assert 8e6 < whole["low"] <= whole["median"] <= whole["high"] < 1.4e7
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -189,6 +211,38 @@ def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> 
         ("compare.whatif={optimizer.lr: [0.1]}", "compare.whatif must not name optimizer.lr, which is tuned"),
         ("compare.whatif={cluster.bandwith: [1e8]}", "cluster.bandwith is not a key of the configuration; did you"),
         ("compare.node_hour=-1", "compare.node_hour must be > 0 or null, got -1"),
+        (
+            "compare.crossing=cluster.bandwidth",
+            "compare.bracket must be [lowest, highest] of cluster.bandwidth, got null",
+        ),
+        (
+            "compare.crossing=cluster.bandwidth; compare.bracket=[1e9, 1e8]",
+            "compare.bracket must be [lowest, highest] of cluster.bandwidth, finite, > 0 and ascending, got [1e+09,",
+        ),
+        (
+            "compare.bracket=[1e8, 1e9]",
+            "compare.bracket needs compare.crossing=KEY, got [100000000.0, 1000000000.0] alone",
+        ),
+        (
+            "compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
+            "compare.crossing needs two contenders, got 1: sync",
+        ),
+        (
+            "algo=sync,gossip; target.accuracy=null; compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
+            "compare.crossing needs target.accuracy or target.loss, got neither",
+        ),
+        (
+            "algo=sync,gossip; compare.crossing=optimizer.lr; compare.bracket=[0.1, 0.4]",
+            "compare.crossing must not name optimizer.lr, which is tuned",
+        ),
+        (
+            "algo=sync,gossip; compare.crossing=cluster.bandwith; compare.bracket=[1e8, 1e9]",
+            "cluster.bandwith is not a key of the configuration; did you",
+        ),
+        (
+            "algo=sync,gossip; engine=dist; compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
+            "compare.crossing=cluster.bandwidth needs engine=sim: real processes ignore it",
+        ),
         ("compare.on=mars", "compare.on must be one of here, slurm, got 'mars'"),
         ("slurm.partition=gpu", "slurm.partition needs compare.on=slurm"),
         ("seed=1,2", "seed must be one value, got 1,2; compare.seeds"),

@@ -137,6 +137,7 @@ def test_a_point_is_the_same_in_its_record() -> None:
     assert identity(json.loads(json.dumps(config))) == identity(config)
 
 
-def test_without_gradients_is_another_point() -> None:
-    config = ["engine=sim", "experiment=quadratic"]
+@pytest.mark.parametrize("engine", ["sim", "auto"])
+def test_without_gradients_is_another_point(engine: str) -> None:
+    config = [f"engine={engine}", "experiment=quadratic"]
     assert identity(values(*config, "engine.gradients=none")) != identity(values(*config))

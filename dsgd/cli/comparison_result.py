@@ -1,0 +1,121 @@
+"""Show the result of a comparison: tables, verdict and figures, printed and written into its folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsgd.cli.stages import Cell, Search
+from dsgd.contest.options import CompareOptions
+from dsgd.contest.tuning import working_range
+from dsgd.record.reader import Run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dsgd.report.contest import Contender
+    from dsgd.report.overtaking import Overtaking
+
+PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """The contenders of a comparison with their measured runs.
+
+    cells: the same under other conditions. overtaking: where one contender overtakes the other; None: not asked."""
+
+    folder: Path
+    options: CompareOptions
+    searches: Sequence[Search]
+    contenders: Sequence[Contender]
+    cells: Sequence[Cell]
+    overtaking: Overtaking | None = None
+
+
+def report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
+    """Print tables, verdict and answers, and write them and the figures into the folder. html: the path of a page. log:
+    the logarithmic axes; None: by the values."""
+    _report(result, width, html, log)
+    if result.cells:
+        _report_map(result, width)
+    if result.overtaking is not None:
+        _report_crossing(result.overtaking, result.folder, width)
+
+
+def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
+    """Return the contenders with the chosen values. runs: measured, by the contender's name."""
+    from dsgd.report.contest import Contender
+
+    found = []
+    for search in searches:
+        entry, measured = search.entry, runs[search.entry.name]
+        values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
+        works = working_range(search.found) if search.found else None
+        nodes = measured[0].nodes or entry.nodes
+        found.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
+    return found
+
+
+def _report(found: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
+    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
+    the logarithmic axes; None: by the values."""
+    from dsgd.report.contest import contest
+    from dsgd.report.contest_figure import contender_series, contender_styles
+    from dsgd.report.contest_files import page_figures, write_contest
+    from dsgd.report.contest_table import contest_table
+
+    price = found.options.node_hour
+    verdict, standings = write_contest(found.contenders, found.folder, price, width, log=log), contest(found.contenders)
+    contest_table(standings, price).print(_console())
+    print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
+    if html is not None:
+        from dsgd.report.page import PageCurves, write_page
+
+        figures = page_figures(found.contenders, log)
+        curves = PageCurves(contender_series(standings), contender_styles(standings))
+        write_page(standings.runs, Path(html), verdict, figures, curves=curves)
+        print(f"page: {html}")
+
+
+def _report_map(found: ComparisonResult, width: str) -> None:
+    """Print who wins under other conditions, and write the map into the folder."""
+    from dsgd.report.contest import contest
+    from dsgd.report.winner_map import map_cell, write_map
+
+    whatif = found.options.whatif or {}
+    axes = found.options.varied or list(whatif)[:1]
+    fixed = [f"{key}={values[0]}" for key, values in whatif.items() if key not in axes]
+    shown_cells = [
+        map_cell(
+            {key: cell.conditions[key] for key in axes},
+            contest(contenders_of(found.searches, cell.runs)),
+            {search.entry.name for search in found.searches} - cell.measured,
+        )
+        for cell in found.cells
+    ]
+    notes = ["values chosen under the conditions of the comparison are kept", *fixed]
+    measured = [run for cell in found.cells for of_contender in cell.runs.values() for run in of_contender]
+    table = write_map(shown_cells, found.folder / "whatif", width, notes=notes, runs=measured)
+    print()
+    table.print(_console())
+    print(f"map: {found.folder / 'whatif.png'}")
+
+
+def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:
+    """Print where one contender overtakes the other, and write it into the folder."""
+    from dsgd.report.overtaking import write_overtaking
+
+    table = write_overtaking(overtaking, folder / "crossing", width)
+    print()
+    table.print(_console())
+    print(f"crossing: {folder / 'crossing.png'}")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
