@@ -1,6 +1,6 @@
 """How long 10 rounds of logistic regression on 128 nodes take: many tiny gradients, so what is around them shows.
 
-    python benchmarks/logistic.py [--algo sync dpsgd] [--gradients loop stacked] [--nodes 128] [--rounds 10]
+    python benchmarks/logistic.py [--algo sync dpsgd] [--gradients loop auto] [--nodes 128] [--rounds 10]
 
 Generated data of the size of the UCI spam base, 4,600 samples of 57 numbers, 2 classes; a round is one step of every
 node over its whole share. Wall time of a run after start-up, marks at its start and end included, and the parts of it,
@@ -57,10 +57,6 @@ class Table:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets)
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
-        return each.view(targets.shape).mean(dim=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +118,7 @@ def one_run(algo: str, gradients: str, nodes: int, rounds: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", nargs="+", default=["sync", "dpsgd"])
-    parser.add_argument("--gradients", nargs="+", default=["loop", "stacked"])
+    parser.add_argument("--gradients", nargs="+", default=["loop", "auto"])
     parser.add_argument("--nodes", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)

@@ -110,8 +110,7 @@ class Experiment:
     budget: Budget
     eval: Evaluation
     target: Target
-    gradients: str = "loop"  # auto | compiled | stacked | loop | graphs | none
-    stack_size: int | None = None  # most models in one call of `stacked`; None: as many as the cache holds
+    gradients: str = "loop"  # auto | compiled | loop | graphs | none
     device: str = "auto"  # of gradients: auto | cpu | cuda
     channels_last: bool = False  # images and kernels in memory
     compile: bool = False  # the model, by torch.compile

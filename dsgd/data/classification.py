@@ -91,11 +91,6 @@ class Classification:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the `loss` of n batches, [n]: outputs [n, b, classes], targets [n, b]."""
-        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
-        return each.view(targets.shape).mean(dim=1)
-
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
         mean, deviation = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(np.asarray(self.train[0])))

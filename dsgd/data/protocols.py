@@ -86,41 +86,30 @@ class ReadAhead(Protocol):
 
 
 @runtime_checkable
-class StackedBatches(Protocol):
-    """Data that return several batches in one call, with the same numbers as `Data.batch` and `Data.loss`."""
+class JointBatches(Protocol):
+    """Data that return several batches in one call, with the same numbers as `Data.batch`."""
 
     def batches(self, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return inputs [n, b, *input_shape] and targets [n, b, ...], row i of worker ranks[i] at its step steps[i]."""
         ...
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the losses [n] of n batches of outputs [n, b, ...]."""
-        ...
 
-
-def _is_stacked(data: Data) -> TypeGuard[StackedBatches]:
-    return _is_stacked_type(type(data))
+def _is_joint(data: Data) -> TypeGuard[JointBatches]:
+    return _is_joint_type(type(data))
 
 
 @cache  # a check of a protocol takes a twentieth of the time of a small stack's gradients
-def _is_stacked_type(kind: type[Data]) -> bool:
-    return issubclass(kind, StackedBatches)
+def _is_joint_type(kind: type[Data]) -> bool:
+    return issubclass(kind, JointBatches)
 
 
-def stacked_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Call `StackedBatches.batches`, or stack single batches."""
-    if _is_stacked(data):
+def joint_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Call `JointBatches.batches`, or join single batches."""
+    if _is_joint(data):
         return data.batches(ranks, steps)
     found = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
     inputs, targets = (torch.stack(column) for column in zip(*found, strict=True))
     return inputs, targets
-
-
-def stacked_losses(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Call `StackedBatches.losses`, or stack single losses."""
-    if _is_stacked(data):
-        return data.losses(outputs, targets)
-    return torch.stack(list(map(data.loss, outputs, targets)))
 
 
 def evaluation_batches(

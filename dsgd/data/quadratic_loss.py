@@ -53,10 +53,6 @@ class QuadraticData:
         outputs: x, [b, dim]. targets: c and n, [b, 2, dim], or c, n and h, [b, 3, dim]."""
         return self._each(outputs, targets).mean()
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the `loss` of n batches, [n]: outputs [n, b, dim], targets [n, b, 2 or 3, dim]."""
-        return self._each(outputs, targets).mean(dim=-1)
-
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         minimum, noise, *own = targets.unbind(dim=-2)
         curvature = own[0] if own else self._curvature.to(outputs.device)

@@ -70,11 +70,6 @@ class TextWindows:
         [b, context]: a scalar."""
         return F.cross_entropy(outputs.transpose(1, 2).flatten(0, 1), targets.flatten())
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the `loss` of n batches, [n]: outputs [n, b, 256, context], targets [n, b, context]."""
-        each = F.cross_entropy(outputs.transpose(2, 3).flatten(0, 2), targets.flatten(), reduction="none")
-        return each.view(len(targets), -1).mean(dim=1)
-
 
 def shifted(of: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return inputs and targets [..., context] int64 of windows [..., context + 1] uint8."""

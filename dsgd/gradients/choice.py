@@ -9,13 +9,13 @@ import torch
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator
+from dsgd.gradients.device import chosen_device
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
 from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator
-from dsgd.gradients.stacked import StackedEvaluator, chosen_device
-from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.tracing import Untranslatable
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import compiling, prepare, tolerate_missing
 from dsgd.problem.problem import Problem
@@ -29,7 +29,7 @@ GRAPH_WORK = 1_500_000
 
 @dataclass(frozen=True)
 class ChosenEvaluator:
-    """An evaluator and its name: compiled | stacked | loop | graphs | none.
+    """An evaluator and its name: compiled | loop | graphs | none.
 
     threads: that compute. why: one line on the choice, None if it is the one asked for and has nothing to tell.
     instead: of the one asked for, which cannot serve."""
@@ -42,8 +42,8 @@ class ChosenEvaluator:
 
 
 def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None = None) -> ChosenEvaluator:
-    """Build the evaluator asked for, or the next of graphs, loop or of compiled, stacked, loop that can serve the
-    module. auto: graphs on a GPU from GRAPH_WORK on, otherwise compiled, and on the CPU unless the GPU was asked for.
+    """Build the evaluator asked for, or the loop where that cannot serve the module. auto: graphs on a GPU from
+    GRAPH_WORK on, otherwise compiled, and on the CPU unless the GPU was asked for.
 
     cores: on which gradients are computed side by side; None: as many as torch has threads. What cannot be computed
     side by side has torch's threads instead."""
@@ -72,7 +72,6 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
     reason = reason_for_the_loop(problem, loop_device)
     if reason is not None:
         return loop(f"{name} does not serve {reason}")
-    why, instead = None, False
     if name == "graphs":
         try:
             graphs = GraphEvaluator(problem, loop_device)
@@ -81,30 +80,16 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
         if wrong := deviation(problem, graphs):
             return loop(f"graphs does not serve {wrong}")
         return ChosenEvaluator(graphs, name, torch_threads, f"gradients: graphs, on {loop_device}")
-    if name == "compiled":
-        try:
-            compiled = CompiledEvaluator(problem, experiment.nodes, device, cores)
-            if wrong := deviation(problem, compiled):
-                raise Unstackable(wrong)
-            problem.predict = compiled.predict
-            torch.set_num_threads(compiled.threads.threads_each)
-            line = f"gradients: compiled, by {compiled.extension} on {device}"
-            return ChosenEvaluator(compiled, name, compiled.threads.total, line)
-        except Unstackable as error:
-            instead = experiment.gradients == name
-            why = f"compiled does not know {error}"
-            name = "stacked"
     try:
-        stacked = StackedEvaluator(problem, experiment.stack_size, experiment.nodes, device, cores)
-        if wrong := deviation(problem, stacked):
-            raise Unstackable(wrong)
-        torch.set_num_threads(stacked.threads.threads_each)
-        most = stacked.sizes[-1]
-        line = f"gradients: stacked, {most} model{'s'[: most > 1]} in one call on {device}"
-        line = f"{line}, because {why}" if instead else line
-        return ChosenEvaluator(stacked, "stacked", stacked.threads.total, line, instead)
-    except Unstackable as error:
-        return loop(f"stacked does not know {error}")
+        compiled = CompiledEvaluator(problem, experiment.nodes, device, cores)
+        if wrong := deviation(problem, compiled):
+            raise Untranslatable(wrong)
+    except Untranslatable as error:
+        return loop(f"compiled does not know {error}")
+    problem.predict = compiled.predict
+    torch.set_num_threads(compiled.threads.threads_each)
+    line = f"gradients: compiled, by {compiled.extension} on {device}"
+    return ChosenEvaluator(compiled, name, compiled.threads.total, line)
 
 
 def device_of_auto(problem: Problem, precision: str, device: torch.device) -> torch.device:

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from dsgd.data.classification import Classification
-from dsgd.data.protocols import evaluation_batches, stacked_batches
+from dsgd.data.protocols import evaluation_batches, joint_batches
 from dsgd.data.text_windows import TextWindows
-from dsgd.gradients.batch_invariance import random_points
 from dsgd.gradients.pending import PendingGradient
-from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs
+from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs, random_points
 from dsgd.gradients.program import network_program
 from dsgd.gradients.side_by_side import SideBySide
-from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import KINDS, NetworkProgram, ProgramStep
 from dsgd.problem.problem import Problem
 
@@ -42,8 +41,8 @@ class CompiledEvaluator:
     """Evaluate gradients one after the other in each of several threads, side by side.
 
     nodes: most gradients pending at once. cores: most threads; None: as many as torch has. extension: of the processor,
-    by which they are computed. No bit of a gradient depends on the others, or on threads. Raises Unstackable for what
-    the kernels do not serve, or if there are none."""
+    by which they are computed. No bit of a gradient depends on the others, or on threads. Raises Untranslatable for
+    what the kernels do not serve, or if there are none."""
 
     def __init__(
         self, problem: Problem, nodes: int, device: torch.device | None = None, cores: int | None = None
@@ -51,16 +50,16 @@ class CompiledEvaluator:
         self.problem = problem
         self.device = device or torch.device("cpu")
         if self.device.type != "cpu":
-            raise Unstackable("a GPU")
+            raise Untranslatable("a GPU")
         if nodes < torch.get_num_threads():  # each computes with a model of its own
-            raise Unstackable("how to share a model among threads")
+            raise Untranslatable("how to share a model among threads")
         if not isinstance(problem.data, (Classification, TextWindows)):
-            raise Unstackable("data other than labelled images and text")
+            raise Untranslatable("data other than labelled images and text")
         with _one_thread():
             program, self._counters = network_program(problem)
             self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
             if self._kernels.bytes > LARGEST_BYTES:
-                raise Unstackable("a model of this size")
+                raise Untranslatable("a model of this size")
             _verify(problem, program)
         self.extension = self._kernels.extension
         self.threads = SideBySide(min(cores or torch.get_num_threads(), nodes))
@@ -74,7 +73,7 @@ class CompiledEvaluator:
         share = self.threads.share(len(pending))
         for begin in range(0, len(pending), share):
             part = pending[begin : begin + share]
-            batch = stacked_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
+            batch = joint_batches(self.problem.data, [item.rank for item in part], [item.step for item in part])
             yield part, batch, self._masks(part)
 
     def _masks(self, part: Sequence[PendingGradient]) -> Tensor:
@@ -120,13 +119,13 @@ class CompiledEvaluator:
 class Kernels:
     """The compiled kernels for one network, batches of one size, and one arithmetic.
 
-    extension: of the processor, for people. bytes: that a model's gradient goes over. Raises Unstackable where there
+    extension: of the processor, for people. bytes: that a model's gradient goes over. Raises Untranslatable where there
     are none."""
 
     def __init__(self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype) -> None:
         library = _library()
         if library is None:
-            raise Unstackable("a package whose kernels no compiler has built")
+            raise Untranslatable("a package whose kernels no compiler has built")
         extension = library.extension().decode()
         self.extension, width_bytes = EXTENSIONS[extension]
         suffix = f"{_REALS[dtype]}_{extension}"
@@ -306,7 +305,7 @@ class _Program(ctypes.Structure):
 
 def _verify(problem: Problem, program: NetworkProgram) -> None:
     """Compare gradients and logits of two models with those of the module itself, in double precision, to find whatever
-    it does besides its layers. Raises Unstackable."""
+    it does besides its layers. Raises Untranslatable."""
     problem = problem.twin()
     inputs, labels = (part[:VERIFIED] for part in problem.data.batch(0, 0))
     points = random_points(problem, 2, dtype=torch.float64)
@@ -326,4 +325,4 @@ def _verify(problem: Problem, program: NetworkProgram) -> None:
         right += (plain_outputs(problem, parameters, own_buffers, plain_inputs, training=False).detach(),)
         for value, expected in zip((g[row], buffers[row], losses[row], logits[row]), right, strict=True):
             if not is_exact(value, expected, float(expected.abs().max()) if expected.numel() else 0.0):
-                raise Unstackable(f"{type(problem.module).__name__}, which does more than its layers")
+                raise Untranslatable(f"{type(problem.module).__name__}, which does more than its layers")

@@ -1,8 +1,8 @@
 """Translation of a network into a program for compiled kernels: a rule for each kind of layer.
 
 The module is traced (`dsgd.gradients.tracing`). What is no convolution, linear layer, norm, activation function, sum,
-pooling, flattening, slice, padding, dropout, embedding or attention raises `Unstackable`, as does a parameter that is
-not used exactly once, unless it is a table of embeddings.
+pooling, flattening, slice, padding, dropout, embedding or attention raises `Untranslatable`, as does a parameter that
+is not used exactly once, unless it is a table of embeddings.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dsgd.gradients.token_steps import (
     positions,
     transposed,
 )
-from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
+from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.gradients.translation import FUNCTIONS, RECTIFYING, Activation, NetworkProgram, Translation, inverse, picked
-from dsgd.gradients.unfolded import Pair, window_pixels
+from dsgd.gradients.windows import Pair, window_pixels
 from dsgd.problem.problem import Problem
 
 # Of a convolution, products by tiles over products by taps: with more the transforms of tiles cost what they save.
@@ -38,11 +38,11 @@ TILES_CHANNELS = 8  # fewer do not repay a transform
 
 
 def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
-    """Translate the training pass of a problem's module; return also what its norms count in it. Raises Unstackable for
-    what has no translation, and for a module that does something else in evaluation."""
+    """Translate the training pass of a problem's module; return also what its norms count in it. Raises
+    Untranslatable for what has no translation, and for a module that does something else in evaluation."""
     of = Translation(problem)
     if _steps(of.trace) != _steps(ModuleTrace(problem, training=False)):
-        raise Unstackable(f"{type(problem.module).__name__}, which takes another way in evaluation")
+        raise Untranslatable(f"{type(problem.module).__name__}, which takes another way in evaluation")
     *nodes, output = of.trace.graph.nodes
     for node in nodes:
         if node.op not in ("placeholder", "get_attr") and of.trace.is_tensor(node):
@@ -71,7 +71,7 @@ def _value(of: Translation, node: fx.Node) -> Activation | None:
         known = _METHODS.get(str(node.target)) if node.op == "call_method" else _FUNCTIONS.get(node.target)
         if known is not None:
             return known(of, node)
-    raise Unstackable(f"{of.trace.name(node)}, which has no rule in dsgd/gradients/program.py")
+    raise Untranslatable(f"{of.trace.name(node)}, which has no rule in dsgd/gradients/program.py")
 
 
 # Layers
@@ -87,7 +87,7 @@ def _windows(
     size, result = of.source(node, axes=3).shape[1:], of.trace.shape(node)[1:]
     window = window_pixels(tuple(size), *map(_pair, (kernel, stride, padding, dilation))) - 1
     if window.shape[1] != result.numel():  # ceil_mode
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     return {"taps": len(window), "window": window, "back": inverse(window, size.numel())}
 
 
@@ -98,7 +98,7 @@ def _pair(option: Option) -> Pair:
 def _convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
     padding = _padding(module)
     if module.padding_mode != "zeros" or padding is None:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     windows = _windows(of, node, module.kernel_size, module.stride, padding, module.dilation)
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     if module.groups == 1 and _has_square_taps(module):
@@ -138,7 +138,7 @@ def _linear(of: Translation, node: fx.Node, module: nn.Linear) -> Activation:
 
 def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
     if module.momentum is None or module.running_mean is None:  # of how many batches; how to evaluate
-        raise Unstackable(f"{of.trace.name(node)} without momentum or running statistics")
+        raise Untranslatable(f"{of.trace.name(node)} without momentum or running statistics")
     _no_sequence(of, node)
     value, kept = of.source(node), of.new(torch.Size((2 * module.num_features,)))
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
@@ -157,14 +157,14 @@ def _group_norm(of: Translation, node: fx.Node, module: nn.GroupNorm) -> Activat
 
 def _no_sequence(of: Translation, node: fx.Node) -> None:
     if of.tokens:  # which the layer would take for channels
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
 
 
 def _layer_norm(of: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
     """A group norm of one group, in which each number of a sample, or of a token, is a channel."""
     value, kept = of.source(node), of.new(torch.Size((2,)))
     if value.shape != module.normalized_shape:
-        raise Unstackable(f"{of.trace.name(node)} over some axes of a sample")
+        raise Untranslatable(f"{of.trace.name(node)} over some axes of a sample")
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     numbers = torch.Size((value.shape.numel(),))
     return of.step("group_norm", node, value, numbers, weight=weight, bias=bias, eps=module.eps, kept=kept.place)
@@ -213,7 +213,7 @@ def _relu(of: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Acti
 
 def _largest(of: Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation:
     if module.return_indices:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     windows = _windows(of, node, module.kernel_size, module.stride, module.padding, module.dilation)
     return of.step("largest", node, of.source(node), **windows)
 
@@ -252,7 +252,7 @@ def _alias(of: Translation, node: fx.Node, module: nn.Module | None = None) -> A
 def _mean(of: Translation, node: fx.Node) -> Activation:
     value = of.source(node, axes=3)
     if of.trace.shape(node).numel() != value.shape[0] or _axes(of, node) != {2, 3}:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     pixels = torch.arange(value.shape[1:].numel()).unsqueeze(1)
     return of.step("average", node, value, taps=len(pixels), window=pixels, divisor=torch.tensor([len(pixels)]))
 
@@ -264,13 +264,13 @@ def _axes(of: Translation, node: fx.Node) -> set[int]:
 
 def _sum(of: Translation, node: fx.Node) -> Activation:
     if len(node.args) != 2 or node.kwargs:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     if table := positions(of, node):
         return table
     left, right = (of.read(node, argument) for argument in node.args)
     in_place = node.target in (operator.iadd, "add_") and len(source(node).users) > 1
     if left[1:] != right[1:] or in_place:  # others would read the sum, too
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     return of.step("add", node, left, other=right.place)
 
 
@@ -285,13 +285,13 @@ def _picked_by(function: Callable[..., Tensor]) -> Callable[[Translation, fx.Nod
         try:
             moved = function(places, *(of.trace.constant(option) for option in node.args[1:]), **named)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:  # the batch axis is picked from, too
-            raise Unstackable(of.trace.name(node)) from error
+            raise Untranslatable(of.trace.name(node)) from error
         if moved.shape != (1, *of.trace.shape(node)):
-            raise Unstackable(of.trace.name(node))
+            raise Untranslatable(of.trace.name(node))
         rows = moved.long().view(-1, of.shape(node).numel()) - 1
         first, begins = rows[0], torch.arange(0, len(rows) * numbers, numbers).unsqueeze(1)
         if not torch.equal(rows, torch.where(first < 0, first, first + begins)):  # tokens take from others
-            raise Unstackable(of.trace.name(node))
+            raise Untranslatable(of.trace.name(node))
         return picked(of, node, first)
 
     return rule

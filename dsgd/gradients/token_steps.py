@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dsgd.gradients.tracing import Unstackable, source
+from dsgd.gradients.tracing import Untranslatable, source
 from dsgd.gradients.translation import Activation, TokenTable, Translation, picked
 
 
@@ -39,7 +39,7 @@ def _drop(of: Translation, node: fx.Node, share: float) -> Activation:
     if share == 0:
         return value
     if share == 1:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     numbers = value.shape.numel()
     mask, kept = sum(before for before, _ in of.program.drops), of.new(value.shape)
     of.program.drops.append((numbers, 1 - share))
@@ -50,17 +50,17 @@ def _drop(of: Translation, node: fx.Node, share: float) -> Activation:
 def embedding(of: Translation, node: fx.Node, module: nn.Embedding) -> Activation | None:
     """Look tokens up in a table; None for fixed ones, as positions are, which are then a `TokenTable`."""
     if module.max_norm is not None or module.padding_idx is not None or module.scale_grad_by_freq or module.sparse:
-        raise Unstackable(f"{of.trace.name(node)} with options")
+        raise Untranslatable(f"{of.trace.name(node)} with options")
     rows = module.num_embeddings
     if source(node).op == "get_attr":
         tokens = _tensor(of, source(node))
         if of.tokens is None or tokens.numel() != of.tokens or tokens.shape[-1] != of.tokens or tokens.requires_grad:
-            raise Unstackable(of.trace.name(node))
+            raise Untranslatable(of.trace.name(node))
         of.tables[node] = TokenTable(of.table(module.weight), tokens.flatten(), rows)
         return None
     value = of.source(node)
     if value != of.input or of.tokens is None:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     of.program.vocabulary = min(rows, of.program.vocabulary or rows)
     return of.step("embed", node, value, weight=of.table(module.weight), rows=rows)
 
@@ -72,7 +72,7 @@ def positions(of: Translation, node: fx.Node) -> Activation | None:
             activation = of.read(node, value)
             numbers = activation.shape.numel()
             if activation.token_axis or of.shape(node) != activation.shape or len(activation.shape) != 1:
-                raise Unstackable(of.trace.name(node))
+                raise Untranslatable(of.trace.name(node))
             options = {"weight": table.weight, "window": table.row, "rows": table.rows}
             return of.step("offset", node, activation, torch.Size((numbers,)), **options)
     return None
@@ -113,7 +113,7 @@ def _in_order(of: Translation, node: fx.Node, order: Sequence[int]) -> Activatio
     by its number: where it is costs nothing."""
     value = of.read(node, source(node))
     if order[0] != 0:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     axes = [axis - 1 for axis in order[1:]]
     token_axis = axes.index(value.token_axis) if of.tokens else 0
     if of.tokens:
@@ -122,7 +122,7 @@ def _in_order(of: Translation, node: fx.Node, order: Sequence[int]) -> Activatio
         return Activation(value.place, of.shape(node, token_axis), token_axis)
     places = torch.arange(value.shape.numel()).view(value.shape).permute(axes)
     if token_axis != value.token_axis:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     return picked(of, node, places.flatten())
 
 
@@ -134,7 +134,7 @@ def attention(of: Translation, node: fx.Node) -> Activation:
     options = {name: of.trace.constant(option) for name, option in given.items()}
     plain = not options.get("attn_mask") and not options.get("dropout_p") and not options.get("enable_gqa")
     if of.tokens is None or not plain or not q[1:] == k[1:] == v[1:] or q.token_axis != len(q.shape) - 1:
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     scale = options.get("scale")
     return of.step(
         "attend",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from dsgd.data.text_windows import TextWindows
-from dsgd.gradients.tracing import ModuleTrace, Unstackable, source
+from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.problem.problem import Problem
 
 KINDS = ("convolve", "norm", "group_norm", "add", "pick", "average", "largest", "activate")
@@ -119,27 +119,27 @@ class Translation:
         self.made_by: dict[fx.Node, ProgramStep] = {}
 
     def read(self, node: fx.Node, argument: Any) -> Activation:
-        """Return a value that `node` reads. Raises Unstackable for what is no activation."""
+        """Return a value that `node` reads. Raises Untranslatable for what is no activation."""
         if not isinstance(argument, fx.Node) or argument not in self.values:
-            raise Unstackable(self.trace.name(node))
+            raise Untranslatable(self.trace.name(node))
         return self.values[argument]
 
     def source(self, node: fx.Node, axes: int | None = None) -> Activation:
-        """Return the value that a layer reads, whose tokens, if any, are behind the batch. Raises Unstackable for other
-        values, and if a sample's has another number of axes."""
+        """Return the value that a layer reads, whose tokens, if any, are behind the batch. Raises Untranslatable for
+        other values, and if a sample's has another number of axes."""
         value = self.read(node, source(node))
         if value.token_axis or (axes is not None and len(value.shape) != axes):
-            raise Unstackable(self.trace.name(node))
+            raise Untranslatable(self.trace.name(node))
         return value
 
     def shape(self, node: fx.Node, token_axis: int = 0) -> torch.Size:
-        """Return the shape of a node's value for one sample, of sequences for one token. Raises Unstackable if its
+        """Return the shape of a node's value for one sample, of sequences for one token. Raises Untranslatable if its
         tokens are on another axis."""
         shape = self.trace.shape(node)
         if self.tokens is None:
             return shape
         if shape[token_axis : token_axis + 1] != (self.tokens,):
-            raise Unstackable(self.trace.name(node))
+            raise Untranslatable(self.trace.name(node))
         return shape[:token_axis] + shape[token_axis + 1 :]
 
     def new(self, shape: torch.Size) -> Activation:
@@ -150,12 +150,12 @@ class Translation:
         return Activation(place, shape)
 
     def parameter(self, tensor: Tensor | None) -> int:
-        """Return the place of a parameter in the vector, -1 of none. Raises Unstackable if another layer has it too,
+        """Return the place of a parameter in the vector, -1 of none. Raises Untranslatable if another layer has it too,
         which is no table, or if it is not trained."""
         if tensor is None:
             return -1
         if id(tensor) not in self._unused and id(tensor) not in self._tables:
-            raise Unstackable("a parameter that is not trained, or that several layers have")
+            raise Untranslatable("a parameter that is not trained, or that several layers have")
         self._unused.discard(id(tensor))
         return self._parameters[id(tensor)]
 
@@ -184,23 +184,23 @@ class Translation:
         return to
 
     def finished(self, node: fx.Node) -> NetworkProgram:
-        """Return the program, whose output `node` reads. Raises Unstackable."""
+        """Return the program, whose output `node` reads. Raises Untranslatable."""
         value = self.read(node, node.args[0])
         if len(value.shape) != 1 or (self.tokens and value.token_axis != 1):
-            raise Unstackable("an output that is not one vector of logits for each sample or token")
+            raise Untranslatable("an output that is not one vector of logits for each sample or token")
         self.program.output, self.program.classes = value.place, value.shape[0]
         if self._unused:
-            raise Unstackable("parameters that no layer of its own has")
+            raise Untranslatable("parameters that no layer of its own has")
         self._order_gradients()
         return self.program
 
     def _order_gradients(self) -> None:
         """Note for each step what its gradients are added to: backwards, the first that gives one to an activation or a
-        parameter sets it. Raises Unstackable for an activation that nothing reads."""
+        parameter sets it. Raises Untranslatable for an activation that nothing reads."""
         given, weights = {self.program.output}, set[int]()
         for step in reversed(self.program.steps):
             if step.to not in given:
-                raise Unstackable("a layer whose result nothing reads")
+                raise Untranslatable("a layer whose result nothing reads")
             step.gives = step.from_ != self.input.place or step.kind == "add"
             step.adds = step.from_ in given
             if step.gives:
@@ -213,7 +213,7 @@ class Translation:
                 given.add(step.third)
             step.weight_adds = step.weight in weights
             if step.weight_adds and step.kind not in ("embed", "offset"):
-                raise Unstackable("a table that is read before another layer has it")
+                raise Untranslatable("a table that is read before another layer has it")
             weights |= {step.weight} - {-1}
 
 
@@ -227,10 +227,10 @@ def inverse(window: Tensor, pixels: int) -> Tensor:
 
 def picked(of: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
     """Add a step that takes its numbers from places of the value before it. window: those places, -1 for zeros. Raises
-    Unstackable if a number is taken twice."""
+    Untranslatable if a number is taken twice."""
     value = of.read(node, source(node))
     taken = window[window >= 0]
     if len(taken.unique()) != len(taken):
-        raise Unstackable(of.trace.name(node))
+        raise Untranslatable(of.trace.name(node))
     back = inverse(window.unsqueeze(0), value.shape.numel())
     return of.step("pick", node, value, window=window, back=back, rectify=rectify)

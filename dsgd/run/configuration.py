@@ -16,7 +16,7 @@ from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixe
 from dsgd.schedule import Schedule
 
 ENGINES = ("auto", "sim", "dist")
-GRADIENTS = ("auto", "compiled", "stacked", "loop", "graphs", "none")
+GRADIENTS = ("auto", "compiled", "loop", "graphs", "none")
 DEVICES = ("auto", "cpu", "cuda")
 TRANSPORTS = ("auto", "tcp")
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
@@ -32,8 +32,7 @@ class EngineOptions:
     engine=dist."""
 
     name: str = "auto"  # auto | sim | dist
-    gradients: str = "auto"  # auto | compiled | stacked | loop | graphs | none: timing only
-    stack_size: int | None = None  # most models in one call
+    gradients: str = "auto"  # auto | compiled | loop | graphs | none: timing only
     device: str = "auto"  # auto | cpu | cuda
     threads: int | None = None  # cores for gradients side by side; null: `dsgd.run.threads` decides
     checkpoint_every_s: float | None = None  # of host time
@@ -50,10 +49,8 @@ class EngineOptions:
         one_of(self.gradients, GRADIENTS, "gradients")
         one_of(self.device, DEVICES, "device")
         one_of(self.transport, TRANSPORTS, "transport")
-        for name in ("threads", "stack_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be >= 1, got {self.threads}")
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ValueError(f"threads must be <= {MOST_THREADS}, got {self.threads}")
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
@@ -185,7 +182,6 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
             eval=evaluation,
             target=target,
             gradients=engine.gradients,
-            stack_size=engine.stack_size,
             device=engine.device,
             channels_last=checked(values["channels_last"], bool, "channels_last"),
             compile=checked(values["compile"], bool, "compile"),

@@ -54,7 +54,7 @@ def _layout(experiment: Experiment, known: KnownModels) -> list[tuple[int, ...]]
 
 
 def _check_devices(plan: Plan) -> None:
-    from dsgd.gradients.stacked import chosen_device
+    from dsgd.gradients.device import chosen_device
 
     experiment, options = plan.config.experiment, plan.config.engine
     with prefixed(None):

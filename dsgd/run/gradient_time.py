@@ -151,7 +151,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     """Return all that the time of a gradient depends on, here and now."""
     import torch
 
-    from dsgd.gradients.stacked import chosen_device
+    from dsgd.gradients.device import chosen_device
     from dsgd.problem.digest import structure
 
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)

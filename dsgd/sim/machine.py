@@ -16,7 +16,6 @@ from dsgd.engine.shard import Shard
 from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
-from dsgd.gradients.rows import repeat_as_rows
 from dsgd.optimizer import remembered
 from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem
@@ -76,7 +75,7 @@ class Machine:
         self._loss_limit = math.inf if self.timing_only else limit_of_batch(experiment, problem)
         start = null_vector(problem.start) if self.timing_only else problem.start
         self.nodes: list[Node] = []
-        xs = [start] * p if self.timing_only else repeat_as_rows(start, p)
+        xs = [start if self.timing_only else start.clone() for _ in range(p)]
         for rank, x in enumerate(xs):
             worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self, problem.layout)
             processor = Processor(cluster, rank, experiment.seed)

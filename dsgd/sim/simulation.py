@@ -10,7 +10,6 @@ from dsgd.experiment import Experiment
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.null import NullEvaluator
-from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.sim.conservation import ConservingMachine
@@ -163,7 +162,7 @@ class Simulation:
             return {}
         nodes, evaluator = self.machine.nodes, self.chosen.evaluator
         chosen = [nodes[rank] for rank in evaluated_workers(self.experiment.eval, len(nodes), everybody)]
-        accuracies_of = evaluator.accuracies if isinstance(evaluator, (CompiledEvaluator, StackedEvaluator)) else None
+        accuracies_of = evaluator.accuracies if isinstance(evaluator, CompiledEvaluator) else None
         xs, buffers = [node.worker.x for node in chosen], [node.buffers for node in chosen]
         return measure_workers(self.problem, xs, buffers, accuracies_of)
 

@@ -200,7 +200,7 @@ CASES = [
     ("cluster.stalls=[{node: 9, start_s: 1, duration_s: 1}]", "cluster.stalls must name nodes in 0..7", "got 9"),
     (
         "engine.gradients=all",
-        "engine.gradients must be one of auto, compiled, stacked, loop, graphs, none, got 'all'",
+        "engine.gradients must be one of auto, compiled, loop, graphs, none, got 'all'",
     ),
     ("engine.threads=0", "engine.threads must be >= 1, got 0"),
     ("engine.checkpoint_every_s=0", "engine.checkpoint_every_s must be > 0 or null, got 0"),

@@ -15,10 +15,10 @@ from dsgd.gradients.compiled import kernels_are_there
 from dsgd.run.resume import quoted
 from tests.support.command import call, lines, marks, shell, signalled, summary
 
-# messages in flight, random gradient times, a mapping with numbers as keys, two stacks of two workers side by side
+# messages in flight, random gradient times, a mapping with numbers as keys, two workers side by side
 RUN = [
     *("algo=gossip", "algo.mode=push", "nodes=4", "cluster=lian2017_10mbit", "cluster.slow_nodes={1: 2.0}"),
-    *("cluster.jitter=0.2", "optimizer.momentum=0.5", "budget.epochs=25", "engine.threads=2", "engine.stack_size=2"),
+    *("cluster.jitter=0.2", "optimizer.momentum=0.5", "budget.epochs=25", "engine.threads=2"),
 ]
 
 
@@ -61,7 +61,7 @@ def test_ctrl_c_leaves_a_valid_record(interrupted: tuple[Path, str], whole: Path
     last = summary(folder)
     assert last["status"] == "interrupted"
     assert last.keys() == summary(whole).keys()
-    assert (last["gradients"], last["threads"]) == ("compiled" if kernels_are_there() else "stacked", 2)
+    assert (last["gradients"], last["threads"]) == ("compiled" if kernels_are_there() else "loop", 2)
     assert last["samples"] < summary(whole)["samples"]
     assert (folder / "checkpoint.pt").exists()
     assert out.splitlines()[-2] == f"record: {folder}"

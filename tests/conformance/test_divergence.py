@@ -79,17 +79,15 @@ def test_the_first_loss_beyond_the_limit_ends_the_run(case: tuple[str, ...], mon
 
 @each_algorithm
 def test_the_event_is_the_same_however_gradients_are_computed(algo: str) -> None:
-    """By compiled kernels, one by one, stacked, in small stacks; by one thread and by two."""
+    """By compiled kernels and one by one; by one thread and by two."""
     torch.set_num_threads(1)
     automatic = prepared(*DIGITS, f"algo={algo}")
-    stacked = dataclasses.replace(automatic, gradients="stacked")
-    _, expected = ended(Simulation(stacked))
+    loop = dataclasses.replace(automatic, gradients="loop")
+    _, expected = ended(Simulation(loop))
     assert expected[0] == "diverged"
     assert ended(Simulation(automatic))[1] == expected
-    assert ended(Simulation(dataclasses.replace(stacked, gradients="loop")))[1] == expected
-    assert ended(Simulation(dataclasses.replace(stacked, stack_size=1)))[1] == expected
     torch.set_num_threads(2)
-    assert ended(Simulation(stacked))[1] == expected
+    assert ended(Simulation(loop))[1] == expected
     assert ended(Simulation(automatic))[1] == expected
 
 

@@ -148,7 +148,7 @@ def test_after_two_interruptions(case: tuple[str, ...]) -> None:
         assert_same(in_pieces(experiment, stops, in_memory), expected, stops)
 
 
-@pytest.mark.parametrize("gradients", long_but(["auto"], ["auto", "loop", "stacked", "graphs"]))
+@pytest.mark.parametrize("gradients", long_but(["auto"], ["auto", "loop", "graphs"]))
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_in_training_with_batch_norm_and_momentum(algo: str, gradients: str, tmp_path: Path) -> None:
     """Statistics, momentum, gradients under way and the data's order: through checkpoint files."""

@@ -191,7 +191,7 @@ def test_a_run_on_them_takes_the_fast_way(engine: str, tmp_path: Path) -> None:
     result = call(*line, *split, f"engine={engine}", f"hydra.run.dir={tmp_path}/run")
     assert result.status == 0, result.err
     assert summary(tmp_path / "run")["data"] == "folder"
-    assert engine == "dist" or summary(tmp_path / "run")["gradients"] in ("compiled", "stacked")
+    assert engine == "dist" or summary(tmp_path / "run")["gradients"] in ("compiled", "loop")
 
 
 def test_the_file_states_the_defaults_of_the_class() -> None:

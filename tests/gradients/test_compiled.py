@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +19,12 @@ from dsgd.gradients import compiled
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.program import network_program
-from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.tracing import Untranslatable
 from dsgd.problem.problem import Problem, build_problem
 from tests.gradients.test_evaluators import EXACT, assert_close, evaluate, pending_gradients
 from tests.gradients.test_side_by_side import torch_threads
 from tests.support.kernels import require_kernels
-from tests.support.networks import CLASSES, EPS, KNOWN, problem_of
+from tests.support.networks import CLASSES, EPS, KNOWN, Branching, Normed, problem_of
 from tests.support.simulate import experiment
 
 DOUBLE = "precision=fp64"
@@ -286,22 +287,45 @@ def test_what_is_no_number_stays_none() -> None:
         ("attending", "stem (Linear)"),
     ],
 )
-def test_what_is_not_known_is_named_and_stacked(name: str, unknown: str) -> None:
+def test_what_is_not_known_is_named(name: str, unknown: str) -> None:
     of = problem_with(KNOWN[name](), 5)
     asked = choose_evaluator(replace(experiment("nodes=3"), gradients="compiled"), of)
-    line = f"gradients: stacked, 3 models in one call on cpu, because compiled does not know {unknown}"
-    assert (asked.name, asked.instead) == ("stacked", True)
+    line = f"gradients: loop, because compiled does not know {unknown}"
+    assert (asked.name, asked.instead) == ("loop", True)
     assert asked.why is not None
     assert asked.why.startswith(line)
     automatic = choose_evaluator(replace(experiment("nodes=3"), gradients="auto"), of)
-    assert (automatic.name, automatic.instead) == ("stacked", False)
+    assert (automatic.name, automatic.why) == ("loop", asked.why)
+
+
+@pytest.mark.parametrize("asked", ["auto", "compiled"])
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (Normed, r"body\.2 \(RMSNorm\), which has no rule in (dsgd/gradients/\w+\.py)"),
+        (Branching, r"Branching\.forward, which cannot be traced .*"),
+    ],
+)
+def test_an_unknown_layer_costs_the_loop_and_a_line_that_names_layer_and_file(
+    build: type[nn.Module], named: str, asked: str
+) -> None:
+    of = problem_with(build(), 5)
+    chosen = choose_evaluator(replace(experiment("nodes=3"), gradients=asked), of)
+    assert (chosen.name, chosen.instead) == ("loop", True)
+    assert chosen.why is not None
+    line = re.fullmatch(f"gradients: loop, because compiled does not know {named}", chosen.why)
+    assert line is not None
+    assert all((Path(__file__).parents[2] / file).is_file() for file in line.groups())
+    items = pending_gradients(of, 3)
+    chosen.evaluator.evaluate(items)
+    assert all(item.value is not None for item in items)
 
 
 def test_a_parameter_of_two_layers_is_not_known() -> None:
     first, second = nn.Linear(64, 64), nn.Linear(64, 64, bias=False)
     second.weight = first.weight
     of = problem_with(nn.Sequential(nn.Flatten(), first, second, nn.Linear(64, CLASSES)), 5)
-    with pytest.raises(Unstackable, match=r"^a parameter that is not trained, or that several layers have$"):
+    with pytest.raises(Untranslatable, match=r"^a parameter that is not trained, or that several layers have$"):
         CompiledEvaluator(of, 3)
 
 
@@ -323,9 +347,9 @@ def test_a_module_that_does_more_than_its_layers_is_found_out() -> None:
                 self.linear.weight.mul_(1.0)
             return self.linear(x.flatten(1))
 
-    with pytest.raises(Unstackable):
+    with pytest.raises(Untranslatable):
         CompiledEvaluator(problem_with(nn.Sequential(nn.Flatten(), Doubled(64, CLASSES)), 5), 3)
-    with pytest.raises(Unstackable):
+    with pytest.raises(Untranslatable):
         CompiledEvaluator(problem_with(Changed(), 5), 3)
 
 
@@ -337,13 +361,13 @@ def test_a_label_beyond_the_classes_is_an_error(monkeypatch: pytest.MonkeyPatch)
         evaluator.evaluate(pending_gradients(of, 3))
 
 
-def test_without_kernels_gradients_are_stacked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_kernels_it_is_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
     compiled._library.cache_clear()
     try:
         of = problem_with(nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)), 5)
         chosen = choose_evaluator(replace(experiment("nodes=3"), gradients="auto"), of)
-        assert chosen.name == "stacked"
+        assert chosen.name == "loop"
         asked = choose_evaluator(replace(experiment("nodes=3"), gradients="compiled"), of)
         assert asked.why is not None
         assert asked.why.endswith("because compiled does not know a package whose kernels no compiler has built")

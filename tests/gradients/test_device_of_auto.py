@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dsgd.gradients import choice, stacked
+from dsgd.gradients import choice, device
 from dsgd.gradients.choice import choose_evaluator, device_of_auto
-from dsgd.gradients.stacked import chosen_device
+from dsgd.gradients.device import chosen_device
 from dsgd.problem.problem import build_problem
 from tests.support.simulate import experiment
 
@@ -15,16 +15,16 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize(
-    ("line", "device"),
+    ("line", "expected"),
     [
         (["model=mlp", "model.hidden=[128]"], CPU),
         (["model=resnet20"], CUDA),
         (["model=mlp", "model.hidden=[16]", "precision=tf32"], CUDA),  # which no CPU has
     ],
 )
-def test_auto_takes_the_gpu_for_large_models(line: list[str], device: torch.device) -> None:
+def test_auto_takes_the_gpu_for_large_models(line: list[str], expected: torch.device) -> None:
     of = experiment(*line, "nodes=2")
-    assert device_of_auto(build_problem(of), of.precision, CUDA) == device
+    assert device_of_auto(build_problem(of), of.precision, CUDA) == expected
 
 
 def test_a_small_network_is_computed_by_the_kernels_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,5 +41,5 @@ def test_a_gpu_with_a_name_of_mig_is_seen_without_cuda(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", begun)
-    monkeypatch.setattr(stacked, "visible_gpus", lambda environment: 1)
+    monkeypatch.setattr(device, "visible_gpus", lambda environment: 1)
     assert chosen_device("auto") == CUDA

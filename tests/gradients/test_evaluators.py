@@ -17,7 +17,6 @@ from dsgd.gradients.graphs import GraphEvaluator
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
-from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.kernels import require_kernels
 from tests.support.long import long_but
@@ -31,7 +30,7 @@ MODELS = {
     "resnet8, batch norm": ["model=resnet8", "model.width=4"],
     "resnet8, group norm": ["model=resnet8", "model.width=4", "model.norm=group"],
 }
-EVALUATORS = ["loop", "stacked", "compiled", "graphs"]
+EVALUATORS = ["loop", "compiled", "graphs"]
 
 each_model = pytest.mark.parametrize("model", MODELS)
 each_evaluator = pytest.mark.parametrize("evaluator", EVALUATORS)
@@ -57,8 +56,6 @@ def pending_gradients(of: Problem, count: int) -> list[PendingGradient]:
 def evaluator_of(name: str, of: Problem) -> GradientEvaluator:
     if name == "none":
         return NullEvaluator()
-    if name == "stacked":
-        return StackedEvaluator(of, nodes=8)  # few are built sooner
     if name == "compiled":
         require_kernels()
         return CompiledEvaluator(of, nodes=8)
@@ -155,7 +152,7 @@ def test_the_decay_mask_spares_vectors(model: str) -> None:
 
 
 @each_model
-@pytest.mark.parametrize("evaluator", long_but(["stacked"], EVALUATORS))
+@pytest.mark.parametrize("evaluator", long_but(["compiled"], EVALUATORS))
 @settings(max_examples=8)
 @given(data=st.data())
 def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, data: st.DataObject) -> None:
@@ -323,3 +320,25 @@ def test_a_whole_run_by_graphs_has_the_bits_of_one_by_the_loop(algo: str) -> Non
     loop, graphs = (simulate(*run, f"engine.gradients={name}") for name in ("loop", "graphs"))
     assert graphs.marks == loop.marks
     assert torch.equal(graphs.x, loop.x)
+
+
+@pytest.mark.parametrize(
+    "overrides", [["data=digits"], ["experiment=quadratic", "data.dim=4"], ["data=text", "model=gpt"]]
+)
+def test_batches_are_the_single_ones_to_the_bit(overrides: list[str]) -> None:
+    data = build_problem(experiment(*overrides, "nodes=5")).data
+    ranks, steps = [4, 0, 2, 2], [7, 300, 0, 31]
+    inputs, targets = data.batches(ranks, steps)  # pyright: ignore[reportAttributeAccessIssue]
+    for row, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+        expected = data.batch(rank, step)
+        assert torch.equal(inputs[row], expected[0])
+        assert torch.equal(targets[row], expected[1])
+
+
+def test_augmented_batches_are_the_single_ones_to_the_bit() -> None:
+    data = build_problem(experiment("nodes=5")).data
+    data.augment = True  # pyright: ignore[reportAttributeAccessIssue]
+    inputs, targets = data.batches([4, 1], [3, 90])  # pyright: ignore[reportAttributeAccessIssue]
+    for row, (rank, step) in enumerate([(4, 3), (1, 90)]):
+        assert torch.equal(inputs[row], data.batch(rank, step)[0])
+        assert torch.equal(targets[row], data.batch(rank, step)[1])

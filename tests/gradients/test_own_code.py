@@ -16,14 +16,12 @@ from dsgd.processes.worker.compute import Compute
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.simulation import Simulation
 from tests.support import own_modules
-from tests.support.long import long_but
 from tests.support.own_modules import ANY_WAY, LOOP, NOISE
 from tests.support.simulate import experiment, simulate
 
 STEPS, RATE = 5, 0.5
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch has many for what these modules do
 SAME = [*(name for name in LOOP if name not in ("Logging", "Counting")), *ANY_WAY]
-WAYS = ("auto", "stacked")
 
 
 def line(name: str, *more: str) -> tuple[str, ...]:
@@ -68,12 +66,11 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", long_but(["auto"], WAYS))
 @pytest.mark.parametrize("name", SAME)
-def test_a_simulated_run_is_a_plain_loop_of_torch(name: str, way: str) -> None:
-    """Parameters, and every buffer, whichever way was asked for. Two modules whose evaluation leaves traces are not
+def test_a_simulated_run_is_a_plain_loop_of_torch(name: str) -> None:
+    """Parameters, and every buffer. Two modules whose evaluation leaves traces are not
     among them."""
-    outcome = simulate(*line(name, f"engine.gradients={way}"))
+    outcome = simulate(*line(name, "engine.gradients=auto"))
     simulation = outcome.simulation
     [node] = simulation.machine.nodes
     problem = simulation.problem

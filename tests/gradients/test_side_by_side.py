@@ -9,7 +9,6 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import torch
@@ -18,13 +17,11 @@ from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.examination import serves_side_by_side
 from dsgd.gradients.loop import LoopEvaluator
 from dsgd.gradients.side_by_side import AHEAD, SideBySide
-from dsgd.gradients.stacked import StackedEvaluator
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.sim.simulation import Simulation
 from tests.gradients.test_evaluators import pending_gradients
 from tests.support import own_modules
 from tests.support.kernels import require_kernels
-from tests.support.long import long_but
 from tests.support.networks import dropping, problem_of
 from tests.support.simulate import experiment
 
@@ -39,86 +36,6 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def evaluated(of: Problem, threads: int, count: int) -> list[torch.Tensor]:
-    """Gradients and statistics by stacks of up to 4, of 16 workers."""
-    with torch_threads(threads):
-        evaluator = StackedEvaluator(of, 4, 16)
-        items = pending_gradients(of, count)
-        evaluator.evaluate(items)
-    return [tensor for item in items for tensor in (item.value, item.buffers) if tensor is not None]
-
-
-@pytest.mark.parametrize("threads", long_but([3], [2, 3, 4]))
-@pytest.mark.parametrize("count", [1, 5, 16])
-def test_the_number_of_stack_threads_changes_no_bit(threads: int, count: int) -> None:
-    of = build_problem(experiment("model=resnet8", "model.width=4", "nodes=3", "batch_size=5"))
-    alone, side_by_side = evaluated(of, 1, count), evaluated(of, threads, count)
-    assert len(alone) == 2 * count
-    assert all(torch.equal(one, other) for one, other in zip(alone, side_by_side, strict=True))
-
-
-@pytest.mark.parametrize("threads", long_but([2], [1, 2]))
-def test_accuracies_are_those_of_each_model_in_any_stack_thread(threads: int) -> None:
-    """20 models of which 16 are evaluated at once."""
-    of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "precision=fp64"))
-    items = pending_gradients(of, 20)
-    xs = [item.snapshot for item in items if item.snapshot is not None]
-    buffers = [item.buffers for item in items]
-    expected = [of.evaluate(x, own, test=True).accuracy for x, own in zip(xs, buffers, strict=True)]
-    assert len(set(expected)) > 5
-    with torch_threads(threads):
-        evaluator = StackedEvaluator(of, 4, 16)
-        assert evaluator.threads.workers == threads
-        assert evaluator.accuracies(xs, buffers) == expected
-
-
-def test_whoever_chooses_stack_threads_keeps_to_the_share_of_one() -> None:
-    small = ("model=resnet8", "model.width=4", "nodes=8", "batch_size=5", "engine.stack_size=4")
-    chosen_for = experiment(*small, "engine.gradients=stacked")
-    with torch_threads(2):
-        choose_evaluator(chosen_for, build_problem(chosen_for))
-        assert torch.get_num_threads() == 1
-    with torch_threads(3):
-        one_stack = replace(chosen_for, stack_size=8)
-        choose_evaluator(one_stack, build_problem(one_stack))
-        assert torch.get_num_threads() == 3
-
-
-@pytest.mark.parametrize(
-    ("threads", "stack_size", "nodes", "stack_threads"),
-    [(1, 4, 16, 1), (2, 4, 16, 2), (8, 4, 16, 4), (8, 16, 16, 1), (2, None, 3, 1), (2, 4, 5, 2)],
-)
-def test_there_are_as_many_stack_threads_as_threads_and_stacks(
-    threads: int, stack_size: int | None, nodes: int, stack_threads: int
-) -> None:
-    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
-    with torch_threads(threads):
-        assert StackedEvaluator(of, stack_size, nodes).threads.workers == stack_threads
-
-
-@pytest.mark.parametrize(
-    ("count", "sizes"), [(3, [4]), (5, [6]), (7, [8]), (9, [8, 4]), (24, [24]), (30, [32]), (33, [32, 4])]
-)
-def test_a_stack_is_hardly_larger_than_what_is_wanted(count: int, sizes: list[int]) -> None:
-    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
-    with torch_threads(1):
-        evaluator = StackedEvaluator(of, 32, 40)
-        assert [size for _, size in evaluator._stacks(pending_gradients(of, count))] == sizes
-
-
-def test_what_would_be_one_stack_is_shared_out() -> None:
-    """Eight of sixteen workers want gradients, in two stack_threads: two stacks of four where one of eight would do."""
-    of = build_problem(experiment("model=mlp", "model.hidden=[8]", "nodes=3", "batch_size=5"))
-    with torch_threads(2):
-        evaluator = StackedEvaluator(of, 8, 16)
-        assert evaluator.sizes == [4, 6, 7, 8]
-        sizes: list[int] = []
-        evaluate_stack = evaluator._evaluate_stack
-        evaluator._evaluate_stack = lambda group, size: (sizes.append(size), evaluate_stack(group, size))[1]
-        evaluator.evaluate(pending_gradients(of, 8))
-    assert sizes == [4, 4]
 
 
 def test_threads_go_on_at_once_each_with_its_share_of_torchs() -> None:

@@ -15,7 +15,7 @@ from dsgd.data.text_windows import TextWindows, windows
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.pending import PendingGradient
-from dsgd.gradients.tracing import Unstackable
+from dsgd.gradients.tracing import Untranslatable
 from dsgd.models.transformers import Transformer
 from dsgd.problem.problem import Problem
 from dsgd.streams import stream
@@ -197,7 +197,7 @@ def test_masks_depend_on_worker_and_step_alone() -> None:
 def test_what_is_not_known_of_a_transformer_is_named(change: object, unknown: str) -> None:
     module = Writing(8, 2, 2, 1, "none", False, True, 0.1)
     change(module)  # pyright: ignore
-    with pytest.raises(Unstackable, match=unknown):
+    with pytest.raises(Untranslatable, match=unknown):
         CompiledEvaluator(text_problem(module, 8, 3), 3)
 
 

@@ -143,7 +143,7 @@ def test_channels_last_is_how_the_kernels_lie_in_memory() -> None:
         (["precision=bf16", "engine.gradients=loop"], None),
     ],
 )
-def test_the_simulator_says_why_models_are_not_stacked(overrides: Sequence[str], why: str | None) -> None:
+def test_the_simulator_says_why_kernels_do_not_serve(overrides: Sequence[str], why: str | None) -> None:
     of = experiment("nodes=2", "batch_size=6", *overrides)
     chosen = choose_evaluator(of, build_problem(of))
     assert (chosen.name, chosen.why) == ("loop", why)

@@ -27,9 +27,11 @@ def test_a_gradient_is_that_of_its_worker_and_step() -> None:
     assert not any(torch.equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("gradients", ["loop", "stacked", "graphs"])
+@pytest.mark.parametrize("gradients", ["loop", "compiled", "graphs"])
 def test_a_run_is_the_same_again_and_with_any_evaluator(gradients: str) -> None:
     expected = simulate(*LINE, "engine.gradients=loop")
     torch.rand(3)
-    assert torch.equal(simulate(*LINE, f"engine.gradients={gradients}").x, expected.x)
+    rounding = 1e-5 if gradients == "compiled" else 0.0  # the kernels add in another order
+    found = simulate(*LINE, f"engine.gradients={gradients}")
+    torch.testing.assert_close(found.x, expected.x, rtol=0, atol=rounding)
     assert not torch.equal(simulate(*LINE, "engine.gradients=loop", "seed=1").x, expected.x)

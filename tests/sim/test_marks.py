@@ -31,7 +31,7 @@ def everybody() -> Outcome:
 
 
 @pytest.mark.parametrize("workers", ["none", "1", "2"])
-@pytest.mark.parametrize("gradients", ["auto", "stacked", "loop"])
+@pytest.mark.parametrize("gradients", ["auto", "loop"])
 def test_the_first_and_the_last_mark_have_all_workers(workers: str, gradients: str) -> None:
     whole = simulate(*SHORT, "eval.workers=all", f"engine.gradients={gradients}")
     some = simulate(*SHORT, f"eval.workers={workers}", f"engine.gradients={gradients}")

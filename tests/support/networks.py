@@ -130,7 +130,7 @@ class Attending(nn.Module):
 
 
 class Normed(nn.Module):
-    """With a layer that has no stacked form."""
+    """With a layer that no kernel knows."""
 
     def __init__(self) -> None:
         super().__init__()
