@@ -86,7 +86,24 @@ TARGET static inline vec NAME(erf)(vec x)
 #define GELU_INNER ((REAL)0.79788456080286535588)     /* sqrt(2 / pi) */
 #define GELU_CUBIC ((REAL)0.044715)
 
-/* Return f(x), of the functions of program.h. slope: of LEAKY_RELU and ELU, below 0. */
+/* Return n = e^2x + 2 e^x, with which tanh(softplus(x)) = n / (n + 2); it is 1 to the last bit from x = 20 on. */
+TARGET static inline vec NAME(mish_ratio)(vec x)
+{
+    const vec power = NAME(exp)(CHOOSE(x >= 20, (vec){0} + 20, x));
+    return power * (power + 2);
+}
+
+/* Return log(1 + x) for x in [0, 1], by the series of 2 artanh(z), z = x / (2 + x) <= 1 / 3. */
+TARGET static inline vec NAME(log_one_more)(vec x)
+{
+    const vec z = x / (2 + x), square = z * z;
+    vec sum = {0};
+    for (int k = IS_DOUBLE ? 16 : 8; k >= 0; k--)
+        sum = sum * square + (REAL)1 / (2 * k + 1);
+    return 2 * z * sum;
+}
+
+/* Return f(x), of the functions of program.h. slope: of LEAKY_RELU and ELU, below 0; of SCALE and SHIFT, their number. */
 TARGET static inline vec NAME(function)(long f, vec x, REAL slope)
 {
     switch (f) {
@@ -104,6 +121,24 @@ TARGET static inline vec NAME(function)(long f, vec x, REAL slope)
         vec power, tail;
         return CHOOSE(x <= 0, slope * NAME(exponential)(x, &power, &tail), x);
     }
+    case RELU6:
+        return CHOOSE(x <= 0, (vec){0}, CHOOSE(x >= 6, (vec){0} + 6, x));
+    case HARDSIGMOID:
+        return CHOOSE(x <= -3, (vec){0}, CHOOSE(x >= 3, (vec){0} + 1, (x + 3) / 6));
+    case HARDSWISH:
+        return CHOOSE(x <= -3, (vec){0}, CHOOSE(x >= 3, x, x * (x + 3) / 6));
+    case MISH: {
+        const vec n = NAME(mish_ratio)(x);
+        return x * (n / (n + 2));
+    }
+    case SOFTPLUS:
+        return CHOOSE(x > 20, x, WHERE(x > 0, x) + NAME(log_one_more)(NAME(exp)(CHOOSE(x > 0, -x, x))));
+    case SCALE:
+        return slope * x;
+    case SHIFT:
+        return x + slope;
+    case RECIPROCAL:
+        return 1 / x;
     default: /* LEAKY_RELU */
         return CHOOSE(x <= 0, slope * x, x);
     }
@@ -132,6 +167,24 @@ TARGET static inline vec NAME(derivative)(long f, vec x, vec y, REAL slope)
         return 1 - y * y;
     case ELU:
         return CHOOSE(x <= 0, slope * NAME(exp)(x), (vec){0} + 1);
+    case RELU6:
+        return WHERE((x > 0) & (x < 6), (vec){0} + 1);
+    case HARDSIGMOID:
+        return WHERE((x > -3) & (x < 3), (vec){0} + 1 / 6.0f); /* a float's, as torch has it for doubles as well */
+    case HARDSWISH:
+        return CHOOSE(x > 3, (vec){0} + 1, WHERE(x >= -3, x / 3 + (REAL)0.5));
+    case MISH: { /* with t = tanh(softplus(x)): t + x (1 - t^2) sigmoid(x), 1 - t = 2 / (n + 2) */
+        const vec n = NAME(mish_ratio)(x), t = n / (n + 2);
+        return t + x * (2 / (n + 2)) * (1 + t) * NAME(sigmoid)(x);
+    }
+    case SOFTPLUS:
+        return CHOOSE(x > 20, (vec){0} + 1, NAME(sigmoid)(x));
+    case SCALE:
+        return (vec){0} + slope;
+    case SHIFT:
+        return (vec){0} + 1;
+    case RECIPROCAL:
+        return -y * y;
     default:
         return CHOOSE(x <= 0, (vec){0} + slope, (vec){0} + 1);
     }

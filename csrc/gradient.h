@@ -3,6 +3,9 @@
 
 #define PLACE(vector, place) ((place) < 0 ? NULL : (vector) + (place))
 
+/* The number of `other` that number k of an ADD or MULTIPLY takes. */
+#define OTHER(s, k) ((s)->window ? (s)->window[k] : (k))
+
 TARGET static NAME(Head) NAME(head)(const Step *s, long tokens, long lanes)
 {
     return (NAME(Head)){NULL, NULL, tokens, s->inputs / s->groups, lanes, (tokens + LANES - 1) / LANES, s->slope, s->causal};
@@ -45,10 +48,13 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, c
                          s->outputs / s->groups, s->to_pixels, blocks, s->rectify);
         break;
     case ADD:
-        for (long k = 0; k < count * blocks; k++) {
-            const vec value = from[k] + other[k];
-            to[k] = s->rectify ? RECTIFIED(value, value) : value;
-        }
+    case MULTIPLY:
+        for (long k = 0; k < count; k++)
+            for (long b = 0; b < blocks; b++) {
+                const vec right = other[OTHER(s, k) * blocks + b], left = from[k * blocks + b];
+                const vec value = s->kind == ADD ? left + (REAL)s->slope * right : left * right;
+                to[k * blocks + b] = s->rectify ? RECTIFIED(value, value) : value;
+            }
         break;
     case PICK: /* window: [count], of all channels and pixels */
         for (long k = 0; k < count; k++)
@@ -111,6 +117,10 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, c
         else
             memcpy(to, from, s->outputs * blocks * sizeof(vec));
         break;
+    case FIXED:
+        for (long k = 0; k < count * blocks; k++)
+            to[k] = (vec){0} + (s->weight < 0 ? statistics + s->mean : x + s->weight)[k / blocks];
+        break;
     }
 }
 
@@ -133,6 +143,8 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
     const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
     const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
     vec *dy = (vec *)(slopes + s->to), *given = (vec *)(slopes + s->from), *dx = s->adds ? (vec *)spare : given;
+    const vec *other = (const vec *)(arena + s->other);
+    vec *theirs = (vec *)(slopes + s->other); /* the gradient of `other` */
     if (s->rectify)
         for (long k = 0; k < count * blocks; k++)
             dy[k] = RECTIFIED(dy[k], to[k]);
@@ -169,7 +181,22 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
         break;
     case ADD:
         NAME(give)(given, dy, count * blocks, s->adds);
-        NAME(give)((vec *)(slopes + s->other), dy, count * blocks, s->other_adds);
+        if (!s->window && s->slope == 1) {
+            NAME(give)(theirs, dy, count * blocks, s->other_adds);
+            return;
+        }
+        memset(theirs, 0, s->other_adds ? 0 : s->rows * blocks * sizeof(vec));
+        for (long k = 0; k < count * blocks; k++)
+            theirs[OTHER(s, k / blocks) * blocks + k % blocks] += (REAL)s->slope * dy[k];
+        return;
+    case MULTIPLY: /* one operand's gradient after the other's, as they may be one value */
+        for (long k = 0; k < count * blocks; k++) {
+            const vec value = dy[k] * other[OTHER(s, k / blocks) * blocks + k % blocks];
+            given[k] = s->adds ? given[k] + value : value;
+        }
+        memset(theirs, 0, s->other_adds ? 0 : s->rows * blocks * sizeof(vec));
+        for (long k = 0; k < count * blocks; k++)
+            theirs[OTHER(s, k / blocks) * blocks + k % blocks] += dy[k] * from[k];
         return;
     case PICK: /* back: [inputs, from_pixels] */
         for (long k = 0; k < from_count; k++)
@@ -240,6 +267,10 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
         for (long k = 0; k < count * blocks; k++)
             dx[k] = dy[k] * ((const vec *)(arena + s->kept))[k];
         break;
+    case FIXED:
+        for (long k = 0; k < count && s->weight >= 0; k++)
+            g[s->weight + k] = NAME(total)(dy + k * blocks, real, 1, blocks);
+        return;
     }
     if (s->gives && s->adds)
         NAME(give)(given, dx, from_count * blocks, 1);
@@ -293,7 +324,8 @@ TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *
         for (long begin = 0; begin < p->samples; begin += p->part) {
             const long samples = p->samples - begin < p->part ? p->samples - begin : p->part;
             const long first = i * p->samples + begin; /* sample */
-            REAL *sum = g + i * g_row, *part = begin ? slopes + p->arena + p->spare : sum;
+            REAL *room = slopes + p->arena + p->spare, *more = room + g_row; /* of a layer that is called again */
+            REAL *sum = g + i * g_row, *part = begin ? room : sum;
             for (long b = 0; b < blocks; b++)
                 EACH(l, LANES) real[b][l] = b * LANES + l < samples ? -1 : 0;
             NAME(enter)(arena + p->input, inputs + first * p->input_numbers, samples, p->input_numbers, p->lanes);
@@ -307,8 +339,15 @@ TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *
             if (loss < 0)
                 return 1;
             losses[i] += loss;
-            for (const Step *s = p->steps + p->count; s-- > p->steps;)
-                NAME(backward)(p, s, arena, slopes, slopes + p->arena, x[i], part, real, samples, blocks, scratch);
+            memset(part, 0, p->repeats ? g_row * sizeof(REAL) : 0);
+            for (const Step *s = p->steps + p->count; s-- > p->steps;) {
+                const int again = s->weight_adds && s->kind != EMBED && s->kind != OFFSET;
+                memset(more, 0, again ? g_row * sizeof(REAL) : 0);
+                NAME(backward)(p, s, arena, slopes, slopes + p->arena, x[i], again ? more : part, real, samples, blocks,
+                               scratch);
+                for (long k = 0; k < g_row && again; k++)
+                    part[k] += more[k];
+            }
             for (long k = 0; k < g_row && begin; k++)
                 sum[k] += part[k];
         }
@@ -337,3 +376,4 @@ TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const
 #undef vec
 #undef truth
 #undef PLACE
+#undef OTHER

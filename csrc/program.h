@@ -8,35 +8,39 @@
 
 #include <stdint.h>
 
-enum { CONVOLVE, NORM, GROUP_NORM, ADD, PICK, AVERAGE, LARGEST, ACTIVATE, LINEAR, EMBED, OFFSET, ATTEND, DROP };
+enum { CONVOLVE, NORM, GROUP_NORM, ADD, MULTIPLY, PICK, AVERAGE, LARGEST, ACTIVATE, LINEAR, EMBED, OFFSET, ATTEND, DROP, FIXED };
 
 /* The functions of ACTIVATE. */
-enum { GELU, GELU_TANH, SILU, SIGMOID, TANH, ELU, LEAKY_RELU };
+enum { GELU, GELU_TANH, SILU, SIGMOID, TANH, ELU, RELU6, HARDSIGMOID, HARDSWISH, MISH, SOFTPLUS, SCALE, SHIFT, RECIPROCAL, LEAKY_RELU };
 
 typedef struct {
     int64_t kind;
     int64_t rectify;                        /* a ReLU follows */
-    int64_t from, other, third, to;         /* activations: places in the arena. other: of ADD. ATTEND: q, k and v */
+    int64_t from, other, third, to;         /* activations: places in the arena. other: of ADD, MULTIPLY. ATTEND: q, k, v */
     int64_t gives;                          /* whether `from` has a gradient */
     int64_t adds, other_adds, third_adds;   /* whether others have given to one before */
     int64_t inputs, outputs;                /* channels */
     int64_t from_pixels, to_pixels, taps;   /* a tap: one place of a kernel */
     int64_t weight, bias;                   /* places in the vector of parameters, -1 of none */
-    int64_t weight_adds;                    /* of EMBED and OFFSET: a layer has given to the weight's gradient before */
-    int64_t mean, variance;                 /* running statistics: places in the vector of buffers, -1 of none */
+    int64_t weight_adds;                    /* whether a layer has given to the gradient of weight or bias before */
+    int64_t mean, variance;                 /* running statistics: places in the vector of buffers, -1 of none. FIXED:
+                                               mean is the buffer that it reads */
     int64_t groups;                         /* of CONVOLVE and GROUP_NORM; the heads of ATTEND */
     int64_t function;                       /* of ACTIVATE */
     int64_t tiles;                          /* of CONVOLVE, whether by winograd.h, and then: */
-    int64_t rows, columns, padding;         /* of `from`, and the zeros on each side. rows: also of a table */
+    int64_t rows, columns, padding;         /* of `from`, and the zeros on each side. rows: also of a table,
+                                               and the numbers of `other` */
     int64_t kept;                           /* place in the arena: mean and rate of each channel or group; of DROP, factors */
     int64_t mask;                           /* of DROP: numbers of the masks before its own, for one sample */
     int64_t causal;                         /* of ATTEND: a token attends to none behind it */
     const int32_t *window;                  /* [taps, to_pixels]: the pixel of `from` under a tap, -1 outside. OFFSET:
-                                               [tokens], rows of the table */
+                                               [tokens], rows of the table. ADD, MULTIPLY: [outputs],
+                                               places in `other`; NULL: it has the shape of `from` */
     const int32_t *back;                    /* [taps, from_pixels]: the pixel of `to` that has it there, -1 of none */
     const double *divisor;                  /* of AVERAGE, [to_pixels]: a sum is divided by it */
     double momentum, eps;                   /* of norms */
-    double slope;                           /* of LEAKY_RELU and ELU, below 0; the factor of DROP and of ATTEND */
+    double slope;                           /* of LEAKY_RELU and ELU, below 0; the factor of SCALE, DROP and
+                                               ATTEND, and of `other` in ADD; what SHIFT adds */
 } Step;
 
 typedef struct {
@@ -50,5 +54,7 @@ typedef struct {
     int64_t lanes;                          /* for a part */
     int64_t masks;                          /* numbers in the masks of dropout, for one sample */
     int64_t arena;                          /* numbers in an arena; behind it is room for what layers need meanwhile */
-    int64_t spare;                          /* numbers behind the gradients, before room for the gradient of a part */
+    int64_t spare;                          /* numbers behind the gradients, before room for the gradients of a part and
+                                               of a layer that is called again */
+    int64_t repeats;                        /* whether two calls of layers give to the gradient of one parameter */
 } Program;

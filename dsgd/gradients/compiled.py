@@ -159,8 +159,9 @@ class Kernels:
             masks=sum(numbers for numbers, _ in program.drops),
             arena=self._arena,
             spare=self._spare,
+            repeats=program.repeats,
         )
-        self.bytes = (2 * self._arena + self._scratch + 2 * problem.dimension) * dtype.itemsize
+        self.bytes = (2 * self._arena + self._scratch + 3 * problem.dimension) * dtype.itemsize
 
     def _c_steps(self, program: NetworkProgram, lanes: int) -> Iterator[_Step]:
         for step in program.steps:
@@ -193,7 +194,7 @@ class Kernels:
         n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
         arena = inputs.new_empty(self._arena + self._scratch)
-        slopes = inputs.new_empty(self._arena + self._spare + self._dimension)
+        slopes = inputs.new_empty(self._arena + self._spare + 2 * self._dimension)
         # names hold the tensors whose addresses are handed over
         vectors = [x.contiguous() for x in xs]
         sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
@@ -288,7 +289,7 @@ _STEP = ("kind", "rectify", "from_", "other", "third", "to", "gives", "adds", "o
 _STEP += ("inputs", "outputs", "from_pixels", "to_pixels", "taps", "weight", "bias", "weight_adds", "mean", "variance")
 _STEP += ("groups", "function", "tiles", "rows", "columns", "padding", "kept", "mask", "causal")
 _PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "tokens", "samples", "part", "lanes")
-_PROGRAM += ("masks", "arena", "spare")
+_PROGRAM += ("masks", "arena", "spare", "repeats")
 
 
 class _Step(ctypes.Structure):

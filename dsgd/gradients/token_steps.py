@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from dsgd.gradients.tracing import Untranslatable, source
 from dsgd.gradients.translation import Activation, TokenTable, Translation, picked
@@ -53,16 +52,16 @@ def embedding(of: Translation, node: fx.Node, module: nn.Embedding) -> Activatio
         raise Untranslatable(f"{of.trace.name(node)} with options")
     rows = module.num_embeddings
     if source(node).op == "get_attr":
-        tokens = _tensor(of, source(node))
+        tokens = of.tensor(source(node))
         if of.tokens is None or tokens.numel() != of.tokens or tokens.shape[-1] != of.tokens or tokens.requires_grad:
             raise Untranslatable(of.trace.name(node))
-        of.tables[node] = TokenTable(of.table(module.weight), tokens.flatten(), rows)
+        of.tables[node] = TokenTable(of.parameter(module.weight), tokens.flatten(), rows)
         return None
     value = of.source(node)
     if value != of.input or of.tokens is None:
         raise Untranslatable(of.trace.name(node))
     of.program.vocabulary = min(rows, of.program.vocabulary or rows)
-    return of.step("embed", node, value, weight=of.table(module.weight), rows=rows)
+    return of.step("embed", node, value, weight=of.parameter(module.weight), rows=rows)
 
 
 def positions(of: Translation, node: fx.Node) -> Activation | None:
@@ -82,14 +81,10 @@ def _parameter_table(of: Translation, node: fx.Node) -> TokenTable | None:
     """Return a parameter [tokens, numbers], or of one more axis in front, as a table."""
     if of.tokens is None or node.op != "get_attr":
         return None
-    tensor = _tensor(of, node)
+    tensor = of.tensor(node)
     if not isinstance(tensor, nn.Parameter) or tensor.shape[-2:-1] != (of.tokens,) or tensor.shape[:-2].numel() != 1:
         return None
-    return TokenTable(of.table(tensor), torch.arange(of.tokens), of.tokens)
-
-
-def _tensor(of: Translation, node: fx.Node) -> Tensor:
-    return operator.attrgetter(str(node.target))(of.trace.problem.module)
+    return TokenTable(of.parameter(tensor), torch.arange(of.tokens), of.tokens)
 
 
 def transposed(of: Translation, node: fx.Node) -> Activation:

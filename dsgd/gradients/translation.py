@@ -5,6 +5,7 @@ The fields of a step are explained in `csrc/program.h`.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,10 +16,11 @@ from dsgd.data.text_windows import TextWindows
 from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.problem.problem import Problem
 
-KINDS = ("convolve", "norm", "group_norm", "add", "pick", "average", "largest", "activate")
-KINDS += ("linear", "embed", "offset", "attend", "drop")
-RECTIFYING = KINDS[:9]  # kinds whose step computes a ReLU behind it as well
-FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "leaky_relu")
+KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "pick", "average", "largest", "activate")
+KINDS += ("linear", "embed", "offset", "attend", "drop", "fixed")
+RECTIFYING = KINDS[:10]  # kinds whose step computes a ReLU behind it as well
+FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "relu6", "hardsigmoid", "hardswish", "mish")
+FUNCTIONS += ("softplus", "scale", "shift", "reciprocal", "leaky_relu")
 
 
 class Activation(NamedTuple):
@@ -87,7 +89,8 @@ class ProgramStep:
 class NetworkProgram:
     """The steps of a network. numbers: of all activations, for one sample; largest: of the largest of them. output:
     place of the logits, of which there are `classes`. tokens: in a sample, None unless it is a sequence: all else is
-    then for one token. vocabulary: how many different tokens there are at most. drops: for each layer of dropout, in
+    then for one token. vocabulary: how many different tokens there are at most. repeats: whether several calls of
+    layers give to the gradient of one parameter. drops: for each layer of dropout, in
     their order, numbers for one sample, and the share of them that is kept."""
 
     steps: list[ProgramStep] = field(default_factory=list)
@@ -97,6 +100,7 @@ class NetworkProgram:
     classes: int = 0
     tokens: int | None = None
     vocabulary: int | None = None
+    repeats: bool = False
     drops: list[tuple[int, float]] = field(default_factory=list)
 
 
@@ -111,7 +115,7 @@ class Translation:
         self.program = NetworkProgram(tokens=self.tokens)
         self._parameters = {id(slot.owner._parameters[slot.name]): slot.start for slot in problem.parameters}
         self._buffers = {id(slot.owner._buffers[slot.name]): slot.start for slot in problem.buffers}
-        self._unused, self._tables = set(self._parameters), set[int]()
+        self._unused = set(self._parameters)
         first = next(node for node in trace.graph.nodes if node.op == "placeholder")
         self.input = self.new(torch.Size((1,)) if self.tokens else shape)
         self.values: dict[fx.Node, Activation] = {first: self.input}
@@ -149,25 +153,28 @@ class Translation:
         self.program.largest = max(self.program.largest, numbers)
         return Activation(place, shape)
 
+    def new_like(self, value: Activation) -> Activation:
+        """Reserve a place for a value of the same shape."""
+        return self.new(value.shape)._replace(token_axis=value.token_axis)
+
     def parameter(self, tensor: Tensor | None) -> int:
-        """Return the place of a parameter in the vector, -1 of none. Raises Untranslatable if another layer has it too,
-        which is no table, or if it is not trained."""
+        """Return the place of a parameter in the vector, -1 of none. Raises Untranslatable if it is not trained."""
         if tensor is None:
             return -1
-        if id(tensor) not in self._unused and id(tensor) not in self._tables:
-            raise Untranslatable("a parameter that is not trained, or that several layers have")
+        if id(tensor) not in self._parameters:
+            raise Untranslatable("a parameter that is not trained")
         self._unused.discard(id(tensor))
         return self._parameters[id(tensor)]
 
-    def table(self, tensor: Tensor) -> int:
-        """Return the place of a table, which other layers may have as well: its gradient can be added to theirs."""
-        place = self.parameter(tensor)
-        self._tables.add(id(tensor))
-        return place
-
     def buffer(self, tensor: Tensor | None) -> int:
-        """Return the place of a buffer in the vector, -1 of none."""
+        """Return the place of a buffer in the vector, -1 of none. Raises Untranslatable if it is not in there."""
+        if tensor is not None and id(tensor) not in self._buffers:
+            raise Untranslatable("a constant that is neither a parameter nor a buffer of floats")
         return -1 if tensor is None else self._buffers[id(tensor)]
+
+    def tensor(self, node: fx.Node) -> Tensor:
+        """Return the parameter or buffer that a node reads."""
+        return operator.attrgetter(str(node.target))(self.trace.problem.module)
 
     def step(
         self, kind: str, node: fx.Node, value: Activation, as_shape: torch.Size | None = None, **options: Any
@@ -175,6 +182,18 @@ class Translation:
         """Add a step from a value to that of the node, whose first axis is that of channels. as_shape: of both, if the
         step goes over their numbers in another shape."""
         to = self.new(self.shape(node, value.token_axis))._replace(token_axis=value.token_axis)
+        return self.step_to(to, kind, node, value, as_shape, **options)
+
+    def step_to(
+        self,
+        to: Activation,
+        kind: str,
+        node: fx.Node,
+        value: Activation,
+        as_shape: torch.Size | None = None,
+        **options: Any,
+    ) -> Activation:
+        """Add a step as `step`, to a value that was reserved before."""
         shape = as_shape or to.shape
         value = Activation(value.place, as_shape or value.shape)
         channels = (value.shape[0], shape[0])
@@ -201,20 +220,19 @@ class Translation:
         for step in reversed(self.program.steps):
             if step.to not in given:
                 raise Untranslatable("a layer whose result nothing reads")
-            step.gives = step.from_ != self.input.place or step.kind == "add"
+            step.gives = step.from_ != self.input.place or step.kind in ("add", "multiply")
             step.adds = step.from_ in given
             if step.gives:
                 given.add(step.from_)
-            if step.kind in ("add", "attend"):
+            if step.kind in ("add", "multiply", "attend"):
                 step.other_adds = step.other in given
                 given.add(step.other)
             if step.kind == "attend":
                 step.third_adds = step.third in given
                 given.add(step.third)
-            step.weight_adds = step.weight in weights
-            if step.weight_adds and step.kind not in ("embed", "offset"):
-                raise Untranslatable("a table that is read before another layer has it")
-            weights |= {step.weight} - {-1}
+            step.weight_adds = bool({step.weight, step.bias} & weights)
+            weights |= {step.weight, step.bias} - {-1}
+        self.program.repeats = any(step.weight_adds for step in self.program.steps)
 
 
 def inverse(window: Tensor, pixels: int) -> Tensor:

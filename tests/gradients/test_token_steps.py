@@ -201,6 +201,30 @@ def test_what_is_not_known_of_a_transformer_is_named(change: object, unknown: st
         CompiledEvaluator(text_problem(module, 8, 3), 3)
 
 
+@pytest.mark.parametrize(("tokens", "batch_size"), [(8, 3), (24, 9)])
+def test_arithmetic_and_layers_called_again_over_tokens(tokens: int, batch_size: int) -> None:
+    """The second case goes over a batch in two parts, whose gradients are added up."""
+    module = nn.Sequential(nn.Embedding(BYTES, 6), Recurring(6, tokens), nn.Linear(12, BYTES), Turned())
+    assert_agree(text_problem(module, tokens, batch_size))
+
+
+class Recurring(nn.Module):
+    """One layer, called twice, factors of each number of a token, and operators in both places of an axis swap."""
+
+    def __init__(self, width: int, tokens: int) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(width, width), nn.Parameter(torch.linspace(0.5, 1, width))
+        self.places = nn.Parameter(torch.linspace(-1, 1, tokens * width).view(tokens, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.places
+        for _ in range(2):
+            x = x + F.gelu(self.layer(x)) * self.scale
+        turned = x.transpose(1, 2) * 0.5
+        x = (turned * turned - 1).transpose(1, 2)
+        return torch.cat([x, 1 / (2 + x * x)], dim=-1)
+
+
 def test_a_token_beyond_the_table_is_an_error() -> None:
     module = nn.Sequential(nn.Embedding(100, 4), nn.Linear(4, BYTES), nn.Unflatten(1, (8,)), Turned())
     of = text_problem(module, 8, 3)

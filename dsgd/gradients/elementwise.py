@@ -1,0 +1,145 @@
+"""Translation of activation functions and of arithmetic for compiled kernels: rules as in `program.py`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from dsgd.gradients.token_steps import positions
+from dsgd.gradients.tracing import Untranslatable, source
+from dsgd.gradients.translation import FUNCTIONS, Activation, Translation
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848, 1.0507009873554804934
+_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
+_NAMED: dict[type[nn.Module], str] = {
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.ReLU6: "relu6",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
+    nn.Mish: "mish",
+}
+ACTIVATIONS = (nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, *_NAMED)
+
+
+def activate(of: Translation, node: fx.Node, module: nn.Module) -> Activation:
+    value, name = of.source(node), _NAMED.get(type(module))
+    match module:
+        case nn.GELU():
+            return _applied(of, node, value, "gelu_tanh" if module.approximate == "tanh" else "gelu")
+        case nn.ELU():
+            return _applied(of, node, value, "elu", module.alpha)
+        case nn.LeakyReLU():
+            return _applied(of, node, value, "leaky_relu", module.negative_slope)
+        case nn.SELU():
+            return _applied(of, node, _applied(of, node, value, "elu", _SELU_ALPHA), "scale", _SELU_SCALE)
+        case nn.Softplus() if (module.beta, module.threshold) == (1, 20):
+            return _applied(of, node, value, "softplus")
+    if name is None:
+        raise Untranslatable(of.trace.name(node))
+    return _applied(of, node, value, name)
+
+
+def negated(of: Translation, node: fx.Node) -> Activation:
+    return _applied(of, node, of.read(node, source(node)), "scale", -1.0)
+
+
+def _applied(of: Translation, node: fx.Node, value: Activation, function: str, slope: float = 0.0) -> Activation:
+    """Apply a function to each number of a value."""
+    numbers, place = torch.Size((value.shape.numel(),)), FUNCTIONS.index(function)
+    return of.step_to(of.new_like(value), "activate", node, value, numbers, function=place, slope=slope)
+
+
+def arithmetic(operation: str) -> Callable[[Translation, fx.Node], Activation]:
+    """Return the rule of an operator, + - * or /, whose operands are values, parameters, buffers or numbers."""
+
+    def rule(of: Translation, node: fx.Node) -> Activation:
+        in_place = node.target in _IN_PLACE or str(node.target).endswith("_")
+        if len(node.args) != 2 or node.kwargs or (in_place and len(source(node).users) > 1):  # others read the result
+            raise Untranslatable(of.trace.name(node))
+        left, right = node.args
+        if operation == "+" and (table := positions(of, node)):
+            return table
+        if not of.trace.is_tensor(right):
+            return _with_number(of, node, of.read(node, left), operation, of.trace.constant(right))
+        if not of.trace.is_tensor(left):
+            return _number_with(of, node, of.trace.constant(left), operation, of.read(node, right))
+        return _combined(of, node, operation)
+
+    return rule
+
+
+def _with_number(of: Translation, node: fx.Node, value: Activation, operation: str, number: float) -> Activation:
+    match operation:
+        case "+" | "-":
+            return _applied(of, node, value, "shift", number if operation == "+" else -number)
+        case "*":
+            return _applied(of, node, value, "scale", number)
+    if number == 0:
+        raise Untranslatable(of.trace.name(node))
+    return _applied(of, node, value, "scale", 1 / number)
+
+
+def _number_with(of: Translation, node: fx.Node, number: float, operation: str, value: Activation) -> Activation:
+    match operation:
+        case "-":
+            value, operation = _applied(of, node, value, "scale", -1.0), "+"
+        case "/":
+            value, operation = _applied(of, node, value, "reciprocal"), "*"
+    return _with_number(of, node, value, operation, number)
+
+
+def _combined(of: Translation, node: fx.Node, operation: str) -> Activation:
+    """Combine two values, one of which may have fewer numbers, each of them for several of the other's."""
+    token_axis = next((of.values[item].token_axis for item in node.all_input_nodes if item in of.values), None)
+    if token_axis is None:
+        raise Untranslatable(of.trace.name(node))
+    shape = of.shape(node, token_axis)
+    left, right = (_operand(of, node, argument, token_axis) for argument in node.args)
+    sign = 1.0
+    if operation == "/":
+        right = _applied(of, node, right, "reciprocal")
+    elif operation == "-" and left.shape == shape:
+        sign = -1.0
+    elif operation == "-":
+        right = _applied(of, node, right, "scale", -1.0)
+    if left.shape != shape:
+        left, right = right, left
+    if left.shape != shape or left.token_axis != right.token_axis:
+        raise Untranslatable(of.trace.name(node))
+    count = right.shape.numel()
+    window = None
+    if right.shape != shape:
+        window = torch.arange(count).view(right.shape).expand(shape).flatten()
+    kind = "add" if operation in ("+", "-") else "multiply"
+    numbers = torch.Size((shape.numel(),))
+    return of.step(kind, node, left, numbers, other=right.place, window=window, rows=count, slope=sign)
+
+
+def _operand(of: Translation, node: fx.Node, argument: Any, token_axis: int) -> Activation:
+    """Return a value, with as many axes as the result, that is a parameter or buffer repeated for every sample."""
+    axes = len(of.trace.shape(node)) + 1
+    if argument.op != "get_attr":
+        value = of.read(node, argument)
+        if len(value.shape) + 1 + bool(of.tokens) != axes:
+            raise Untranslatable(of.trace.name(node))
+        return value
+    tensor = of.tensor(argument)
+    whole = [1] * (axes - tensor.dim()) + list(tensor.shape)
+    one_for_all = [whole.pop(0)] + ([whole.pop(token_axis)] if of.tokens else [])
+    if len(whole) + len(one_for_all) != axes or set(one_for_all) != {1}:
+        raise Untranslatable(of.trace.name(node))
+    place = _place(of, tensor)
+    to = of.new(torch.Size(whole))._replace(token_axis=token_axis)
+    return of.step_to(to, "fixed", node, of.input, torch.Size((tensor.numel(),)), **place)
+
+
+def _place(of: Translation, tensor: Tensor) -> dict[str, int]:
+    if isinstance(tensor, nn.Parameter):
+        return {"weight": of.parameter(tensor)}
+    return {"mean": of.buffer(tensor)}
