@@ -33,7 +33,8 @@ WANTED = {
     "optimizer": set(),
     "muon": {"optimizer"},
     "link_matrix": set(),
-    "cluster": {"link_matrix"},
+    "disturbances": set(),
+    "cluster": {"disturbances", "link_matrix"},
     "crossing": set(),
     "host": set(),
     "models": {"token_shape", "torchvision_operators", "user_code"},
@@ -44,7 +45,8 @@ WANTED = {
     "problem": {"data", "experiment", "optimizer", "streams"},
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
-    "sim": {"cluster", "engine", "experiment", "gradients", "optimizer", "problem", "streams", "worker"},
+    "sim": {"cluster", "disturbances", "engine", "experiment", "gradients", "optimizer", "problem", "streams"}
+    | {"worker"},
     "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "safe_text", "streams"}
     | {"worker"},
     "record": {"host", "safe_text"},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from dsgd.cluster import Cluster, Congestion
+from dsgd.cluster import Cluster
+from dsgd.disturbances import Congestion
 from dsgd.sim.collectives import Hop, Links
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.loss import LossyNetwork

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from dsgd.cluster import Cluster, Congestion, Stall
+from dsgd.cluster import Cluster
+from dsgd.disturbances import Congestion, Stall
 from dsgd.streams import stream
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from dsgd.cluster import Congestion
+from dsgd.disturbances import Congestion
 from dsgd.sim.compute import Pauses
 from dsgd.sim.flow import Flow
 from dsgd.sim.loop import EventLoop

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.cluster import Cluster, Stall
+from dsgd.cluster import Cluster
+from dsgd.disturbances import Stall
 from dsgd.sim.compute import Pauses, Processor
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker

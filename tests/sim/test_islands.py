@@ -18,7 +18,8 @@ from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.localsgd import LocalSGD
 from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster, Congestion
+from dsgd.cluster import Cluster
+from dsgd.disturbances import Congestion
 from dsgd.experiment import Budget
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network
