@@ -8,19 +8,18 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
+from dsgd.compute_trace import ComputeTrace
 from dsgd.disturbances import LONGEST_S, Congestion, Stall
+from dsgd.jitter import JitterLaw
 from dsgd.link_matrix import LinkMatrix
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
 COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "chain", "hierarchical", "star")
 MOST_BYTES = 1e15  # of a vector
-LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
 LEAST_WINDOW_BYTES = 1500  # a packet of Ethernet
 LEAST_SLICE_BYTES = 64
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
-DISTRIBUTIONS = ("gamma", "lognormal", "normal")
-MOST_NORMAL_JITTER = 1 / 3  # zero is three deviations from the mean: what is cut off there hardly shows
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,10 @@ class Cluster:
     slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
     jitter: float = 0.0  # standard deviation of the gradient time over its mean
     jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal | normal, without what is below 0
+    jitter_skew: float | None = None  # of a log-normal, more than its own: a heavier tail; null: its own
+    jitter_persistent: float = 0.0  # standard deviation over the mean of a factor that each node keeps for the run
+    jitter_memory_s: float = 0.0  # seconds that a node which is slow, by a log-normal, stays so; 0: independent draws
+    compute_trace: str | None = None  # file of gradient times, in place of gradient_s and jitter, see `ComputeTrace`
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
     islands: int = 1  # of equally many nodes with consecutive ranks, each with an uplink that they share
     wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
@@ -62,13 +65,19 @@ class Cluster:
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
-        times = ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "jitter", "retransmit_s")
+        times = ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "retransmit_s")
         for name in (*times, "collective_startup_s", "bucket_startup_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LONGEST_S:
                 raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
-        if 0 < self.jitter < LEAST_JITTER or self.jitter > 1 / LEAST_JITTER:
-            raise ValueError(f"jitter must be 0 or in [{LEAST_JITTER:g}, {1 / LEAST_JITTER:g}], got {self.jitter}")
+        _ = self.jitter_law
+        if self.replayed is not None:
+            replaced = {"gradient_s": self.gradient_s, "jitter": self.jitter or None}
+            replaced["jitter_persistent"] = self.jitter_persistent or None
+            for name, value in replaced.items():
+                if value is not None:
+                    usual = "null" if name == "gradient_s" else "0"
+                    raise ValueError(f"{name} must be {usual} with compute_trace, which has its own, got {value:g}")
         for name in ("bandwidth", "server_bandwidth", "wan_bandwidth", "receive_bandwidth", "connection_bandwidth"):
             value = getattr(self, name)
             if value is not None and not value >= 1:
@@ -128,11 +137,6 @@ class Cluster:
             raise ValueError(
                 "servers_colocated must be false with collective=star, whose centre has its own port, got true"
             )
-        if self.jitter_distribution not in DISTRIBUTIONS:
-            known = ", ".join(DISTRIBUTIONS)
-            raise ValueError(f"jitter_distribution must be one of {known}, got {self.jitter_distribution!r}")
-        if self.jitter_distribution == "normal" and self.jitter > MOST_NORMAL_JITTER:
-            raise ValueError(f"jitter must be <= 1/3 with jitter_distribution=normal, got {self.jitter}")
         for stall in map(Stall.of, self.stalls):
             least_s = self.longest_s / MOST_STALLS
             if stall.every_s is not None and stall.every_s < least_s:
@@ -149,7 +153,24 @@ class Cluster:
         between = [] if links is None else [latency_s for row in links.latency_s for latency_s in row]
         latency_s = max(self.latency_s, self.latency_between_islands_s, *between)
         again_s = self.retransmit_s if self.loss or (links is not None and links.lossy) else 0.0
-        return max((self.gradient_s or 0.0) * max(1.0, slowest), latency_s, self.receive_overhead_s, again_s)
+        gradient_s = (self.gradient_s or 0.0) if self.replayed is None else self.replayed.longest_s
+        return max(gradient_s * max(1.0, slowest), latency_s, self.receive_overhead_s, again_s)
+
+    @cached_property
+    def jitter_law(self) -> JitterLaw:
+        """Return how the gradient times of a node vary."""
+        kind, skew = self.jitter_distribution, self.jitter_skew
+        return JitterLaw(self.jitter, kind, skew, self.jitter_persistent, self.jitter_memory_s)
+
+    @cached_property
+    def replayed(self) -> ComputeTrace | None:
+        """Return the gradient times that are replayed, None without `compute_trace`."""
+        return None if self.compute_trace is None else ComputeTrace.read(self.compute_trace)
+
+    @property
+    def mean_gradient_s(self) -> float | None:
+        """Return the seconds of a gradient on average, None where they are still to be measured."""
+        return self.gradient_s if self.replayed is None else self.replayed.mean_s
 
     @property
     def latency_between_islands_s(self) -> float:
@@ -218,6 +239,8 @@ class Cluster:
         equal islands."""
         if self.link_matrix is not None:
             self.link_matrix.check(nodes)
+        if self.replayed is not None:
+            self.replayed.check(nodes)
         if nodes % self.islands:
             raise ValueError(f"islands must divide the number of nodes (nodes={nodes}), got {self.islands}")
         named = [("slow_nodes", node) for node in self.slow_nodes or {}]

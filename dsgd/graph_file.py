@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dsgd.host.files import regular_file
-
-FILE_BYTES = 2**26  # at most
+from dsgd.host.files import text_lines
 
 Edge = tuple[int, int]
 
@@ -14,17 +12,8 @@ def read_edges(path: str, nodes: int, directed: bool = False) -> list[Edge]:
     ones, (i, j) from i to j, as they are.
 
     Raises ValueError naming the file and the line."""
-    try:
-        with regular_file(path) as (file, size):
-            if size > FILE_BYTES:
-                raise ValueError(f"path must be a file of at most {FILE_BYTES} bytes, got {size} in {path}")
-            text = file.read(FILE_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"path must be a readable file, got {path} ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"path must be a text file in UTF-8, got {path}") from None
     lines: list[tuple[str, list[int]]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text_lines(path, "path"), start=1):
         where = f"({path}, line {number})"
         words = line.split("#")[0].split()
         try:

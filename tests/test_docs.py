@@ -27,6 +27,7 @@ DOCUMENTS += (
     "docs/figures.md",
     "docs/imagenet.md",
     "docs/many_workers.md",
+    "docs/nodes.md",
     "docs/optimizers.md",
     "docs/own_data.md",
     "docs/python.md",

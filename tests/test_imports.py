@@ -34,7 +34,10 @@ WANTED = {
     "muon": {"optimizer"},
     "link_matrix": set(),
     "disturbances": set(),
-    "cluster": {"disturbances", "link_matrix"},
+    "jitter": {"disturbances"},
+    "trace_file": {"host"},
+    "compute_trace": {"disturbances", "trace_file"},
+    "cluster": {"compute_trace", "disturbances", "jitter", "link_matrix"},
     "crossing": set(),
     "host": set(),
     "models": {"token_shape", "torchvision_operators", "user_code"},
@@ -45,8 +48,8 @@ WANTED = {
     "problem": {"data", "experiment", "optimizer", "streams"},
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
-    "sim": {"cluster", "disturbances", "engine", "experiment", "gradients", "optimizer", "problem", "streams"}
-    | {"worker"},
+    "sim": {"cluster", "compute_trace", "disturbances", "engine", "experiment", "gradients", "jitter", "optimizer"}
+    | {"problem", "streams", "worker"},
     "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "safe_text", "streams"}
     | {"worker"},
     "record": {"host", "safe_text"},

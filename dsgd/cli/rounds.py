@@ -161,7 +161,9 @@ class SlurmRunner:
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         for job in jobs:
             values = job.composed.values
-            if engine_of(values) == "sim" and values["cluster"].get("gradient_s", 0) is None:
+            cluster = values["cluster"]
+            timed = cluster.get("gradient_s", 0) is not None or cluster.get("compute_trace") is not None
+            if engine_of(values) == "sim" and not timed:
                 raise ConfigError(
                     "cluster.gradient_s must be given with compare.on=slurm, as every job would measure its own"
                 )

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
+TEXT_BYTES = 2**26  # of a text file, at most
+
 
 @contextmanager
 def regular_file(path: str | Path) -> Iterator[tuple[FileIO, int]]:
@@ -21,6 +23,20 @@ def regular_file(path: str | Path) -> Iterator[tuple[FileIO, int]]:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file, found.st_size
+
+
+def text_lines(path: str, key: str) -> list[str]:
+    """Return the lines of a text file of the user's. Raises ValueError, naming the key, if it cannot be read."""
+    named = path if path.isprintable() else repr(path)
+    try:
+        with regular_file(path) as (file, size):
+            if size > TEXT_BYTES:
+                raise ValueError(f"{key} must be a file of at most {TEXT_BYTES} bytes, got {size} in {named}")
+            return file.read(TEXT_BYTES).decode("utf-8-sig").splitlines()
+    except OSError as error:
+        raise ValueError(f"{key} must be a readable file, got {named} ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{key} must be a text file in UTF-8, got {named}") from None
 
 
 def expanded(path: str, key: str) -> Path:

@@ -6,6 +6,7 @@ they differ is there with its values, or from the smallest to the largest. The w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from dsgd.record.reader import Run, number
@@ -31,7 +32,9 @@ USUAL: dict[str, Any] = {
     "cluster.message_bytes": None, "cluster.collective": "best", "cluster.collective_messages": False,
     "cluster.receive_bandwidth": None, "cluster.protocol_efficiency": 1, "cluster.window_bytes": None,
     "cluster.connection_bandwidth": None, "cluster.streams": 1, "cluster.links": None, "cluster.slice_bytes": None,
-    "cluster.collective_startup_s": 0, "cluster.bucket_bytes": None, "cluster.bucket_startup_s": 0,
+    "cluster.jitter_skew": None, "cluster.jitter_persistent": 0, "cluster.jitter_memory_s": 0,
+    "cluster.compute_trace": None, "cluster.collective_startup_s": 0, "cluster.bucket_bytes": None,
+    "cluster.bucket_startup_s": 0,
 }  # fmt: skip
 # likewise what each data set has besides, by its name
 USUAL_OF_DATA: dict[str, dict[str, Any]] = {
@@ -79,6 +82,10 @@ _CLUSTER: dict[str, Text] = {
     "cluster.bucket_startup_s": lambda value: f"{duration(value)} before each bucket",
     "cluster.jitter": lambda value: f"jitter {share(value)}",
     "cluster.jitter_distribution": str,
+    "cluster.jitter_skew": lambda value: f"of skew {value:g}",
+    "cluster.jitter_persistent": lambda value: f"{share(value)} of it for good",
+    "cluster.jitter_memory_s": lambda value: f"slow phases of {duration(value)}",
+    "cluster.compute_trace": lambda value: f"gradient times of {PurePath(value).name}",
     "cluster.slow_nodes": lambda value: f"slow nodes {_mapping(value, lambda factor: f'{factor:g} times as long')}",
     "cluster.stalls": lambda value: f"stalls: {_entries(value)}",
     "cluster.congestion": lambda value: f"congestion: {_entries(value)}",

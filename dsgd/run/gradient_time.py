@@ -48,7 +48,7 @@ def foreign_time(config: RunConfig) -> str | None:
 def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> Experiment:
     """Return the experiment of a plan with a gradient time: that of its configuration, of its checkpoint, of its sweep,
     or of this machine. Raises ConfigError, also for what does not go with that time."""
-    if experiment.cluster.gradient_s is not None:
+    if experiment.cluster.mean_gradient_s is not None:
         return experiment
     if plan.checkpoint is not None:
         gradient_s = _recorded(plan.checkpoint.header)
@@ -138,7 +138,7 @@ def _kept_or_measured(experiment: Experiment, problem: Problem, threads: int) ->
 
 def measured_on(config: RunConfig, gradient_s: float | None, problem: Problem) -> str | None:
     """Return the date on which the time that a run uses was measured; None for one that is given, or was not kept."""
-    if config.experiment.cluster.gradient_s is not None:
+    if config.experiment.cluster.mean_gradient_s is not None:
         return None
     try:
         kept = kept_time(_key(config.experiment, problem, config.engine.threads or 1))
@@ -195,7 +195,7 @@ def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str
         config = configure(values) if plan is None else plan.config
         before = read_summary(folder) if plan is None else plan.checkpoint and plan.checkpoint.header
         gradient_s = _recorded(before or {})
-        if config.experiment.cluster.gradient_s is None and gradient_s is not None:
+        if config.experiment.cluster.mean_gradient_s is None and gradient_s is not None:
             times.setdefault(kind_of(config), gradient_s)
     return times
 
@@ -209,7 +209,7 @@ def is_open(plan: Plan | None) -> bool:
     """Return whether this run begins in the simulator with a time that nobody has given."""
     if plan is None or plan.engine != "sim" or plan.checkpoint is not None:
         return False
-    return plan.config.experiment.cluster.gradient_s is None
+    return plan.config.experiment.cluster.mean_gradient_s is None
 
 
 def kind_of(config: RunConfig) -> str:

@@ -102,8 +102,10 @@ class SimulatedTraining:
         device = chosen.evaluator.device.type
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": chosen.threads}
-        self.header[GRADIENT_S] = experiment.cluster.gradient_s
-        self.circumstances = {"gradient_measured": measured_on(plan.config, experiment.cluster.gradient_s, problem)}
+        self.header[GRADIENT_S] = experiment.cluster.mean_gradient_s
+        self.circumstances = {
+            "gradient_measured": measured_on(plan.config, experiment.cluster.mean_gradient_s, problem)
+        }
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property

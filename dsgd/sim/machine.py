@@ -78,7 +78,7 @@ class Machine:
         xs = [start if self.timing_only else start.clone() for _ in range(p)]
         for rank, x in enumerate(xs):
             worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self, problem.layout)
-            processor = Processor(cluster, rank, experiment.seed)
+            processor = Processor(cluster, rank, experiment.seed, p)
             buffers = start if self.timing_only else problem.start_buffers.clone()
             self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []

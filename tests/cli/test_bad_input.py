@@ -243,6 +243,15 @@ CASES = [
     ("cluster.gradient_s=1e308", "cluster.gradient_s must be in [0, 1e+09], got 1e+308"),
     ("cluster.jitter=1e-308", "cluster.jitter must be 0 or in [0.001, 1000], got 1e-308"),
     ("cluster.jitter=1e8", "cluster.jitter must be 0 or in [0.001, 1000], got 1"),
+    (
+        "cluster.jitter=0.5 cluster.jitter_distribution=lognormal cluster.jitter_skew=1",
+        "cluster.jitter_skew must be in [1.625, 1000] (jitter^3 + 3 jitter: a log-normal's own), got 1",
+    ),
+    (
+        "cluster.jitter=0.1 cluster.jitter_skew=1",
+        "cluster.jitter_skew must be null without jitter and jitter_distribution=lognormal, got 1",
+    ),
+    ("cluster.compute_trace=nope.csv", "cluster.compute_trace must be a readable file, got nope.csv (No such file"),
     ("cluster.message_bytes=1e308", "cluster.message_bytes must be in (0, 1e+15], got 1e+308"),
     ("cluster.bandwidth=1e-308", "cluster.bandwidth must be >= 1 bit/s, got 1e-308"),
     (
@@ -534,6 +543,23 @@ def test_bad_graph_files(content: str, rule: str, tmp_path: Path, monkeypatch: p
     assert rule in result.err
     assert len(result.err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule"),
+    [
+        ("1,0,0.5 1,1,0.5 2,1,0.5", "must have every rank in every step, got no rank 0 in step 2 (times.csv)"),
+        ("1,0,0.5 1,1,-0.5", "must have seconds in (0, 1e+09], got -0.5 (times.csv, line 3)"),
+        ("1,0,0.5 2,0,0.5", "must have at least 2 ranks (nodes=4), as one tells nothing about the others, got 1"),
+    ],
+)
+def test_bad_traces(lines: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "times.csv").write_text("\n".join(["step,rank,seconds", *lines.split()]))
+    result = call("cluster.compute_trace=times.csv", "nodes=4")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert result.err.startswith(f"cluster.compute_trace {rule}")
+    assert [path.name for path in tmp_path.iterdir()] == ["times.csv"]
 
 
 def test_a_graph_that_only_pushing_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,19 @@ class Interrupted(Algorithm):
                 os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_trace_is_the_time_of_a_run_and_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Synchronous steps of three ranks take what the slowest takes: 3 + 2 + 4, and from the first step on again 3."""
+    monkeypatch.chdir(tmp_path)
+    times = [[1.0, 2.0, 4.0], [3.0, 1.0, 1.0], [2.0, 2.0, 1.0]]
+    lines = [f"{step},{rank},{seconds}" for rank, of_rank in enumerate(times) for step, seconds in enumerate(of_rank)]
+    (tmp_path / "times.csv").write_text("\n".join(["step,rank,seconds", *lines]))
+    words = ("algo=sync", "experiment=quadratic", "cluster=ideal", "cluster.gradient_s=null", "engine=sim", "nodes=3")
+    result = call(*words, "cluster.compute_trace=times.csv", "budget.steps=4", "hydra.run.dir=run")
+    assert (result.status, "one gradient of" in result.err) == (0, False), result.err
+    assert summary(Path("run"))["time_s"] == pytest.approx(12.0)
+    assert summary(Path("run"))["gradient_s"] == pytest.approx(17 / 9)
+
+
 class Failing(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise, product
+from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -93,6 +96,102 @@ def test_every_node_has_its_own_stream_and_every_seed_another() -> None:
     assert first == [durations(Processor(jittery, node, 0), 5).tolist() for node in range(3)]
     assert len({tuple(row) for row in first}) == 3
     assert durations(Processor(jittery, 0, 1), 5).tolist() not in first
+
+
+@pytest.mark.parametrize(("cv", "skew"), [(0.1, 1.0), (0.5, 4.0)])
+def test_a_skewed_law_has_the_given_mean_deviation_and_skew(cv: float, skew: float) -> None:
+    """Mean and deviation within five standard errors. The skew by quantiles, as a sample's own has no useful error: of
+    the log-normal of v^3 + 3 v = skew, shifted and scaled."""
+    skewed = cluster(jitter=cv, jitter_distribution="lognormal", jitter_skew=skew)
+    factors = durations(Processor(skewed, 0, 0), DRAWS) / 0.5
+    assert (factors > 0).all()
+    assert abs(factors.mean() - 1) <= 5 * cv / DRAWS**0.5
+    squares = (factors - 1) ** 2
+    assert abs(squares.mean() - cv**2) <= 5 * squares.std() / DRAWS**0.5
+    for share in (0.01, 0.1, 0.5, 0.9, 0.99):
+        below = (factors <= quantile(cv, skew, share)).mean()
+        assert abs(below - share) <= 5 * (share * (1 - share) / DRAWS) ** 0.5
+
+
+def test_a_skew_of_its_own_makes_a_lognormal() -> None:
+    kinds = [{"jitter_skew": None}, {"jitter_skew": 0.3**3 + 3 * 0.3}]
+    plain, same = [
+        durations(Processor(cluster(jitter=0.3, jitter_distribution="lognormal", **kind), 0, 0), 50) for kind in kinds
+    ]
+    assert same == pytest.approx(plain, rel=1e-12)
+
+
+def quantile(cv: float, skew: float, share: float) -> float:
+    """Of a log-normal with mean 1 that is shifted and scaled to this deviation and skew. v by bisection."""
+    low, high = 0.0, skew
+    for _ in range(100):
+        v = (low + high) / 2
+        low, high = (v, high) if v**3 + 3 * v < skew else (low, v)
+    sigma = np.log1p(v**2) ** 0.5
+    return 1 + cv / v * (np.exp(sigma * NormalDist().inv_cdf(share) - sigma**2 / 2) - 1)
+
+
+def test_a_persistent_factor_is_drawn_once_for_each_node() -> None:
+    """Mean 1 and the given deviation over 2,000 nodes, within five standard errors."""
+    persistent = cluster(jitter_persistent=0.2)
+    nodes = np.array([durations(Processor(persistent, node, 0), 2) for node in range(2000)]) / 0.5
+    assert nodes[:, 0] == pytest.approx(nodes[:, 1], rel=1e-12)
+    assert abs(nodes[:, 0].mean() - 1) <= 5 * 0.2 / 2000**0.5
+    assert nodes[:, 0].std() == pytest.approx(0.2, rel=0.12)
+
+
+def test_a_slow_phase_lasts_its_memory() -> None:
+    """The correlation of gradients that begin t apart is exp(-t / memory) on the scale of the normal; the law of each
+    stays the log-normal. Begun every second, with a memory of 4 s: 0.78 after one, 0.29 after five, 0.007 after 20."""
+    remembering = cluster(gradient_s=1.0, jitter=0.3, jitter_distribution="lognormal", jitter_memory_s=4.0)
+    processor = Processor(remembering, 0, 0)
+    factors = np.array([processor.finish(float(t)) - t for t in range(DRAWS)])
+    sigma = np.log1p(0.3**2) ** 0.5
+    levels = (np.log(factors) + sigma**2 / 2) / sigma
+    many = DRAWS / 8  # independent ones that so many correlated ones are worth, about
+    assert abs(levels.mean()) <= 5 / many**0.5
+    assert levels.std() == pytest.approx(1, abs=5 / (2 * many) ** 0.5)
+    for lag in (1, 5, 20):
+        assert (levels[lag:] * levels[:-lag]).mean() == pytest.approx(np.exp(-lag / 4), abs=5 / many**0.5)
+
+
+def trace(folder: Path, seconds: Sequence[Sequence[float]]) -> str:
+    """A file of steps 10, 12, 14, ... with the times of each rank."""
+    lines = [f"{10 + 2 * k},{rank},{time}" for rank, times in enumerate(seconds) for k, time in enumerate(times)]
+    path = folder / "times.csv"
+    path.write_text("\n".join(["step,rank,seconds", *lines]) + "\n")
+    return str(path)
+
+
+def test_a_trace_is_replayed_rank_by_rank_and_round_and_round(tmp_path: Path) -> None:
+    path = trace(tmp_path, [[1.0, 2.0, 4.0], [8.0, 0.5, 0.25]])
+    replayed = cluster(gradient_s=None, compute_trace=path, slow_nodes={1: 2.0}, stalls=[window(0.5, 1.0)])
+    first, second = (durations(Processor(replayed, node, 0, 2), 4).tolist() for node in range(2))
+    assert first == [2.0, 2.0, 4.0, 1.0]  # of which the first meets a stall
+    assert second == [16.0, 1.0, 0.5, 16.0]
+    assert replayed.mean_gradient_s == 15.75 / 6
+
+
+def test_a_trace_of_other_ranks_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    """Fewer nodes are different ranks, in step; more take all ranks equally often, the second time from another step
+    on."""
+    times = [[rank + step / 64 for step in range(64)] for rank in range(1, 5)]
+    replayed = cluster(gradient_s=None, compute_trace=trace(tmp_path, times))
+
+    def of_nodes(nodes: int, seed: int) -> list[list[float]]:
+        return [durations(Processor(replayed, node, seed, nodes), 64).tolist() for node in range(nodes)]
+
+    for seed in range(3):
+        few = of_nodes(3, seed)
+        assert all(row in times for row in few)
+        assert len({row[0] for row in few}) == 3
+        many = of_nodes(8, seed)
+        assert many == of_nodes(8, seed)
+        assert sorted(many[:4]) == times
+        shifts = [row.index(min(row)) for row in many[4:]]
+        assert sorted(row[shift:] + row[:shift] for row, shift in zip(many[4:], shifts, strict=True)) == times
+        assert len(set(shifts)) > 1
+    assert of_nodes(3, 0) != of_nodes(3, 1)
 
 
 @pytest.mark.parametrize(
