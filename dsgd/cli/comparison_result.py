@@ -42,6 +42,7 @@ def report(result: ComparisonResult, width: str, html: str | None, log: Collecti
     _report(result, width, html, log)
     if result.cells:
         _report_map(result, width)
+    _report_scaling(result, width)
     if result.overtaking is not None:
         _report_crossing(result.overtaking, result.folder, width)
 
@@ -103,6 +104,29 @@ def _report_map(found: ComparisonResult, width: str) -> None:
     print()
     table.print(_console())
     print(f"map: {found.folder / 'whatif.png'}")
+
+
+def _report_scaling(result: ComparisonResult, width: str) -> None:
+    """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone."""
+    from dsgd.report.efficiency import contender_scalings, write_scaling
+    from dsgd.report.style import NoData
+
+    contenders = list(result.contenders)
+    nodes = {contender.nodes for contender in contenders}
+    for cell in result.cells:
+        if list(cell.conditions) == ["nodes"] and len(nodes) == 1 and cell.conditions["nodes"] not in nodes:
+            contenders += contenders_of(result.searches, cell.runs)
+    scalings = contender_scalings(contenders)
+    if not scalings or contenders[0].runs[0].target is None:
+        return
+    try:
+        table = write_scaling(scalings, result.folder / "scaling", width)
+    except NoData as error:
+        print(f"scaling: {error}")
+        return
+    print()
+    table.print(_console())
+    print(f"scaling: {result.folder / 'scaling.png'}")
 
 
 def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:

@@ -63,6 +63,11 @@ class Base:
     seconds: float
     runs: Sequence[Run] = field(default=(), compare=False)
 
+    @property
+    def text(self) -> str:
+        """Return `gossip on 4 nodes`."""
+        return f"{self.label} on {self.nodes} node{'s' * (self.nodes != 1)}"
+
 
 def speed_up_base(found: Sequence[Scaling]) -> Base:
     """Return the soonest at the smallest node count that was run: one base for all, the strictest that there is.
@@ -103,7 +108,8 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     """Draw time to target against nodes, one line per algorithm. Raises NoData."""
     found = scalings(runs)
-    figure, axes, handles, notes = _draw(found, [one.times for one in found], " s")
+    figure, (axes,) = panels(1)
+    handles, notes = draw_by_nodes(axes, found, [one.times for one in found], " s")
     axes.set_ylabel(f"{time_label(runs)}\nto {goal_text(runs)}")
     ends = [axes.dataLim.y0, axes.dataLim.y1]
     if is_log("y", ends):
@@ -117,16 +123,30 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
     """Draw the speed-up of all over one base, that of `speed_up_base`, and linear speed-up: the time of the base over
     that of the run, paired by seed. Raises NoData."""
-    if len({run.clock for run in runs} - {None}) > 1:
-        raise NoData("virtual and wall time have no common base: draw the runs of each engine apart")
     found = scalings(runs)
+    base, ratios = speed_ups(found)
+    figure, (axes,) = panels(1)
+    handles, notes = draw_speed_ups(axes, found, base, ratios)
+    return finish(figure, runs, handles, notes)
+
+
+def speed_ups(found: Sequence[Scaling]) -> tuple[Base, list[dict[int, Estimate]]]:
+    """Return the base and the speed-ups of each line over it, by the node count. Raises NoData."""
+    if len({run.clock for one in found for runs in one.runs.values() for run in runs} - {None}) > 1:
+        raise NoData("virtual and wall time have no common base: draw the runs of each engine apart")
     base = speed_up_base(found)
     ratios = [{nodes: time_ratio(base.runs, each) for nodes, each in one.runs.items()} for one in found]
     if not any(nodes > base.nodes and r.median > 0 for ratio in ratios for nodes, r in ratio.items()):
         raise NoData(f"no run on more than {base.nodes} nodes reached its target")
-    figure, axes, handles, notes = _draw(found, ratios)
-    where = f"{base.label} on {base.nodes} node{'s' * (base.nodes != 1)}"
-    axes.set_ylabel(f"speed-up over\n{textwrap.fill(where, 28)}")
+    return base, ratios
+
+
+def draw_speed_ups(
+    axes: Axes, found: Sequence[Scaling], base: Base, ratios: Sequence[dict[int, Estimate]]
+) -> tuple[dict[str, Line2D], list[str]]:
+    """Draw speed-ups over a base, and linear speed-up, in a panel; returns legend entries and notes."""
+    handles, notes = draw_by_nodes(axes, found, ratios)
+    axes.set_ylabel(f"speed-up over\n{textwrap.fill(base.text, 28)}")
     counts = np.array(
         [base.nodes, max(nodes for ratio in ratios for nodes, r in ratio.items() if r.median > 0)], dtype=float
     )
@@ -135,15 +155,14 @@ def speed_up_figure(runs: Sequence[Run]) -> Figure:
         axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    return finish(figure, runs, handles, [*notes, f"speed-up: {PAIRED}"])
+    return handles, [*notes, f"speed-up: {PAIRED}"]
 
 
-def _draw(
-    found: Sequence[Scaling], values: Sequence[dict[int, Estimate]], unit: str = ""
-) -> tuple[Figure, Axes, dict[str, Line2D], list[str]]:
-    """Draw values by node count, one line each, and hollow arrows for the censored ones; returns the figure, its panel,
-    legend entries and notes. unit: of the values."""
-    figure, (axes,) = panels(1)
+def draw_by_nodes(
+    axes: Axes, found: Sequence[Scaling], values: Sequence[dict[int, Estimate]], unit: str = ""
+) -> tuple[dict[str, Line2D], list[str]]:
+    """Draw values by node count, one line each, and hollow arrows for the censored ones, in a panel; returns legend
+    entries and notes. unit: of the values."""
     handles: dict[str, Line2D] = {}
     bands = len(found) < MANY
     limits = []
@@ -169,7 +188,7 @@ def _draw(
     axes.set_xlabel("nodes")
     note = interval_note([point.count for value in values for point in value.values()])
     notes = [note if bands else f"medians over seeds; no bands with {MANY} lines or more"] if note else []
-    return figure, axes, handles, [*notes, *[NOTE] * bool(limits)]
+    return handles, [*notes, *[NOTE] * bool(limits)]
 
 
 def _legend(one: Scaling) -> str:

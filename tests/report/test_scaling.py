@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from dsgd.report.censored import NOTE
 from dsgd.report.comparison import compare, comparison_table
 from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.contest import Contender, contest
+from dsgd.report.efficiency import contender_scalings, scaling_figure, write_scaling
 from dsgd.report.layout import shown
 from dsgd.report.ratio import time_ratio
 from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData
 from dsgd.report.verdict import verdict
+from tests.support.contenders import contender
 from tests.support.records import reach, write_record
 
 
@@ -117,3 +120,22 @@ def test_a_learning_rate_chosen_per_node_count_does_not_split_the_curve(tmp_path
             write_record(tmp_path / "crossed" / f"{nodes}-{lr}", nodes=nodes, **{"optimizer.lr": lr})
     assert [one.label for one in scalings(find_runs([tmp_path / "scaled"]))] == ["gossip"]
     assert [one.label for one in scalings(find_runs([tmp_path / "crossed"]))] == ["lr=0.1", "lr=0.4"]
+
+
+def test_efficiency_is_the_speed_up_for_each_node_of_the_base(tmp_path: Path):
+    """Four times the nodes are 3 times as fast: 75 %; tuned rates that differ by node count are one line."""
+    contenders = [
+        contender("sync, 2 nodes", [12.0, 24.0, 18.0], nodes=2, lr=0.1),
+        contender("sync, 8 nodes", [4.0, 8.0, 6.0], nodes=8, lr=0.4),
+        contender("gossip, 2 nodes", [24.0, 48.0, 36.0], nodes=2),
+        contender("gossip, 8 nodes", [12.0, 24.0, math.inf], nodes=8),
+        contender("easgd, 2 nodes", [90.0, 90.0, 90.0], nodes=2),  # on one number of nodes: nothing scales
+    ]
+    found = contender_scalings(contenders)
+    table = write_scaling(found, tmp_path / "scaling", formats=["svg"])
+    assert [row[:2] for row in table.rows] == [["sync", 2], ["sync", 8], ["gossip", 2], ["gossip", 8]]
+    assert [shown(row[3]) for row in table.rows] == ["1.000", "3.000", "0.5000", "1.000 [< 0.1800, 1.000]"]
+    assert [shown(row[4]).split()[0] for row in table.rows] == ["1.000", "0.7500", "0.5000", "0.2500"]
+    left, right = scaling_figure(found).axes
+    assert left.get_ylabel().replace("\n", " ") == "speed-up over sync on 2 nodes"
+    assert [[2, 1], [8, 0.75]] in drawn_points(right)
