@@ -30,6 +30,7 @@ DOCUMENTS += (
     "docs/nodes.md",
     "docs/optimizers.md",
     "docs/own_data.md",
+    "docs/own_loop.md",
     "docs/python.md",
     "docs/recipes.md",
     "docs/record.md",

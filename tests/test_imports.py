@@ -52,11 +52,13 @@ WANTED = {
     | {"problem", "streams", "worker"},
     "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "safe_text", "streams"}
     | {"worker"},
+    "process_groups": {"engine", "worker"},
     "record": {"host", "safe_text"},
     "report": {"crossing", "record", "safe_text", "units"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
     | {"record", "safe_text", "schedule", "sim", "user_code"},
+    "torch": {"process_groups", "run", "streams", "topology", "worker"},
     "contest": {"record", "report"},
     "python": {"record", "report", "run", "safe_text"},
     "reproduction": {"record", "report", "safe_text"},

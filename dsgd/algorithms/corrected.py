@@ -97,8 +97,8 @@ class Corrected(Algorithm):
         c.copy_(c_mixed - u)
 
     async def qg(self, worker: Worker, x: Tensor, m: Tensor, k: int) -> None:
-        before, lr = x.clone(), worker.lr
-        worker.step(await worker.gradient(x) + self.beta * m)
+        before, g, lr = x.clone(), await worker.gradient(x), worker.lr
+        worker.step(g + self.beta * m)
         x.copy_(await self.mixed(worker, k, x.clone()))
         if lr > 0:
             m.mul_(self.beta).add_(before - x, alpha=(1 - self.beta) / lr)

@@ -1,0 +1,109 @@
+"""Start an algorithm's collectives and exchanges on a process group, and wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dsgd.worker import AllReduceMean, Exchange, Request
+
+Wait = Callable[[], Any]  # returns the answer to a request
+
+
+class CommunicationFailed(RuntimeError):
+    """An operation of the process group has failed: one line with the rank, the operation and the reason."""
+
+
+class GroupChannel:
+    """Communicate with the ranks of one process group. bytes_sent: of this rank's vectors, those of an all-reduce
+    counted as a ring sends them."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank, self.nodes = dist.get_rank(group), dist.get_world_size(group)
+        self.bytes_sent = 0
+
+    def start(self, request: Request, step: int) -> Wait:
+        """Start the operation of a request without waiting. Returns the function that waits for its answer.
+
+        step: names the operation in errors."""
+        if isinstance(request, AllReduceMean):
+            mean = request.vector.clone()  # the algorithm may still read what it handed over
+            wait = self.start_sum(mean, f"all_reduce_mean at step {step}")
+            return lambda: wait().div_(self.nodes)
+        if isinstance(request, Exchange):
+            return self._start_exchange(request, f"exchange at step {step}")
+        raise TypeError(f"{type(request).__name__} needs engine=dist: process groups answer lock-step requests alone")
+
+    def start_sum(self, vector: Tensor, name: str) -> Callable[[], Tensor]:
+        """Start to sum a vector over all ranks, in place."""
+        self.bytes_sent += 2 * (self.nodes - 1) * vector.nbytes // self.nodes
+        with self.failing(name):
+            work = dist.all_reduce(vector, group=self.group, async_op=True)
+
+        def wait() -> Tensor:
+            self._wait([work], name)
+            return vector
+
+        return wait
+
+    def mean(self, vector: Tensor, name: str) -> Tensor:
+        """Return the mean of a vector over all ranks, computed in place."""
+        return self.start_sum(vector, name)().div_(self.nodes)
+
+    def from_rank(self, rank: int, vector: Tensor, name: str) -> Tensor:
+        """Overwrite a vector with that of one rank."""
+        with self.failing(name):
+            dist.broadcast(vector, self._global(rank), group=self.group)
+        return vector
+
+    def gathered(self, vector: Tensor, name: str) -> list[Tensor]:
+        """Return the vectors of all ranks, which have the same shape, in order of rank."""
+        vectors = [torch.empty_like(vector) for _ in range(self.nodes)]
+        with self.failing(name):
+            dist.all_gather(vectors, vector, group=self.group)
+        return vectors
+
+    def _start_exchange(self, request: Exchange, name: str) -> Wait:
+        like = next(iter(request.vectors.values()), None)  # in lock-step all vectors of an exchange are equally long
+        if request.sources and like is None:
+            raise TypeError(f"{name}: a rank that receives must send, got sources {list(request.sources)} alone")
+        received = {source: torch.empty_like(like) for source in request.sources} if like is not None else {}
+        self.bytes_sent += sum(vector.nbytes for vector in request.vectors.values())
+        operations = [
+            dist.P2POp(operation, vector, self._global(peer), self.group)
+            for operation, vectors in ((dist.isend, request.vectors), (dist.irecv, received))
+            for peer, vector in vectors.items()
+        ]
+        with self.failing(name):
+            works = dist.batch_isend_irecv(operations) if operations else []
+
+        def wait() -> dict[int, Tensor]:
+            self._wait(works, name)
+            assert len(operations) >= len(received)  # keeps the vectors that are sent alive until here
+            return received
+
+        return wait
+
+    def _global(self, rank: int) -> int:
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+    def _wait(self, works: Sequence[Any], name: str) -> None:
+        with self.failing(name):
+            for work in works:
+                work.wait()
+
+    @contextmanager
+    def failing(self, name: str) -> Iterator[None]:
+        """Name the operation in an error of the process group."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:160]
+            why = "a rank is dead, later than the timeout of its process group allows, or has made other calls"
+            raise CommunicationFailed(f"rank {self.rank}: {name} failed, as {why}: {reason}") from error
