@@ -25,7 +25,6 @@ from tests.support.proc import is_alive
 HERE = "tests.data.test_ahead."
 COUNT, BATCH = 300, 4
 SLOW_S = 0.001  # of a sample: more than enough for batches to be read ahead
-PATIENCE_S = 60  # after which a test gives up; nothing is measured with it
 OWN = np.random.default_rng(5)
 
 

@@ -32,7 +32,7 @@ def test_both_engines_read_ahead_and_compute_what_they_did(tmp_path: Path, prefo
         run = prefork.run(tmp_path / f"{engine}{slow_s}", *LINE, *options)
         assert run.summary["status"] == "completed", run.err
         assert run.err.count("reading a batch takes") == 1
-        assert ("ahead in 1 process;" in run.err) or not slow_s
+        assert " ms, ahead in " in run.err or not slow_s
         losses.append([mark["train_loss"] for mark in run.marks])
     assert losses[0] == losses[1]
     assert losses[2] == pytest.approx(losses[0], rel=1e-5)
@@ -54,7 +54,7 @@ def test_processes_end_with_the_run_however_it_ends(engine: str, number: int, tm
     parents = {pid: parent for pid, _, parent in processes()}
     inside = lambda pid: pid == run.pid or (pid in parents and inside(parents[pid]))  # noqa: E731
     readers = [pid for pid, name, _ in processes() if name == "reader" and inside(pid)]
-    assert len(readers) == 2
+    assert len(readers) >= 2  # with engine=dist more on a machine of many cores
     if number == signal.SIGINT:
         for pid in readers:
             os.kill(pid, number)
