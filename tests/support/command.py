@@ -20,7 +20,7 @@ from dsgd.cli.run import main
 from dsgd.record.writer import CONFIG_SHA256
 
 SCRIPTS = Path(sys.executable).parent
-PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
+PATIENCE_S = 300  # after which a test gives up; nothing is measured with it
 
 
 def typed(line: str) -> list[str]:
