@@ -19,7 +19,6 @@ HOURS, STEPS = 1.6, 14_075  # of 90 epochs with SGP on 32 nodes
 GRADIENT_S = HOURS * 3600 / STEPS - LATENCY_S - 8 * MESSAGE / BANDWIDTH
 EFFECTIVE = 1.7e9  # bit/s, at which a ring all-reduce makes the published 5 hours
 BANDWIDTHS = (EFFECTIVE, 2.5e9, 5e9, BANDWIDTH, 4e10)
-PUBLISHED = 5 / HOURS
 
 NODES = (8, 16)
 WAYS = "[{algo: sync}, {algo: sgp, algo.overlap: 0}, {algo: sgp, algo.overlap: 1}]"
@@ -30,15 +29,12 @@ def b3(found: Evidence) -> Finding:
     claim = CLAIMS["B3"]
     what = "ring all-reduce over SGP, times of a step"
     checks = [claim.check("steps", f"{what}, 10 Gbit/s", _ratio(found, BANDWIDTH))]
-    slow = _ratio(found, EFFECTIVE)
-    name = f"{what}, if all-reduce has {EFFECTIVE / 1e9:g} Gbit/s of the 10"
-    why = [claim.check("published", name, slow, PUBLISHED)]
     reason = (
         f"SGP's gradient takes {GRADIENT_S:.3f} s: {HOURS} hours over {STEPS:,} steps, less the time of a message. To "
-        f"take five hours an all-reduce must use {EFFECTIVE / 1e9:g} of the 10 Gbit/s: the measured gain is one over "
-        "that implementation, not over what a ring can do."
+        f"take five hours an all-reduce would have to use {EFFECTIVE / 1e9:g} of the 10 Gbit/s. Whether the paper's "
+        "did, nothing here shows: that bandwidth is computed from the five hours."
     )
-    return claim.judged(checks, reason, explained_by=why)
+    return claim.judged(checks, reason)
 
 
 def b4(found: Evidence) -> Finding:

@@ -12,7 +12,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
-from dsgd.reproduction.verdict import Check, Finding, exactly, holds
+from dsgd.reproduction.verdict import Finding, exactly, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,22 +98,19 @@ def a3(found: Evidence) -> Finding:
     ]
     helped = ", ".join(str(batch) for batch, gain in gains.items() if gain.low > 0) or "none"
     reason = (
-        f"One of the two is enough. Batches for which warm-up is better with the whole interval: {helped}. If warm-up "
-        "matters at the edge of what is stable alone, doublings of the batch may step over it: the second measurement "
-        f"is of batches between doublings, above {good}."
+        f"One of the two is enough. Batches for which warm-up is better with the whole interval: {helped}. Of batches "
+        f"between doublings, above {good}, seeds that diverge or collapse: {_broken_between(found['between'], good)}. "
+        "Where warm-up saves some seeds, others break with it: no batch is good because of it."
     )
-    return claim.judged(checks, reason, explained_by=[_saved_between(found["between"], good)])
+    return claim.judged(checks, reason)
 
 
-def _saved_between(between: Logged, good: int) -> Check:
-    """Check that warm-up saves a seed from diverging with some batch above the largest good one."""
+def _broken_between(between: Logged, good: int) -> str:
+    """Return how many seeds of each batch above the largest good one break, with warm-up and without."""
     warm, abrupt = (Logged(tuple(between.where(schedule__warmup_epochs=epochs))) for epochs in (5, 0))
     above = [batch for batch in batches(warm) if batch > good]
-    saved = {batch: _broken(_at(abrupt, batch)) - _broken(_at(warm, batch)) for batch in above}
-    most = max(saved.values(), default=0)
-    where = ", ".join(f"{seeds} with {batch}" for batch, seeds in saved.items())
-    what = f"more seeds that diverge or collapse without warm-up, most of any such batch ({where})"
-    return CLAIMS["A3"].check("seeds", what, most)
+    texts = (f"{_broken(_at(warm, batch))} and {_broken(_at(abrupt, batch))} with {batch}" for batch in above)
+    return f"with warm-up and without, {', '.join(texts)}"
 
 
 def a4(found: Evidence) -> Finding:

@@ -61,8 +61,8 @@ def b12b(found: Evidence) -> Finding:
     told = ", ".join(f"{median(values):+.4f} {NAMES[algo]}" for algo, values in drops.items())
     ends = ", ".join(f"{median(accuracies(logged, algo, SKEWED)):.3f} {name}" for algo, name in NAMES.items())
     reason = (
-        f"The drops: {told}. Accuracies at alpha = {SKEWED}: {ends}. The last check holds in the median, not "
-        "on every seed. In the first half of the run RelaySGD is behind: along a chain models come up to 15 steps late."
+        f"The drops: {told}. Accuracies at alpha = {SKEWED}: {ends}. In the first half of the run RelaySGD is behind: "
+        "along a chain models come up to 15 steps late."
     )
     return claim.judged(checks, reason)
 

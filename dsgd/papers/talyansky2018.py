@@ -13,6 +13,7 @@ from dsgd.papers.lian2017.studies import TARGET_LOSS
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.pages import shown
 from dsgd.reproduction.paired import accuracy_gain, ratio
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, exactly
@@ -52,18 +53,18 @@ def t1(found: Evidence) -> Finding:
 
 
 def t2(found: Evidence) -> Finding:
-    """Compare four machines with one: samples per second, and time to the target."""
+    """Compare the samples per second of four machines with those of one."""
     claim = CLAIMS["T2"]
     rates = {}
     for run in found["throughput"].runs:
         rates[run.nodes] = run.final("samples") / run.final("time_s")
-    what = "time to the target, 1 machine over 4"
-    checks = [
-        claim.check("samples", "samples per second, 4 machines over 1", rates[4] / rates[1]),
-        claim.check("time", what, _speed_up(found, "scaling")),
-    ]
-    why = [claim.check("time", f"{what}, with four times the epochs", _speed_up(found, "scaling_longer"))]
-    return claim.judged(checks, "A cycle of 8 steps is long against the 2,500 steps of a run.", explained_by=why)
+    checks = [claim.check("samples", "samples per second, 4 machines over 1", rates[4] / rates[1])]
+    short, long = (_speed_up(found, study) for study in ("scaling", "scaling_longer"))
+    reason = (
+        "Time to the target is no part of the claim, as four machines have a batch four times as large: one machine "
+        f"over four {shown(short)}, with four times the epochs {shown(long)}."
+    )
+    return claim.judged(checks, reason)
 
 
 def t3(found: Evidence) -> Finding:
@@ -99,14 +100,12 @@ def t5(found: Evidence) -> Finding:
     """Compare how the pairwise median distance grows from 2 to 16 workers."""
     claim = CLAIMS["T5"]
     growth = {algo: _growth(found["methods"].where(algo=algo)) for algo in ("easgd", "downpour")}
-    late = _growth(found["drift"].where(algo__tau=16))
     what = "{}: distance at n = 16 over n = 2"
+    late = {tau: _growth(found["drift"].where(algo__tau=tau)) for tau in found["drift"].values("algo.tau")}
     others = [claim.check("others", what.format(f"`{algo}`"), value) for algo, value in growth.items()]
     best = max(others, key=lambda check: check.value.median)
-    reason = _listed(others)
-    if late.median <= claim.threshold("delayfree") < late.high:
-        reason += " The interval of `delayfree`, of three seeds, holds the threshold: the check passes by its median."
-    return claim.judged([best, claim.check("delayfree", what.format("`delayfree`, tau = 16"), late)], reason)
+    checks = [best, *(claim.check("delayfree", what.format(f"`delayfree`, tau = {tau}"), late[tau]) for tau in late)]
+    return claim.judged(checks, _listed(others))
 
 
 WHAT = {"noise": "quadratic", "drift": "training", "drift_slow": "training at a fifth of the rate, no delay"}

@@ -2,12 +2,11 @@
 
 A criterion is one line, whose numbers may be percentages (`5 %`) or points of accuracy (`0.5 points`):
 
-    at_least 1.10, beyond 1     the median is at least 1.10, and the interval lies above 1
-    at_most 0.99                the same downwards
-    above 1, below 1            strictly, for numbers without an interval
-    from 16 to 64               the whole interval lies between
-    within 15 % of 10           the number differs from 10 by 15 % at most; `within 15 %`: from what the judge expects
-    no_worse_by 0.5 points      a gain whose whole interval lies above -0.005
+    at_least 1.10, at_most 0.99   so is the whole interval
+    above 1, below 1              the same, strictly
+    from 16 to 64                 the whole interval lies between
+    no_worse_by 0.5 points        a gain is at least -0.005
+    within 15 % of 10             a number differs from 10 by 15 % at most; `within 15 %`: from what the judge expects
 """
 
 from __future__ import annotations
@@ -22,22 +21,21 @@ from typing import Any
 import yaml
 
 from dsgd.report.interval import Estimate
-from dsgd.reproduction.verdict import Check, Finding, at_least, at_most, close, holds, judged, no_worse, within
+from dsgd.reproduction.verdict import Check, Finding, above, at_least, at_most, below, close, judged, within
 
 NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
-FORM = re.compile(
-    rf"(?P<kind>[a-z_]+) (?P<first>{NUMBER}(?: %| points)?)(?:,? (?P<link>beyond|to|of) (?P<second>{NUMBER}))?"
-)
+FORM = re.compile(rf"(?P<kind>[a-z_]+) (?P<first>{NUMBER}(?: %| points)?)(?: (?P<link>to|of) (?P<second>{NUMBER}))?")
 # each kind of criterion with the link before its second number
 LINKS = {
-    "at_least": ("beyond", None),
-    "at_most": ("beyond", None),
+    "at_least": (None,),
+    "at_most": (None,),
     "above": (None,),
     "below": (None,),
     "from": ("to",),
     "within": ("of", None),
     "no_worse_by": (None,),
 }
+ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
 FIELDS = {"kind", "claim", "source", "passes", "criteria", "need"}
 
 
@@ -83,25 +81,17 @@ class Criterion:
         """Hold a measurement against the threshold. expected: of `within` without its `of`.
 
         Raises ValueError where the kind does not go with the measurement."""
-        threshold, other = self.threshold, self.other
-        if self.kind == "at_least":
-            return at_least(what, value, threshold, neutral=other)
-        if self.kind == "at_most":
-            return at_most(what, value, threshold, neutral=other)
-        if self.kind == "from" and other is not None:
-            return within(what, value, threshold, other)
-        if self.kind == "no_worse_by" and isinstance(value, Estimate):
-            return no_worse(what, value, threshold)
-        if isinstance(value, Estimate):
-            raise ValueError(f"{self.kind} must have a number without an interval, got {value}")
-        if self.kind == "within":
-            target = other if expected is None else expected
-            if target is None:
-                raise ValueError(f"{what}: `within` must have a number that is expected, got none")
-            relative = self.first.endswith("%")
-            return close(what, value, target, **{"relative" if relative else "absolute": threshold})
-        good = value > threshold if self.kind == "above" else value < threshold
-        return holds(what, value, f"{'>' if self.kind == 'above' else '<'} {threshold:g}", good)
+        if self.kind in ONE_NUMBER:
+            return ONE_NUMBER[self.kind](what, value, self.threshold)
+        if self.kind == "no_worse_by":
+            return at_least(what, value, -self.threshold)
+        if self.kind == "from" and self.other is not None:
+            return within(what, value, self.threshold, self.other)
+        target = self.other if expected is None else expected
+        if isinstance(value, Estimate) or target is None:
+            raise ValueError(f"{what}: `within` must have a number without an interval, and one that is expected")
+        relative = self.first.endswith("%")
+        return close(what, value, target, **{"relative" if relative else "absolute": self.threshold})
 
 
 @dataclass(frozen=True)

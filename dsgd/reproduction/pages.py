@@ -18,7 +18,7 @@ from dsgd.reproduction.paper import Chart, Claim, Paper, Study
 from dsgd.reproduction.verdict import Check, Finding, Verdict
 from dsgd.safe_text import for_markdown
 
-MOST_IN_CELL = 2  # checks of a claim in the table of all; its page has the others
+MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
 SMALL = "small"
 # claims about learning are not judged at the small scale: what came out has other words
 OUTCOMES = {
@@ -169,23 +169,30 @@ def _checks(found: Results, claim: Claim, checks: Sequence[Check]) -> str:
 
 def _runs(found: Results) -> str:
     """Return the table of the studies, with what they were made."""
-    lines = [_study(study, found.rows[study.name]) for study in found.paper.studies if study.name in found.rows]
+    lines = [_study(found, study) for study in found.paper.studies if study.name in found.rows]
     seeds = {len(one.runs) for logged in found.logged.values() for one in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
     aimed = any(run.target is not None for logged in found.logged.values() for run in logged.runs)
     rule = f"Times to a target are judged by the crossing that stays, `target.crossing={RULE}`." * aimed
-    studies = table(["study", "runs", "of them for tuning", "made with"], lines) if lines else "None yet."
+    studies = (
+        table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
+        if lines
+        else "None yet."
+    )
     file = f"All of them are in `{found.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
     return "\n\n".join(part for part in (studies, note, rule, file) if part)
 
 
-def _study(study: Study, rows: Sequence[archive.Row]) -> list[str]:
+def _study(found: Results, study: Study) -> list[str]:
+    rows = found.rows[study.name]
     made = {
         (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
     }
     names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
     tuning = sum(row["stage"] == archive.TUNING for row in rows)
-    return [study.name, str(len(rows)), str(tuning or ""), for_markdown("; ".join(names))]
+    spent = sorted({one.spent for one in found.logged[study.name].contenders if one.spent})
+    each = " to ".join(map(str, dict.fromkeys((spent[0], spent[-1])))) if spent else ""
+    return [study.name, str(len(rows)), str(tuning or ""), each, for_markdown("; ".join(names))]
 
 
 def _summary(found: Results, claim: Claim) -> list[str]:

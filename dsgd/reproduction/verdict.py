@@ -1,16 +1,14 @@
 """Judge measurements by thresholds that were fixed before.
 
-A check compares one number, an estimate over seeds where there are several, with its threshold. It passes where the
-median meets the threshold and, where the claim has a neutral value (1 of a ratio), the interval excludes it. Where the
-threshold is a range, or says "whole interval" as that of no loss does, all of the interval must lie within it. A check
-fails where the whole interval misses the threshold; anything between is inconclusive, a request for more seeds.
+A check compares one number, an estimate over seeds where there are several, with its threshold. One rule holds for
+"better by at least m" and for "not worse by more than m": a check passes where the whole interval meets the threshold,
+and fails where the whole interval misses it. Anything between is inconclusive, a request for more seeds.
 
 A claim that fails is explained where a second measurement shows the cause.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -60,28 +58,35 @@ def exactly(value: float) -> Estimate:
     return Estimate(value, value, value, 1)
 
 
-def at_least(what: str, value: Estimate | float, threshold: float, neutral: float | None = None) -> Check:
-    """Check that a number is at least the threshold. neutral: the value that the interval must lie above."""
-    return _compared(what, _estimate(value), threshold, neutral, rising=True)
+def at_least(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is at least the threshold."""
+    found = _estimate(value)
+    return Check(what, found, f">= {threshold:.6g}", _verdict(found.low >= threshold, found.high >= threshold))
 
 
-def at_most(what: str, value: Estimate | float, threshold: float, neutral: float | None = None) -> Check:
-    """Check that a number is at most the threshold. neutral: the value that the interval must lie below."""
-    return _compared(what, _estimate(value), threshold, neutral, rising=False)
+def at_most(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is at most the threshold."""
+    found = _estimate(value)
+    return Check(what, found, f"<= {threshold:.6g}", _verdict(found.high <= threshold, found.low <= threshold))
+
+
+def above(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is greater than the threshold."""
+    found = _estimate(value)
+    return Check(what, found, f"> {threshold:.6g}", _verdict(found.low > threshold, found.high > threshold))
+
+
+def below(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is less than the threshold."""
+    found = _estimate(value)
+    return Check(what, found, f"< {threshold:.6g}", _verdict(found.high < threshold, found.low < threshold))
 
 
 def within(what: str, value: Estimate | float, low: float, high: float) -> Check:
-    """Check that a number lies in [low, high], with its whole interval."""
+    """Check that a number lies in [low, high]."""
     found = _estimate(value)
-    if low <= found.low and found.high <= high:
-        verdict = Verdict.PASS
-    elif found.high < low or found.low > high:
-        verdict = Verdict.FAIL
-    else:
-        verdict = Verdict.INCONCLUSIVE
-    if math.isnan(found.median):
-        verdict = Verdict.FAIL
-    return Check(what, found, f"{low:.6g} to {high:.6g}", verdict)
+    inside = low <= found.low and found.high <= high
+    return Check(what, found, f"{low:.6g} to {high:.6g}", _verdict(inside, found.high >= low and found.low <= high))
 
 
 def close(what: str, value: float, expected: float, relative: float = 0.0, absolute: float = 0.0) -> Check:
@@ -89,14 +94,6 @@ def close(what: str, value: float, expected: float, relative: float = 0.0, absol
     good = abs(value - expected) <= max(relative * abs(expected), absolute)
     tolerance = f"{100 * relative:.3g} %" if relative else f"{absolute:.3g}"
     return Check(what, exactly(value), f"{expected:.6g} within {tolerance}", Verdict.PASS if good else Verdict.FAIL)
-
-
-def no_worse(what: str, gain: Estimate, margin: float) -> Check:
-    """Check that a gain, whose negative values are losses, is no loss of more than the margin: that its whole interval
-    lies above."""
-    reached = [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
-    verdict = reached[(gain.high >= -margin) + (gain.low >= -margin)]
-    return Check(what, gain, f"whole interval >= {-margin:.6g}", verdict)
 
 
 def holds(what: str, value: float, threshold: str, good: bool) -> Check:
@@ -109,7 +106,7 @@ def judged(
 ) -> Finding:
     """Return the finding of a claim that passes where `need` of its checks do; by default all.
 
-    explained_by: a second measurement: a failure is explained where all of these checks pass."""
+    explained_by: a second measurement: a failure is explained where all of these checks pass, or `need` of them."""
     enough = len(checks) if need is None else need
     passed = sum(check.verdict is Verdict.PASS for check in checks)
     open_still = sum(check.verdict is Verdict.INCONCLUSIVE for check in checks)
@@ -122,7 +119,8 @@ def judged(
     else:
         verdict = Verdict.FAIL
     found = Finding(verdict, tuple(checks), reason)
-    if verdict is Verdict.FAIL and explained_by and all(check.verdict is Verdict.PASS for check in explained_by):
+    explaining = sum(check.verdict is Verdict.PASS for check in explained_by)
+    if verdict is Verdict.FAIL and explained_by and explaining >= (len(explained_by) if need is None else need):
         return replace(found, verdict=Verdict.EXPLAINED, explanation=tuple(explained_by))
     return replace(found, explanation=tuple(explained_by)) if verdict is not Verdict.PASS else found
 
@@ -131,16 +129,8 @@ def _estimate(value: Estimate | float) -> Estimate:
     return value if isinstance(value, Estimate) else exactly(value)
 
 
-def _compared(what: str, value: Estimate, threshold: float, neutral: float | None, rising: bool) -> Check:
-    sign = 1 if rising else -1
-    near, far = (value.low, value.high) if rising else (value.high, value.low)
-    median_good = sign * (value.median - threshold) >= 0
-    neutral_out = neutral is None or sign * (near - neutral) > 0
-    if median_good and neutral_out:
-        verdict = Verdict.PASS
-    elif median_good or sign * (far - threshold) >= 0:
-        verdict = Verdict.INCONCLUSIVE
-    else:
-        verdict = Verdict.FAIL
-    beyond = "" if neutral is None else f", interval {'above' if rising else 'below'} {neutral:g}"
-    return Check(what, value, f"{'>=' if rising else '<='} {threshold:.6g}{beyond}", verdict)
+def _verdict(whole: bool, part: bool) -> Verdict:
+    """Return the verdict on an interval of which all or a part meets the threshold."""
+    if whole:
+        return Verdict.PASS
+    return Verdict.INCONCLUSIVE if part else Verdict.FAIL

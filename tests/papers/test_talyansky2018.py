@@ -70,9 +70,11 @@ def distances(algo: str, growth: float, **settings: int) -> list:
     ("easgd", "downpour", "delayfree", "verdict"),
     [(1.6, 1.0, 1.0, PASS), (1.0, 1.6, 1.09, PASS), (1.4, 1.4, 1.0, FAIL), (3.0, 3.0, 1.2, FAIL)],
 )
-def test_t5_wants_one_of_the_others_to_grow(easgd: float, downpour: float, delayfree: float, verdict: Verdict) -> None:
+def test_t5_wants_one_of_the_others_to_grow_and_delayfree_at_no_tau(
+    easgd: float, downpour: float, delayfree: float, verdict: Verdict
+) -> None:
     found = {
-        "drift": logged.study(*distances("delayfree", delayfree, tau=16)),
+        "drift": logged.study(*distances("delayfree", 1.0, tau=16), *distances("delayfree", delayfree, tau=32)),
         "methods": logged.study(*distances("easgd", easgd), *distances("downpour", downpour)),
     }
     assert talyansky2018.t5(found).verdict is verdict

@@ -8,9 +8,9 @@ import pytest
 
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.criterion import Criterion, read_statements
-from dsgd.reproduction.verdict import Check, Verdict, at_least, at_most, close, no_worse, within
+from dsgd.reproduction.verdict import Check, Verdict, at_least, at_most, close, within
 
-SEEDS = Estimate(1.1, 1.05, 1.2, 5)
+SEEDS = Estimate(1.15, 1.12, 1.2, 5)
 ENTRY = """
 X1:
   kind: time
@@ -24,10 +24,10 @@ X1:
 @pytest.mark.parametrize(
     ("text", "check"),
     [
-        ("at_least 1.10, beyond 1", at_least("x", SEEDS, 1.1, neutral=1.0)),
+        ("at_least 1.10", at_least("x", SEEDS, 1.1)),
         ("at_most 5 %", at_most("x", SEEDS, 0.05)),
         ("from -0.1 to 1.3", within("x", SEEDS, -0.1, 1.3)),
-        ("no_worse_by 0.5 points", no_worse("x", SEEDS, 0.005)),
+        ("no_worse_by 0.5 points", at_least("x", SEEDS, -0.005)),
     ],
 )
 def test_a_line_is_the_check_that_it_says(text: str, check: Check) -> None:
@@ -39,13 +39,8 @@ def test_a_tolerance_is_a_share_or_a_difference() -> None:
     assert Criterion.parse("within 0.1").check("x", 10.2, 10) == close("x", 10.2, 10, absolute=0.1)
 
 
-@pytest.mark.parametrize(("text", "verdict"), [("above 1", Verdict.FAIL), ("below 1", Verdict.FAIL)])
-def test_strict_bounds_are_strict(text: str, verdict: Verdict) -> None:
-    assert Criterion.parse(text).check("x", 1.0).verdict is verdict
-
-
 @pytest.mark.parametrize(
-    "text", ["at_least", "at_least x", "nearly 1", "from 1", "above 1, beyond 2", "at_least 1.1 to 2", "within 1 % of"]
+    "text", ["at_least", "at_least x", "nearly 1", "from 1", "above 1 of 2", "at_least 1.1 to 2", "within 1 % of"]
 )
 def test_another_line_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^a criterion must be one of at_least, .*, got"):
@@ -53,9 +48,9 @@ def test_another_line_is_refused(text: str) -> None:
 
 
 def test_what_the_measurement_is_must_go_with_the_kind() -> None:
-    with pytest.raises(ValueError, match="within must have a number without an interval"):
+    with pytest.raises(ValueError, match="`within` must have a number without an interval"):
         Criterion.parse("within 1 % of 1").check("x", SEEDS)
-    with pytest.raises(ValueError, match="must have a number that is expected"):
+    with pytest.raises(ValueError, match="one that is expected"):
         Criterion.parse("within 1 %").check("x", 1.0)
 
 

@@ -34,7 +34,7 @@ PAPER = Paper(
     claims=(
         Claim(CLAIMS["E1"], ("easgd_rates", "downpour_rates"), claims.e1),
         Claim(CLAIMS["E2"], tuple(study.name for study in ROUND_ROBIN), claims.e2),
-        Claim(CLAIMS["E3"], ("alone", "race"), claims.e3),
+        Claim(CLAIMS["E3"], ("alone", "race", "downpour_rates_short"), claims.e3),
         Claim(CLAIMS["E4"], ("periods", "periods_later"), claims.e4),
         Claim(CLAIMS["E5"], tuple(study.name for study in DELAYED), claims.e5),
     ),
