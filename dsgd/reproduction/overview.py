@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsgd.record.written import write_atomically
+from dsgd.report.style import drawing, save
 from dsgd.reproduction.criterion import ClaimKind
-from dsgd.reproduction.pages import Results, measured_line, table
+from dsgd.reproduction.pages import SMALL, Results, measured_line, table
 from dsgd.reproduction.paper import Claim
+from dsgd.reproduction.profile import profile_figure, profiles, settings_of
 from dsgd.reproduction.verdict import Verdict
 
 OVERVIEW = "README.md"
@@ -36,6 +38,13 @@ Not judged: these runs are some hundred steps of a network with one hidden layer
 with one tuning seed and 1,000 to 4,000 test images. They show in minutes that everything runs, and what it measures.
 Their thresholds are met, missed or open here; the protocol asks for more steps, a second task and a null test."""
 
+PROFILE = """## Performance profile
+
+In which share of the settings an algorithm reaches the target within a factor of the best one's time. A setting is what
+the contenders of a study share; each was tuned in each."""
+AT_SMALL_SCALE = "At the small scale, so that it shows the figure, and no verdict."
+PROFILE_FILE = "profile.png"
+
 Entry = tuple[Results, Claim]
 
 
@@ -50,6 +59,7 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
     for head, part in ((CLAIMS, judged), (NOT_JUDGED, shown), (EXACT, exact)):
         if part:
             parts += [head, table(["", "claim", "measured", "threshold", "outcome"], [_row(*entry) for entry in part])]
+    parts += _profile(found, results)
     write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
@@ -68,6 +78,17 @@ def score_line(entries: Sequence[Entry]) -> str:
         if of_kind:
             parts.append(f"{len(of_kind)} {name}: {'; '.join(texts)}")
     return ". ".join(parts)
+
+
+def _profile(found: Sequence[Results], results: Path) -> list[str]:
+    """Draw the performance profile over the settings of all papers. Returns its section, empty without enough."""
+    known = profiles(setting for one in found for logged in one.logged.values() for setting in settings_of(logged))
+    if not known:
+        return []
+    with drawing("single", log=("x",)):
+        save(profile_figure(known), results / PROFILE_FILE)
+    notes = [AT_SMALL_SCALE] if found[0].scale == SMALL else []
+    return [PROFILE, *notes, f"![Share of the settings against the factor]({PROFILE_FILE})"]
 
 
 def _is_exact(claim: Claim) -> bool:

@@ -1,0 +1,87 @@
+"""Draw the performance profile: in which share of the settings an algorithm is within a factor of the best.
+
+A setting is what all contenders of a comparison share: paper, study, nodes, data, cluster. An algorithm counts by its
+best contender there, with the median time to the target over the seeds; where that is infinite it is within no factor
+(Dolan and Moré 2002; Dahl et al. 2023, arXiv 2306.07179)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from dsgd.report.contest import Contender
+from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paired import scores
+from dsgd.reproduction.verdict import exactly
+
+FEWEST = 5  # settings of an algorithm that is drawn
+WIDEST = 10.0  # factor that is drawn
+OF_CONTENDER = ("algo", "topology", "optimizer", "seed", "eval")  # what contenders of one setting may differ in
+
+Scores = Mapping[str, float]  # median seconds to the target in one setting, by algorithm
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One algorithm. factors: times over those of the best, ascending, one for each setting; infinite for never."""
+
+    algo: str
+    factors: Sequence[float]
+
+    def share(self, factor: float) -> float:
+        """Return the share of the settings in which the algorithm is within a factor of the best."""
+        return sum(one <= factor for one in self.factors) / len(self.factors)
+
+
+def profiles(settings: Iterable[Scores]) -> list[Profile]:
+    """Return the profile of every algorithm. A setting in which nobody reached the target, or one competed, says
+    nothing and is left out, as is an algorithm in fewer settings than FEWEST."""
+    factors: dict[str, list[float]] = {}
+    for seconds in settings:
+        best = min(seconds.values(), default=math.inf)
+        if len(seconds) > 1 and math.isfinite(best):
+            for algo, value in seconds.items():
+                factors.setdefault(algo, []).append(value / best if math.isfinite(value) else math.inf)
+    return [Profile(algo, sorted(values)) for algo, values in factors.items() if len(values) >= FEWEST]
+
+
+def settings_of(logged: Logged) -> list[Scores]:
+    """Return the scores in each setting of a study with a target; none of another."""
+    found: dict[str, dict[str, float]] = {}
+    for one in logged.contenders:
+        if all(run.target is not None for run in one.runs):
+            seconds = estimate(scores(one)).median
+            of_setting = found.setdefault(_setting(one), {})
+            of_setting[one.algo] = min(seconds, of_setting.get(one.algo, math.inf))
+    return list(found.values())
+
+
+def profile_figure(found: Sequence[Profile]) -> Figure:
+    """Draw the shares against the factor."""
+    lines = [
+        ChartLine(f"{one.algo} ({len(one.factors)})", one.algo, _steps(one), variant=i, markers=False)
+        for i, one in enumerate(found)
+    ]
+    panel = ChartPanel("", "times the best time to the target", "share of the settings", lines, log_x=True)
+    return chart([panel], ["in brackets: settings in which the algorithm competed"])
+
+
+def _steps(one: Profile) -> list[tuple[float, Estimate]]:
+    """Return the corners of the share, which jumps at every factor."""
+    points, share = [(1.0, exactly(one.share(1.0)))], one.share(1.0)
+    for factor in sorted({value for value in one.factors if 1 < value <= WIDEST}):
+        points += [(factor, exactly(share)), (factor, exactly(share := one.share(factor)))]
+    return [*points, (WIDEST, exactly(share))]
+
+
+def _setting(one: Contender) -> str:
+    """Return what the contenders of a setting share, as text."""
+    config = {key: value for key, value in one.runs[0].config.items() if key not in OF_CONTENDER}
+    cluster = {key: value for key, value in config.get("cluster", {}).items() if key != "collective"}
+    return json.dumps(config | {"cluster": cluster}, sort_keys=True, default=str)
