@@ -17,7 +17,7 @@ from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.beside import beside
 from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report
 from dsgd.cli.compose import ConfigTree, plain
-from dsgd.cli.crossing_runs import check_crossing, check_engine, find_crossing
+from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
@@ -181,6 +181,8 @@ def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions
     """Check one run of every kind, before the first one begins. Raises ConfigError."""
     models: KnownModels = []
     composer.check_conditions(entries, list(options.whatif or {}))
+    if options.verdict != "time":
+        check_target(f"compare.verdict={options.verdict}", entries)
     others = [{}, *cells(options.whatif)]
     if (bracket := options.search) is not None:
         check_crossing(entries)

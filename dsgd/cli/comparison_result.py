@@ -40,6 +40,8 @@ def report(result: ComparisonResult, width: str, html: str | None, log: Collecti
     """Print tables, verdict and answers, and write them and the figures into the folder. html: the path of a page. log:
     the logarithmic axes; None: by the values."""
     _report(result, width, html, log)
+    if result.options.verdict == "front":
+        _report_front(result, width)
     if result.cells:
         _report_map(result, width)
     _report_scaling(result, width)
@@ -69,14 +71,15 @@ def _report(found: ComparisonResult, width: str, html: str | None, log: Collecti
     from dsgd.report.contest_files import page_figures, write_contest
     from dsgd.report.contest_table import contest_table
 
-    price = found.options.node_hour
-    verdict, standings = write_contest(found.contenders, found.folder, price, width, log=log), contest(found.contenders)
-    contest_table(standings, price).print(_console())
+    prices, deciding = found.options.prices, found.options.deciding_prices
+    verdict = write_contest(found.contenders, found.folder, prices, width, log=log, by_cost=deciding is not None)
+    standings = contest(found.contenders, deciding)
+    contest_table(standings, prices).print(_console())
     print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
     if html is not None:
         from dsgd.report.page import PageCurves, write_page
 
-        figures = page_figures(found.contenders, log)
+        figures = page_figures(found.contenders, log, deciding)
         curves = PageCurves(contender_series(standings), contender_styles(standings))
         write_page(standings.runs, Path(html), verdict, figures, curves=curves)
         print(f"page: {html}")
@@ -93,7 +96,7 @@ def _report_map(found: ComparisonResult, width: str) -> None:
     shown_cells = [
         map_cell(
             {key: cell.conditions[key] for key in axes},
-            contest(contenders_of(found.searches, cell.runs)),
+            contest(contenders_of(found.searches, cell.runs), found.options.deciding_prices),
             {search.entry.name for search in found.searches} - cell.measured,
         )
         for cell in found.cells
@@ -104,6 +107,21 @@ def _report_map(found: ComparisonResult, width: str) -> None:
     print()
     table.print(_console())
     print(f"map: {found.folder / 'whatif.png'}")
+
+
+def _report_front(result: ComparisonResult, width: str) -> None:
+    """Print who is beaten by no other in both time and cost, and draw it."""
+    from dsgd.report.front import write_front
+    from dsgd.report.style import NoData
+
+    prices = result.options.prices
+    assert prices is not None  # CompareOptions has checked it
+    try:
+        sentence = write_front(result.contenders, prices, result.folder / "front", width)
+    except NoData as error:
+        print(f"front: {error}")
+        return
+    print(f"{sentence}\nfront: {result.folder / 'front.png'}")
 
 
 def _report_scaling(result: ComparisonResult, width: str) -> None:

@@ -23,10 +23,15 @@ def check_crossing(entries: Sequence[Entry]) -> None:
     if len(entries) != 2:
         names = "; ".join(entry.name for entry in entries)
         raise ConfigError(f"compare.crossing needs two contenders, got {len(entries)}: {names}")
+    check_target("compare.crossing", entries)
+
+
+def check_target(option: str, entries: Sequence[Entry]) -> None:
+    """Raise ConfigError if some contender has no target, which an option needs."""
     for entry in entries:
         target = entry.values["target"]
         if target["accuracy"] is None and target["loss"] is None:
-            raise ConfigError("compare.crossing needs target.accuracy or target.loss, got neither")
+            raise ConfigError(f"{option} needs target.accuracy or target.loss, got neither")
 
 
 def check_engine(bracket: Bracket, engine: str) -> None:

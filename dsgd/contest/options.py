@@ -9,6 +9,7 @@ from typing import Any
 
 from dsgd.contest.bisection import Bracket
 from dsgd.contest.tuning import Axis
+from dsgd.report.cost import Prices
 
 ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")
@@ -46,7 +47,7 @@ class CompareOptions:
                 raise ValueError(f"{name} must be > 0 or null, got {price}")
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
-        if self.verdict != "time" and self.node_hour is None and self.egress_gb is None:
+        if self.verdict != "time" and self.prices is None:
             raise ValueError(f"verdict={self.verdict} needs compare.node_hour or compare.egress_gb, got neither")
         self._check_bracket()
         if self.on not in ON:
@@ -71,6 +72,17 @@ class CompareOptions:
     def search(self) -> Bracket | None:
         """Return the key and the range in which a crossing is searched; None if none is asked for."""
         return None if self.crossing is None or self.bracket is None else Bracket(self.crossing, *self.bracket)
+
+    @property
+    def prices(self) -> Prices | None:
+        """Return what the cluster costs; None if no price is given."""
+        given = self.node_hour is not None or self.egress_gb is not None
+        return Prices(self.node_hour or 0.0, self.egress_gb or 0.0) if given else None
+
+    @property
+    def deciding_prices(self) -> Prices | None:
+        """Return the prices by which costs decide; None where times do."""
+        return self.prices if self.verdict == "cost" else None
 
     def _check_bracket(self) -> None:
         if self.bracket is not None and self.crossing is None:

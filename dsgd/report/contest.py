@@ -18,6 +18,7 @@ from typing import Any
 
 from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
+from dsgd.report.cost import Prices
 from dsgd.report.crossing import end_s, rule_of, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.ratio import paired_ratio
@@ -89,10 +90,27 @@ class Standing:
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison. standings: sorted by the median score; the first is what the others are compared to."""
+    """A comparison. standings: sorted by the median score; the first is what the others are compared to.
+
+    prices: by which costs to the target are compared; None: times, or without a target losses."""
 
     goal: Goal
     standings: list[Standing]
+    prices: Prices | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return what follows a score: ` s`, or nothing behind a cost or a loss."""
+        return " s" if self.goal.level is not None and self.prices is None else ""
+
+    def score(self, run: Run) -> float:
+        """Return the score of a run; infinite where it did not get there."""
+        seconds = score(run, self.goal)
+        return seconds if self.prices is None else self.prices.cost(run, seconds)
+
+    def end(self, run: Run) -> float:
+        """Return what the score of a run that missed the target is known to exceed."""
+        return end_s(run) if self.prices is None else self.prices.cost(run, end_s(run))
 
     @property
     def seeds(self) -> int:
@@ -125,16 +143,23 @@ class Contest:
         return [run for one in self.standings for run in one.contender.runs]
 
 
-def contest(contenders: Sequence[Contender]) -> Contest:
+def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Contest:
     """Score and sort the contenders, by the median of their ratios to the first; who is not apart by that, by median
     score, then who missed least, then the best at the end.
+
+    prices: of a cluster; then the score is the cost to the target, if there is a target.
 
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
     runs = [run for one in contenders for run in one.runs]
     goal = goal_of(runs[0])
-    scores = {one.name: [score(run, goal) for run in one.runs] for one in contenders}
-    ends = {one.name: [end_s(run) if goal.level is not None else math.inf for run in one.runs] for one in contenders}
+    if goal.level is None:
+        prices = None
+    scored = Contest(goal, [], prices)
+    scores = {one.name: [scored.score(run) for run in one.runs] for one in contenders}
+    ends = {
+        one.name: [scored.end(run) if goal.level is not None else math.inf for run in one.runs] for one in contenders
+    }
     confidence = corrected(len(contenders))
 
     def ratio(one: Contender, other: Contender) -> Estimate:
@@ -150,7 +175,7 @@ def contest(contenders: Sequence[Contender]) -> Contest:
         Standing(one, scores[one.name], estimate(scores[one.name], censored=ends[one.name]), ratio(one, first))
         for one in contenders
     ]
-    return Contest(goal, sorted(standings, key=lambda one: (one.contender is not first, *_place(one))))
+    return Contest(goal, sorted(standings, key=lambda one: (one.contender is not first, *_place(one))), prices)
 
 
 def pairs_of(contenders: int) -> int:

@@ -16,7 +16,6 @@ from dsgd.report.censored import NOTE as ARROWS
 from dsgd.report.censored import Bound, draw_censored
 from dsgd.report.contest import Contender, Contest, Standing
 from dsgd.report.contest_table import tuning_notes
-from dsgd.report.crossing import end_s
 from dsgd.report.curves import MANY, draw_field, has_data, time_label, x_axis
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
@@ -103,7 +102,7 @@ def _small_note(found: Contest) -> str:
 def _notes(found: Contest) -> list[str]:
     """Return what dots, lines and arrows are, and what was tuned."""
     note = interval_note([found.seeds])
-    limited = any(_bound(one) is not None for one in found.standings)
+    limited = any(_bound(found, one) is not None for one in found.standings)
     return [*[f"dots: seeds; lines and bands: {note}"] * bool(note), *[ARROWS] * limited, *tuning_notes(found)]
 
 
@@ -152,7 +151,7 @@ def _legend(found: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:
 def _draw_scores(axes: Axes, found: Contest) -> None:
     """Draw a row per contender: median, interval, seeds. Who missed the goal has a hollow arrow at the limit."""
     scores = [value for one in found.standings for value in one.scores if math.isfinite(value)]
-    limits = [bound.limit for one in found.standings if (bound := _bound(one)) is not None]
+    limits = [bound.limit for one in found.standings if (bound := _bound(found, one)) is not None]
     largest = max([*scores, *limits], default=1.0)
     smallest = min((value for value in scores if value > 0), default=largest)
     if _logarithmic(found):
@@ -165,14 +164,17 @@ def _draw_scores(axes: Axes, found: Contest) -> None:
         edge = largest + ROOM * (largest - start or 1.0)
         axes.set_xlim(start, edge)
     for place, (one, style) in enumerate(zip(found.standings, contender_styles(found), strict=True)):
-        bound = _bound(one)
+        bound = _bound(found, one)
         _draw_row(axes, place, one, style, edge if bound is None else bound.limit)
         if one.missed:
             at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-            axes.annotate(_missed(one, bound), (1, place), (7, 0), color=style["color"], fontsize="small", **at_edge)
+            axes.annotate(
+                _missed(one, bound, found.unit), (1, place), (7, 0), color=style["color"], fontsize="small", **at_edge
+            )
     name_bars(axes, [one.name.replace(" node", "\N{NO-BREAK SPACE}node") for one in found.standings])
     timed = found.goal.level is not None
-    axes.set_xlabel(f"{time_label(found.runs)}\nto {found.goal.text}" if timed else found.goal.text)
+    label = time_label(found.runs) if found.prices is None else f"cost ({found.prices.text})"
+    axes.set_xlabel(f"{label}\nto {found.goal.text}" if timed else found.goal.text)
 
 
 def _draw_row(axes: Axes, place: int, one: Standing, style: dict[str, Any], limit: float) -> None:
@@ -189,18 +191,18 @@ def _draw_row(axes: Axes, place: int, one: Standing, style: dict[str, Any], limi
         axes.plot([score.median], [place], color=colour, marker=style["marker"], markerfacecolor="white", linestyle="")
 
 
-def _bound(one: Standing) -> Bound | None:
+def _bound(found: Contest, one: Standing) -> Bound | None:
     """Return what the seeds that missed the target are known to exceed; None where none did, and where nothing is
     known."""
     missed = [run for run, score in zip(one.contender.runs, one.scores, strict=True) if math.isinf(score)]
-    ends = [end for run in missed if math.isfinite(end := end_s(run))]
+    ends = [end for run in missed if math.isfinite(end := found.end(run))]
     return Bound(min(ends), ">") if ends else None
 
 
-def _missed(one: Standing, bound: Bound | None) -> str:
+def _missed(one: Standing, bound: Bound | None, unit: str) -> str:
     """Return `> 40 s`, `2 of 5 > 40 s`, `never (diverged)`."""
     some = f"{one.missed} of {len(one.scores)}" if one.missed < len(one.scores) else ""
-    text = "never" if bound is None else bound.text(" s")
+    text = "never" if bound is None else bound.text(unit)
     return wrapped(f"{some} {text}".strip() + status_note(one.contender.runs), 18)
 
 
@@ -212,7 +214,7 @@ def _logarithmic(found: Contest) -> bool:
 def _scale_time(axes: Axes, found: Contest) -> None:
     """Make the axis of time logarithmic where that of the scores is, from a little before the first target that was
     reached."""
-    if found.goal.level is None or not _logarithmic(found):
+    if found.goal.level is None or found.prices is not None or not _logarithmic(found):
         return
     drawn = np.array([number(mark.get("time_s")) for run in found.runs for mark in run.metrics])
     soonest = min(value for one in found.standings for value in one.scores)

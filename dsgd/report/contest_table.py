@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import Contender, Contest, Standing
+from dsgd.report.contest import Contender, Contest, Standing, score
+from dsgd.report.cost import Prices
 from dsgd.report.crossing import end_s
 from dsgd.report.fields import field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
@@ -39,29 +40,35 @@ _CSV_FIELDS = (
 )
 
 
-def contest_table(found: Contest, price: float | None = None) -> ReportTable:
-    """Return the table of a contest. price: of a node for an hour, in any currency; then the cost to the target, too.
+def contest_table(found: Contest, prices: Prices | None = None) -> ReportTable:
+    """Return the table of a contest, with the cost to the target where there are prices.
 
-    In the CSV file each run has a line, with every key in which configurations differ."""
+    prices: of a cluster; None: those of the contest. In the CSV file each run has a line, with every key in which
+    configurations differ."""
     order, timed = found.standings, found.goal.level is not None
+    prices = prices or found.prices
     columns: dict[str, list[Cell]] = {"contender": [one.name for one in order]}
-    columns["time to target (s)" if timed else "loss"] = [one.score for one in order]
+    columns["cost" if found.prices else "time to target (s)" if timed else "loss"] = [one.score for one in order]
     if len(order) > 1:
         columns["times the first's"] = [_ratio_cell(one.ratio) for one in order]
     status = [status_note(one.contender.runs).strip(" ()") or "completed" for one in order]
     if set(status) != {"completed"}:
         columns["status"] = list(status)
     heading, texts = _tuned([one.contender for one in order])
+    if found.prices is not None:
+        columns["time to target (s)"] = [
+            estimate([score(run, found.goal) for run in one.contender.runs], censored=_ends(one)) for one in order
+        ]
     columns |= _measured(order, {"test accuracy": ("test_accuracy", 1)})
     columns |= {heading: list(texts)} if heading else {}
-    if timed and price is not None:
-        columns["cost"] = list(_costs(found, price))
+    if timed and prices is not None and found.prices is None:
+        columns["cost"] = list(_costs(found, prices))
     columns["tuning runs"] = [one.contender.spent for one in order]
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     text_columns = frozenset({"contender", "status", heading})
     return ReportTable(
-        list(columns), text_columns, rows, _csv_rows(found, price), _caption(found, price), whole=_whole(found)
+        list(columns), text_columns, rows, _csv_rows(found, prices), _caption(found, prices), whole=_whole(found)
     )
 
 
@@ -80,27 +87,35 @@ def _whole(found: Contest) -> dict[str, Any]:
     ]
     goal = {"of": found.goal.of, "level": found.goal.level, "crossing": found.goal.crossing}
     confidence = {"of_all_ratios": max(0.0, found.confidence), "seeds_needed": found.seeds_needed}
-    return {"goal": goal, "ratio": PAIRED, "confidence": confidence, "contenders": contenders} | whole_setting(
-        found.runs
-    )
+    return {
+        "goal": goal,
+        "ratio": ratio_text(found),
+        "confidence": confidence,
+        "contenders": contenders,
+    } | whole_setting(found.runs)
 
 
-def _caption(found: Contest, price: float | None) -> str:
+def ratio_text(found: Contest) -> str:
+    """Say what the ratios of a contest are."""
+    return PAIRED if found.prices is None else PAIRED.replace("both times", "both costs")
+
+
+def _caption(found: Contest, prices: Prices | None) -> str:
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
     first = found.standings[0]
     lines = [caption(found.runs), *tuning_notes(found)]
     if found.goal.level is None:
         lines.append("no target: the loss at the end is compared")
     if len(found.standings) > 1:
-        lines.append(f"times the first's, which is the order: {PAIRED}, over that of {first.name}")
+        lines.append(f"times the first's, which is the order: {ratio_text(found)}, over that of {first.name}")
         lines.append(f"not distinguishable where its interval holds 1; {_confidence(found)}")
         if any(one.missed for one in found.standings):
             lines.append(MISSED)
-    if found.goal.level is not None and price is not None:
-        pairs = zip(_costs(found, price), found.standings, strict=True)
+    if found.goal.level is not None and prices is not None:
+        pairs = zip(_costs(found, prices), found.standings, strict=True)
         least, cheapest = min(((cost.median, one.name) for cost, one in pairs), key=lambda pair: pair[0])
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
-        lines.append(f"cost: nodes × hours to the target × {price:g} per node and hour{least_text}")
+        lines.append(f"cost to the target: {prices.text}{least_text}")
     return "\n".join(line for line in lines if line)
 
 
@@ -131,7 +146,7 @@ def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -
         heading: [
             estimate(
                 [factor * _field(run, field) for run in one.contender.runs],
-                censored=[end_s(run) for run in one.contender.runs],
+                censored=_ends(one),
             )
             for one in order
         ]
@@ -146,23 +161,19 @@ def _field(run: Run, name: str) -> float:
     return field_value(run, name)
 
 
-def _scored(one: Standing) -> list[tuple[Run, float]]:
-    return list(zip(one.contender.runs, one.scores, strict=True))
+def _ends(one: Standing) -> list[float]:
+    return [end_s(run) for run in one.contender.runs]
 
 
-def _costs(found: Contest, price: float) -> list[Estimate]:
+def _costs(found: Contest, prices: Prices) -> list[Estimate]:
     """Return the cost to the target of each contender, in the order of the standings."""
     return [
         estimate(
-            [_cost(run, seconds, price) for run, seconds in _scored(one)],
-            censored=[_cost(run, end_s(run), price) for run in one.contender.runs],
+            [prices.cost(run, score(run, found.goal)) for run in one.contender.runs],
+            censored=[prices.cost(run, end_s(run)) for run in one.contender.runs],
         )
         for one in found.standings
     ]
-
-
-def _cost(run: Run, seconds: float, price: float) -> float:
-    return number(run.nodes) * seconds / 3600 * price
 
 
 def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
@@ -184,17 +195,22 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _csv_rows(found: Contest, price: float | None) -> list[list[Any]]:
-    scored = [(one, run, seconds) for one in found.standings for run, seconds in _scored(one)]
+def _csv_rows(found: Contest, prices: Prices | None) -> list[list[Any]]:
+    scored = [
+        (one, run, seconds)
+        for one in found.standings
+        for run in one.contender.runs
+        for seconds in [score(run, found.goal)]
+    ]
     settings = differing_settings([run for _, run, _ in scored])
     keys = list(dict.fromkeys(key for one in found.standings for key in one.contender.chosen if key not in settings))
     timed = found.goal.level is not None
-    costs = ["cost"] if timed and price is not None else []
+    costs = ["cost"] if timed and prices is not None else []
     head = ["contender", "folder", "status", "clock", "target", "time_to_target_s" if timed else "loss"]
     lines: list[list[Any]] = [[*head, *costs, *settings, *keys, "works_low", "works_high", "tuning_runs", *_CSV_FIELDS]]
     for i, (one, run, value) in enumerate(scored):
         described = [one.name, str(run.folder), run.outcome, run.clock or "", exact(number(found.goal.level))]
-        cost = [exact(_cost(run, value, price))] if timed and price is not None else []
+        cost = [exact(prices.cost(run, value))] if timed and prices is not None else []
         chosen = [texts[i] for texts in settings.values()] + [str(one.contender.chosen.get(key, "")) for key in keys]
         works = [exact(end) for end in one.contender.works or (math.nan, math.nan)]
         measured = [exact(_field(run, field)) for field in _CSV_FIELDS]

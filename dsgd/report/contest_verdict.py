@@ -69,14 +69,15 @@ def _first(found: Contest) -> str:
     if math.isinf(first.score.median):
         return _nobody(found)
     timed, goal = found.goal.level is not None, found.goal.text
+    after = "after" if found.prices is None else "for"
     name, value = in_sentence(first.name), _value(found, first)
     if not others:
-        reaches = f"reaches {goal} after {value}" if timed else f"ends with a loss of {value}"
+        reaches = f"reaches {goal} {after} {value}" if timed else f"ends with a loss of {value}"
         some = f" (on {_share(first)})" if first.missed else ""
         return f"{name} {reaches}{some}; there is nothing to compare it with"
     rivals = [one for one in others if one.missed < found.seeds]
     if tied := [one.name for one in rivals if not one.behind]:
-        what = f"at {goal} after {value}" if timed else f"with a loss of {value} at the end"
+        what = f"at {goal} {after} {value}" if timed else f"with a loss of {value} at the end"
         all_tied = len(tied) == len(others) > 1
         those = f"none of the {len(others)} others can" if all_tied else f"{listed(tied)} cannot"
         return f"{name} is ahead, {what}, but {those} be told apart from it"
@@ -84,8 +85,11 @@ def _first(found: Contest) -> str:
     factor, rival = times(near.ratio), in_sentence(near.name)
     if not rivals or (math.isinf(near.score.median) and not factor):
         mostly = " on most seeds" if rivals or first.missed else ""
-        what = f"reaches {goal}{mostly}, after" if timed else f"ends with a loss{mostly}, of"
+        what = f"reaches {goal}{mostly}, {after}" if timed else f"ends with a loss{mostly}, of"
         return f"Only {name} {what} {value}"
+    if found.prices is not None:
+        high = f"{factor} as high" if factor else "higher"
+        return f"{name} reaches {goal} at the least cost, {value}; that of {rival} is {high}"
     if timed:
         return f"{name} reaches {goal} first, after {value}, {f'{factor} as soon as' if factor else 'before'} {rival}"
     return (
@@ -110,7 +114,7 @@ def _nobody(found: Contest) -> str:
     nearest = found.goal.of == "accuracy" and accuracy < (found.goal.level or 0.0)
     near = f"; {name} ends nearest to it, at {accuracy:.3g}" if nearest else ""
     least_s = min(end_s(run) for run in found.runs)
-    within = f" within {_three_digits(least_s)} s" if found.goal.level is not None and math.isfinite(least_s) else ""
+    within = f" within {three_digits(least_s)} s" if found.goal.level is not None and math.isfinite(least_s) else ""
     return f"None of the {len(found.standings)} contenders {does}{within}{near}"
 
 
@@ -124,6 +128,8 @@ def _others(found: Contest) -> str:
     clauses = []
     if 0 < len(behind) < len(rivals) and math.isfinite(behind[0].score.median) and (factor := times(behind[0].ratio)):
         takes = f"takes {factor} as long" if found.goal.level is not None else f"has {factor} its loss"
+        if found.prices is not None:
+            takes = f"costs {factor} as much"
         clauses.append(f"{in_sentence(behind[0].name)} {takes}")
     clauses += [
         f"{listed(names)} cannot be told apart" for names in _ties(found, [one for one in behind if not one.missed])
@@ -173,7 +179,7 @@ def _never(found: Contest, group: Sequence[Standing], goal: str) -> str:
     least_s = min(end_s(run) for one in group for run in one.contender.runs)
     if any(math.isinf(end_s(run)) for one in group for run in one.contender.runs):
         return f"never reach{'' if several else 'es'} {goal}"
-    return f"do{'' if several else 'es'} not reach {goal} within {_three_digits(least_s)} s"
+    return f"do{'' if several else 'es'} not reach {goal} within {three_digits(least_s)} s"
 
 
 def _share(one: Standing) -> str:
@@ -182,11 +188,11 @@ def _share(one: Standing) -> str:
 
 def _value(found: Contest, one: Standing) -> str:
     """Return the median score with three digits and its unit."""
-    text = _three_digits(one.score.median)
-    return f"{text} s" if found.goal.level is not None else text
+    return f"{three_digits(one.score.median)}{found.unit}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """Return a number with three digits, and no fewer than its whole part."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 

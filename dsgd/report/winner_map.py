@@ -41,7 +41,7 @@ class MapCell:
     winner, empty for nobody. ratio: of the second's score to the winner's, infinite where nobody else got there.
 
     measured: False where one of the two was derived from other runs. bound: of nobody, the time within which no
-    contender got there; None where that says nothing."""
+    contender got there; None where that says nothing. by_cost: costs are compared."""
 
     values: Mapping[str, Any]
     winner: str
@@ -49,6 +49,7 @@ class MapCell:
     ratio: Estimate
     measured: bool
     bound: Bound | None = None
+    by_cost: bool = False
 
     @property
     def tie(self) -> bool:
@@ -64,7 +65,7 @@ class MapCell:
         if (bound := bound_of(self.ratio)) is not None:
             text = bound.text("×")
         if not self.winner:
-            text = "" if self.bound is None else self.bound.text(" s")
+            text = "" if self.bound is None else self.bound.text("" if self.by_cost else " s")
         return text if self.measured else f"{text} ○".strip()
 
 
@@ -73,14 +74,15 @@ def map_cell(values: Mapping[str, Any], found: Contest, derived: Collection[str]
 
     derived: names of those whose runs were derived from others."""
     first, *others = found.standings
+    by_cost = found.prices is not None
     if math.isinf(first.score.median):
         bounds = [bound for one in found.standings if (bound := bound_of(one.score)) is not None]
         soonest = min(bounds, key=lambda bound: bound.limit, default=None)
-        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, soonest)
+        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, soonest, by_cost)
     rivals = ([one for one in others if not one.behind] or others)[:1]
     ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, found.seeds)
     measured = not any(one.name in derived for one in [first, *rivals])
-    return MapCell(values, first.name, first.contender.algo, ratio, measured)
+    return MapCell(values, first.name, first.contender.algo, ratio, measured, by_cost=by_cost)
 
 
 def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
@@ -220,10 +222,13 @@ def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, A
 
 def _notes(cells: Sequence[MapCell]) -> list[str]:
     """Return one line on what the texts of cells mean."""
-    parts = [f"number: the second's time, or loss, over the winner's, {PAIRED}"] * any(cell.winner for cell in cells)
+    by_cost = any(cell.by_cost for cell in cells)
+    compared = "cost" if by_cost else "time, or loss"
+    parts = [f"number: the second's {compared}, over the winner's, {PAIRED}"] * any(cell.winner for cell in cells)
     parts += [">: the second missed the target when its runs ended"] * any(bound_of(cell.ratio) for cell in cells)
     parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
-    parts += ["nobody: the target was not reached within the time that is said"] * any(
+    within = "cost" if by_cost else "time"
+    parts += [f"nobody: the target was not reached within the {within} that is said"] * any(
         cell.bound is not None for cell in cells
     )
     parts += ["derived: the times of one of the two"] * (not all(cell.measured for cell in cells))

@@ -151,12 +151,14 @@ def test_all_runs_have_the_gradient_time_that_was_measured_once(tmp_path: Path) 
 
 def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> None:
     whatif = "compare.whatif='{cluster.bandwidth: [1e6, 1e9], cluster.latency_s: [1e-3]}'"
-    line = f"dsgd-compare algo=sync,gossip {TINY} compare.seeds=1 compare.tune={{}} {whatif} compare.node_hour=2"
+    prices = "compare.node_hour=2 compare.egress_gb=0.09 compare.verdict=front"
+    line = f"dsgd-compare algo=sync,gossip {TINY} compare.seeds=1 compare.tune={{}} {whatif} {prices}"
     result = shell(line, tmp_path)
     assert result.returncode == 0, result.stderr
     rows = (tmp_path / "comparison" / "whatif.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["1e+06", "1e+09"]
-    assert "cost" in result.stdout
+    assert "cost to the target: nodes × hours × 2 + GB sent × 0.09" in result.stdout
+    assert (tmp_path / "comparison" / "front.txt").read_text() in result.stdout
     found = find_runs([tmp_path / "comparison"])
     timed = [
         (run.algorithm, run.setting("engine.gradients")) for run in found if run.setting("cluster.latency_s") == 1e-3
@@ -211,6 +213,13 @@ def test_a_crossing_is_bisected_seed_by_seed_and_one_outside_the_bracket_is_name
         ("compare.whatif={optimizer.lr: [0.1]}", "compare.whatif must not name optimizer.lr, which is tuned"),
         ("compare.whatif={cluster.bandwith: [1e8]}", "cluster.bandwith is not a key of the configuration; did you"),
         ("compare.node_hour=-1", "compare.node_hour must be > 0 or null, got -1"),
+        ("compare.egress_gb=0", "compare.egress_gb must be > 0 or null, got 0"),
+        ("compare.verdict=price", "compare.verdict must be one of time, cost, front, got 'price'"),
+        ("compare.verdict=cost", "compare.verdict=cost needs compare.node_hour or compare.egress_gb, got neither"),
+        (
+            "compare.verdict=front; compare.egress_gb=0.09; target.accuracy=null",
+            "compare.verdict=front needs target.accuracy or target.loss, got neither",
+        ),
         (
             "compare.crossing=cluster.bandwidth",
             "compare.bracket must be [lowest, highest] of cluster.bandwidth, got null",

@@ -14,6 +14,7 @@ from rich.console import Console
 from dsgd.report.contest import Contest, contest
 from dsgd.report.contest_files import write_contest
 from dsgd.report.contest_table import contest_table
+from dsgd.report.cost import Prices
 from tests.support.contenders import contender
 
 INF = math.inf
@@ -32,7 +33,7 @@ def found() -> Contest:
 
 def test_a_row_has_what_a_contender_needs_costs_and_sends(found: Contest):
     """16 nodes for 18 s at 2 an hour are 0.16; 8 nodes for 36 s as much; 100 MB per node, whatever their number."""
-    table = contest_table(found, price=2.0)
+    table = contest_table(found, prices=Prices(2.0))
     assert table.headings == [
         "contender", "time to target (s)", "times the first's", "status", "test accuracy", "lr (works)", "cost",
         "tuning runs", "idle (%)", "sent per node (MB)", "first crossing (s)", "stable crossing (s)",
@@ -55,13 +56,42 @@ def test_a_row_has_what_a_contender_needs_costs_and_sends(found: Contest):
     )
     assert "corrected for 6 pairs of contenders: confidence below 95%, for which it takes 8 seeds" in table.caption
     assert "94% from 5 seeds" in table.caption
-    assert "2 per node and hour; least in the median: easgd, 8 nodes" in table.caption
+    assert "cost to the target: nodes × hours × 2; least in the median: easgd, 8 nodes" in table.caption
     assert "cost" not in contest_table(found).headings
+
+
+def test_traffic_costs_what_was_sent_until_the_target(found: Contest):
+    """sync on 8 nodes sends 800 MB in its 108 s, a third of it within 36 s: 0.8 at 3 per GB, and 0.16 for the nodes."""
+    table = contest_table(found, Prices(node_hour=2.0, egress_gb=3.0))
+    rows = {row[0]: dict(zip(table.headings[1:], row[1:], strict=True)) for row in table.cells}
+    assert rows["sync, 8 nodes"]["cost"] == "0.9600"
+    assert rows["downpour, 8 nodes"]["cost"] == "never"
+    assert "cost to the target: nodes × hours × 2 + GB sent × 3; least" in table.caption
+
+
+def test_the_cost_decides_where_it_is_asked_to(tmp_path: Path):
+    """gossip is twice as fast on three times the nodes: by time it is first, by cost sync."""
+    contenders = [
+        contender("sync, 8 nodes", [36.0, 30.0, 33.0, 36.0, 30.0, 33.0]),
+        contender("gossip, 24 nodes", [18.0, 15.0, 16.5, 18.0, 15.0, 16.5], nodes=24),
+    ]
+    prices = Prices(node_hour=2.0)
+    by_time = write_contest(contenders, tmp_path, prices, formats=["svg"])
+    assert by_time.startswith("gossip (24 nodes) reaches a test accuracy of 0.9 first, after 16.5 s, 2.0 times as soon")
+    by_cost = write_contest(contenders, tmp_path, prices, formats=["svg"], by_cost=True)
+    assert by_cost.startswith(
+        "sync (8 nodes) reaches a test accuracy of 0.9 at the least cost, 0.147; that of gossip (24 nodes) is 1.5 "
+        "times as high."
+    )
+    assert "ratio of both costs" in by_cost
+    table = contest_table(contest(contenders, prices))
+    assert table.headings[:4] == ["contender", "cost", "times the first's", "time to target (s)"]
+    assert "cost (nodes × hours × 2)" in (tmp_path / "contest.svg").read_text()
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_columns_are_left_out_and_digits_never(found: Contest, width: int):
-    table = contest_table(found, price=2.0)
+    table = contest_table(found, prices=Prices(2.0))
     console = Console(width=width, file=io.StringIO(), record=True)
     table.print(console)
     lines = console.export_text().splitlines()
@@ -88,7 +118,7 @@ def test_where_nobody_got_there_ratios_are_undecided():
 
 
 def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_path: Path, found: Contest):
-    write_contest([one.contender for one in found.standings], tmp_path, 2.0, formats=("svg",))
+    write_contest([one.contender for one in found.standings], tmp_path, Prices(2.0), formats=("svg",))
     with (tmp_path / "contest.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 20

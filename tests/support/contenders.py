@@ -33,8 +33,15 @@ def run_reaching(
     for share in (0.0, 0.3, 0.7, 1.0, 1.5, 3.0, budget_s / half_s):
         time_s = min(share * half_s, budget_s)
         accuracy = level * (0.1 + 0.9 * share) if share <= 1 else level + (0.97 - level) * reached * (1 - 1 / share)
+        sent = 1e8 * nodes * time_s / budget_s
         marks.append(
-            {"time_s": time_s, "clock": "virtual", "test_accuracy": accuracy, "test_loss": loss + 2 / (1 + 5 * share)}
+            {
+                "time_s": time_s,
+                "clock": "virtual",
+                "test_accuracy": accuracy,
+                "test_loss": loss + 2 / (1 + 5 * share),
+                "bytes_sent": sent,
+            }
         )
     marks.sort(key=lambda mark: mark["time_s"])
     marks[-1]["test_loss"] = loss

@@ -1,0 +1,120 @@
+"""Draw contenders by time and cost to the target, and find the front: those that no other beats in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+
+from dsgd.record.written import write_atomically
+from dsgd.report.contest import Contender, contest
+from dsgd.report.contest_figure import contender_styles
+from dsgd.report.contest_verdict import in_sentence, three_digits
+from dsgd.report.cost import Prices
+from dsgd.report.curves import time_label
+from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.scales import is_log, label_decades
+from dsgd.report.sheet import panels
+from dsgd.report.style import NoData, drawing, finish, save
+from dsgd.safe_text import lines_for_terminal
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A contender with its time and cost to the target. beaten: another one has less of both in the median."""
+
+    contender: Contender
+    time_s: Estimate
+    cost: Estimate
+    beaten: bool
+
+
+def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontPoint]:
+    """Return the contenders that reach the target on most seeds, by their median time. Raises NoData if none does."""
+    times, costs = ({one.name: one for one in contest(contenders, by).standings} for by in (None, prices))
+    reached = [one for one in contenders if math.isfinite(times[one.name].score.median + costs[one.name].score.median)]
+    if not reached:
+        raise NoData("no contender with a known cost reached the target on most seeds")
+    medians = {one.name: (times[one.name].score.median, costs[one.name].score.median) for one in reached}
+
+    def beaten(one: Contender) -> bool:
+        here = medians[one.name]
+        return any(there != here and there[0] <= here[0] and there[1] <= here[1] for there in medians.values())
+
+    points = [FrontPoint(one, times[one.name].score, costs[one.name].score, beaten(one)) for one in reached]
+    return sorted(points, key=lambda point: (point.time_s.median, point.cost.median))
+
+
+def front_sentence(points: Sequence[FrontPoint]) -> str:
+    """Return `Time and cost: sync (11 s, 0.31) and gossip (14 s, 0.22) are beaten by no other in both.`"""
+    names = [
+        f"{in_sentence(point.contender.name)} ({three_digits(point.time_s.median)} s, "
+        f"{three_digits(point.cost.median)})"
+        for point in points
+        if not point.beaten
+    ]
+    some = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"Time and cost: {some} {'is' if len(names) == 1 else 'are'} beaten by no other in both."
+
+
+def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
+    """Draw time against cost, median and interval of each contender, and a line through the front. Raises NoData."""
+    points = front_points(contenders, prices)
+    found = contest(contenders)
+    styles = dict(zip((one.name for one in found.standings), contender_styles(found), strict=True))
+    figure, (axes,) = panels(1)
+    handles: dict[str, Artist] = {}
+    front = [point for point in points if not point.beaten]
+    axes.step(
+        [point.time_s.median for point in front],
+        [point.cost.median for point in front],
+        where="post",
+        color="#777777",
+        linewidth=1.0,
+        zorder=1.5,
+    )
+    for point in points:
+        style = styles[point.contender.name]
+        x, y = point.time_s, point.cost
+        (handles[point.contender.name],) = axes.plot(
+            [x.median], [y.median], color=style["color"], marker=style["marker"], markerfacecolor="white", linestyle=""
+        )
+        axes.plot([x.low, _end(x)], [y.median] * 2, color=style["color"], linewidth=1.0)
+        axes.plot([x.median] * 2, [y.low, _end(y)], color=style["color"], linewidth=1.0)
+    for axis, name, values in (
+        (axes.xaxis, "x", [point.time_s.median for point in points]),
+        (axes.yaxis, "y", [point.cost.median for point in points]),
+    ):
+        if is_log(name, values):
+            axes.set(**{f"{name}scale": "log"})
+            label_decades(axis, max(values) / min(values))
+    axes.set_xlabel(f"{time_label(found.runs)}\nto {found.goal.text}")
+    axes.set_ylabel(f"cost\n{prices.text}")
+    note = interval_note([found.seeds])
+    return finish(figure, found.runs, handles, [*[note] * bool(note), "grey line: the front, medians"])
+
+
+def write_front(
+    contenders: Sequence[Contender],
+    prices: Prices,
+    stem: Path,
+    width: str = "wide",
+    formats: Sequence[str] = ("png", "svg", "pdf"),
+) -> str:
+    """Write the figure as `<stem>` in each format and the sentence as `<stem>.txt`; returns the sentence. Raises NoData
+    before anything is written, OSError for files that cannot be written."""
+    text = lines_for_terminal(front_sentence(front_points(contenders, prices)))
+    with drawing(width):
+        figure = front_figure(contenders, prices)
+        for kind in formats:
+            save(figure, stem.with_suffix(f".{kind}"))
+    write_atomically(stem.with_suffix(".txt"), f"{text}\n".encode())
+    return text
+
+
+def _end(value: Estimate) -> float:
+    return value.high if math.isfinite(value.high) else value.median
