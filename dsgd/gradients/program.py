@@ -70,6 +70,19 @@ def _linear(of: Translation, node: fx.Node, module: nn.Linear) -> Activation:
     return of.step("linear", node, of.source(node, axes=1), weight=weight, bias=bias)
 
 
+def _linear_function(of: Translation, node: fx.Node) -> Activation:
+    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    value, weight, bias = of.source(node, axes=1), _kept(of, node, given["weight"]), _kept(of, node, given.get("bias"))
+    return of.step("linear", node, value, weight=weight, bias=bias)
+
+
+def _kept(of: Translation, node: fx.Node, argument: Any) -> int:
+    """Return the place of a parameter that a function is given, -1 of none."""
+    if argument is not None and not (isinstance(argument, fx.Node) and argument.op == "get_attr"):
+        raise Untranslatable(of.trace.name(node))
+    return of.parameter(None if argument is None else of.tensor(argument))
+
+
 def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
     if module.momentum is None or module.running_mean is None:  # of how many batches; how to evaluate
         raise Untranslatable(f"{of.trace.name(node)} without momentum or running statistics")
@@ -176,6 +189,7 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((torch.cat, torch.concat), concatenated),
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _alias),
     torch.mean: mean,
+    F.linear: _linear_function,
     F.max_pool2d: _as_layer(
         largest, nn.MaxPool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from dsgd.gradients.multihead import self_attention
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.problem import Problem
 
@@ -19,7 +21,9 @@ class Untranslatable(ValueError):
 
 
 def source(node: fx.Node) -> fx.Node:
-    """Return the first argument of a layer."""
+    """Return the first argument of a layer. Raises Untranslatable where it is given by its name."""
+    if not node.args:
+        raise Untranslatable(f"{node.name}, whose first argument is given by its name")
     return node.args[0]  # pyright: ignore[reportReturnType]
 
 
@@ -89,6 +93,15 @@ class _Tracer(fx.Tracer):
     """Trace what is read of buffers, as of parameters: their values change."""
 
     proxy_buffer_attributes = True
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if type(m) is nn.MultiheadAttention:
+            output = self_attention(m, self.root, *args, **kwargs)
+            if output is not None:
+                return output, None  # whoever reads the weights of attention, too, cannot be traced
+        return super().call_module(m, forward, args, kwargs)
 
 
 class _Examples(fx.Interpreter):

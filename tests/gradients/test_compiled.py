@@ -373,10 +373,31 @@ def test_an_unknown_layer_costs_the_loop_and_a_line_that_names_layer_and_file(
 
 
 class Doubled(nn.Linear):
-    """Does more than the layer that it says it is."""
+    """Does more than the layer that it says it is, by functions that have rules."""
 
     def forward(self, input: Tensor) -> Tensor:
         return 2 * super().forward(input)
+
+
+class Summed(nn.Linear):
+    """Does more than the layer that it says it is."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).cumsum(1)
+
+
+class Named(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return torch.relu(input=super().forward(input))
+
+
+def test_an_argument_that_is_given_by_its_name_is_not_known() -> None:
+    with pytest.raises(Untranslatable, match="relu, whose first argument is given by its name"):
+        CompiledEvaluator(problem_with(nn.Sequential(nn.Flatten(), Named(64, CLASSES)), 5), 3)
+
+
+def test_a_layer_that_calls_the_function_of_another_has_the_gradients_of_the_loop() -> None:
+    assert_agree(problem_with(nn.Sequential(nn.Flatten(), Doubled(64, CLASSES)), 5, DOUBLE))
 
 
 def test_a_module_that_does_more_than_its_layers_is_found_out() -> None:
@@ -391,7 +412,7 @@ def test_a_module_that_does_more_than_its_layers_is_found_out() -> None:
             return self.linear(x.flatten(1))
 
     with pytest.raises(Untranslatable):
-        CompiledEvaluator(problem_with(nn.Sequential(nn.Flatten(), Doubled(64, CLASSES)), 5), 3)
+        CompiledEvaluator(problem_with(nn.Sequential(nn.Flatten(), Summed(64, CLASSES)), 5), 3)
     with pytest.raises(Untranslatable):
         CompiledEvaluator(problem_with(Changed(), 5), 3)
 

@@ -201,6 +201,43 @@ def test_what_is_not_known_of_a_transformer_is_named(change: object, unknown: st
         CompiledEvaluator(text_problem(module, 8, 3), 3)
 
 
+class Attending(nn.Module):
+    """A block with torch's own module of attention. mask: how it is told that it is causal."""
+
+    def __init__(self, mask: str, **options: object) -> None:
+        super().__init__()
+        self.embedding, self.norm, self.head = nn.Embedding(BYTES, 6), nn.LayerNorm(6), nn.Linear(6, BYTES)
+        self.attention = nn.MultiheadAttention(6, 2, **{"batch_first": True, **options})  # pyright: ignore
+        later = torch.ones(8, 8, dtype=torch.bool).triu(1)
+        self.register_buffer("later", later.T if mask == "odd" else later, persistent=False)
+        self.square = nn.Transformer.generate_square_subsequent_mask(8, dtype=torch.float64)
+        self.kind = mask
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        y, mask = self.norm(x), {"none": None, "float": self.square}.get(self.kind, self.later)
+        with_weights = self.kind in ("none", "bool")
+        y, _ = self.attention(y, y, y, need_weights=with_weights, attn_mask=mask, is_causal=self.kind == "said")
+        return self.head(x + y).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("mask", "options"), [("none", {}), ("bool", {"bias": False}), ("float", {}), ("said", {"bias": False})]
+)
+def test_torchs_module_of_attention_has_the_gradients_of_the_loop(mask: str, options: dict[str, bool]) -> None:
+    torch.manual_seed(3)
+    assert_agree(text_problem(Attending(mask, **options), 8, 5))
+
+
+@pytest.mark.parametrize(
+    ("mask", "options"),
+    [("odd", {}), ("none", {"batch_first": False}), ("none", {"dropout": 0.1}), ("none", {"add_bias_kv": True})],
+)
+def test_other_attention_of_torchs_module_is_named(mask: str, options: dict[str, object]) -> None:
+    with pytest.raises(Untranslatable, match=r"attention \(MultiheadAttention\)"):
+        CompiledEvaluator(text_problem(Attending(mask, **options), 8, 3), 3)
+
+
 @pytest.mark.parametrize(("tokens", "batch_size"), [(8, 3), (24, 9)])
 def test_arithmetic_and_layers_called_again_over_tokens(tokens: int, batch_size: int) -> None:
     """The second case goes over a batch in two parts, whose gradients are added up."""
