@@ -10,6 +10,7 @@ from pathlib import Path
 from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.folders import check_writable, owned
+from dsgd.cli.forecast import Cost, forecast
 from dsgd.cli.rounds import Unfinished
 from dsgd.cli.studies import Place, run_study
 from dsgd.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
@@ -26,6 +27,7 @@ EXAMPLES = """\
     dsgd-reproduce jin2016 --claim J1           one claim
     dsgd-reproduce --redraw                     pages and figures from the logged runs, no training
     dsgd-reproduce all --anew                   everything again
+    dsgd-reproduce all --anew --forecast        how many core-hours that would take
     dsgd-reproduce yardstick                    the simulator's times against those that others measured
     dsgd-reproduce lian2017 --scale full --on slurm slurm.partition=gpu
 
@@ -49,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
         chosen, claims = _chosen(papers(), names, tuple(typed.claim))
         results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
+        if typed.forecast:
+            _forecast(chosen, claims, results, typed.scale, typed.anew)
+            return
         check_writable(results, "--results")
         if not typed.redraw:
             check_writable(Path(typed.folder), "--folder")
@@ -74,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--version", action="version", version=version_line())
     found.add_argument("--claim", action="append", default=[], metavar="ID", help="only what this claim needs, like J1")
     found.add_argument("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
+    found.add_argument("--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing")
     found.add_argument("--anew", action="store_true", help="use no logged runs: make all of them again")
     found.add_argument("--scale", choices=SCALES, default="small", help="of models and data (default: %(default)s)")
     found.add_argument("--on", choices=("here", "slurm"), default="here", help="where (default: %(default)s)")
@@ -105,6 +111,8 @@ def _chosen(
 def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
     if typed.jobs is not None and typed.jobs < 1:
         raise ValueError(f"--jobs must be >= 1, got {typed.jobs}")
+    if typed.forecast and typed.redraw:
+        raise ValueError("--forecast is of runs, --redraw makes none: give one of them")
     if typed.redraw and typed.anew:
         raise ValueError("--redraw runs nothing, --anew runs everything: give one of them")
     for word in slurm:
@@ -158,6 +166,20 @@ def _run(
             archive.write(path, rows)
     if unfinished:
         raise Unfinished("; ".join(unfinished))
+
+
+def _forecast(chosen: Sequence[Paper], claims: tuple[str, ...], results: Path, scale: str, anew: bool) -> None:
+    """Print what each study that is missing costs, and their sum. Writes nothing."""
+    missing = _missing(chosen, claims, results, scale, anew)
+    total = Cost()
+    for paper in chosen:
+        for study in paper.studies_of(claims):
+            words = study.at(scale)
+            if words is not None and study.by is None and (paper.key, study.name) in missing:
+                cost = forecast(study, words)
+                total += cost
+                print(f"{paper.key} {study.name}: {cost}", flush=True)
+    print(f"all: {total}")
 
 
 def _missing(

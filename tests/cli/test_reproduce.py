@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dsgd.cli import reproduce
+from dsgd.cli.forecast import MLP_S
 from dsgd.cli.reproduce import main
 from dsgd.reproduction import archive
 from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
@@ -138,6 +139,20 @@ def test_everything_is_made_again_on_request_and_is_the_same(of_nobody: Path) ->
     assert files(of_nobody) == before
 
 
+def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two contenders with two values of the rate on one seed, and two measured seeds."""
+    assert main(["all", "--forecast"]) == 0
+    core_s = 8 * 1416 * MLP_S  # an epoch of the digits in whole steps
+    assert capsys.readouterr().out.splitlines() == [
+        "nobody2026 steps: 2 runs, 0 core-hours",
+        f"nobody2026 contest: 8 runs, {core_s / 3600:.2g} core-hours",
+        f"all: 10 runs, {core_s / 3600:.2g} core-hours",
+    ]
+    assert not any(of_nobody.parents[1].iterdir())
+
+
 def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--scale", "full", "--claim", "N1"]) == 0
     assert not of_nobody.exists()
@@ -152,6 +167,7 @@ def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: py
         ("nobody2025", "PAPER must be one of all, yardstick, nobody2026, got nobody2025"),
         ("--claim X9", "--claim must be one of N1, N2, got X9"),
         ("--jobs 0", "--jobs must be >= 1, got 0"),
+        ("--redraw --forecast", "--forecast is of runs, --redraw makes none: give one of them"),
         ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
         ("slurm.partition=gpu", "slurm.partition needs --on slurm, got --on here"),
         ("--on slurm nodes=4", "words must be papers or slurm.KEY=VALUE, got nodes=4"),
