@@ -10,6 +10,7 @@ from typing import Any
 
 from dsgd.compute_trace import ComputeTrace
 from dsgd.disturbances import LONGEST_S, Congestion, Stall
+from dsgd.failures import Failures
 from dsgd.jitter import JitterLaw
 from dsgd.link_matrix import LinkMatrix
 
@@ -47,6 +48,7 @@ class Cluster:
     jitter_persistent: float = 0.0  # standard deviation over the mean of a factor that each node keeps for the run
     jitter_memory_s: float = 0.0  # seconds that a node which is slow, by a log-normal, stays so; 0: independent draws
     compute_trace: str | None = None  # file of gradient times, in place of gradient_s and jitter, see `ComputeTrace`
+    failures: Mapping[str, Any] | None = None  # of nodes, which come back after a repair, see `Failures`; null: none
     stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
     islands: int = 1  # of equally many nodes with consecutive ranks, each with an uplink that they share
     wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
@@ -137,6 +139,9 @@ class Cluster:
             raise ValueError(
                 "servers_colocated must be false with collective=star, whose centre has its own port, got true"
             )
+        if self.failing is not None and self.failing.every_s < (least_s := self.longest_gradient_s):
+            rule = f"every_s must be >= {least_s:g}, the longest gradient, which else would hardly end"
+            raise ValueError(f"failures: {rule}, got {self.failing.every_s:g}")
         for stall in map(Stall.of, self.stalls):
             least_s = self.longest_s / MOST_STALLS
             if stall.every_s is not None and stall.every_s < least_s:
@@ -148,13 +153,18 @@ class Cluster:
         """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
         a latency, a received vector, or the time until a lost message is sent again. A gradient that is still to be
         measured counts for nothing."""
-        slowest = max((self.slow_nodes or {}).values(), default=1.0)
         links = self.link_matrix
         between = [] if links is None else [latency_s for row in links.latency_s for latency_s in row]
         latency_s = max(self.latency_s, self.latency_between_islands_s, *between)
         again_s = self.retransmit_s if self.loss or (links is not None and links.lossy) else 0.0
+        return max(self.longest_gradient_s, latency_s, self.receive_overhead_s, again_s)
+
+    @property
+    def longest_gradient_s(self) -> float:
+        """Return the seconds of a gradient on the slowest node, 0 where they are still to be measured."""
+        slowest = max((self.slow_nodes or {}).values(), default=1.0)
         gradient_s = (self.gradient_s or 0.0) if self.replayed is None else self.replayed.longest_s
-        return max(gradient_s * max(1.0, slowest), latency_s, self.receive_overhead_s, again_s)
+        return gradient_s * max(1.0, slowest)
 
     @cached_property
     def jitter_law(self) -> JitterLaw:
@@ -166,6 +176,11 @@ class Cluster:
     def replayed(self) -> ComputeTrace | None:
         """Return the gradient times that are replayed, None without `compute_trace`."""
         return None if self.compute_trace is None else ComputeTrace.read(self.compute_trace)
+
+    @cached_property
+    def failing(self) -> Failures | None:
+        """Return when nodes fail, None without `failures`."""
+        return None if self.failures is None else Failures.of(self.failures)
 
     @property
     def mean_gradient_s(self) -> float | None:
@@ -241,6 +256,8 @@ class Cluster:
             self.link_matrix.check(nodes)
         if self.replayed is not None:
             self.replayed.check(nodes)
+        if self.failing is not None:
+            self.failing.check(nodes)
         if nodes % self.islands:
             raise ValueError(f"islands must divide the number of nodes (nodes={nodes}), got {self.islands}")
         named = [("slow_nodes", node) for node in self.slow_nodes or {}]

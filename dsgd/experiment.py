@@ -127,11 +127,23 @@ class Experiment:
             raise ValueError(
                 "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
             )
+        self._check_failures()
         self._check_limits()
         if self.eval.conservation and self.gradients == "none":
             raise ValueError("eval.conservation must be false with engine.gradients=none, got true")
         if self.target.accuracy is not None and self.data.classes is None:
             raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
+
+    def _check_failures(self) -> None:
+        """Raise ValueError for failures that this run cannot have."""
+        failing = self.cluster.failing
+        if failing is None:
+            return
+        if self.budget.time_s is not None:
+            failing.check_time(self.budget.time_s)
+        if self.eval.conservation and not self.algo.lockstep:
+            rule = "eval.conservation must be false with cluster.failures and a method that is not in lock-step"
+            raise ValueError(f"{rule}, whose workers come back with others' parameters, got true")
 
     def _check_limits(self) -> None:
         """Raise ValueError for numbers beyond those in which samples are counted, and for marks without end."""

@@ -268,7 +268,9 @@ class Worker:
 class Algorithm:
     """A way of distributing SGD: a frozen dataclass of its options whose `train` reads like its paper.
 
-    lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget.
+    lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget. With
+        `cluster.failures` one that fails in lock-step comes back with all that it had, and the others wait where they
+        need it; another one comes back with a peer's or the servers' x and enters `train` anew, without what it kept.
     barrier: every step waits for all workers, so that what is computed, marks included, does not depend on the cluster.
     servers: over how many nodes the centre is sharded; 0 for methods without one.
     backups: how many workers' samples do not count in a step of all; 0 for most methods.

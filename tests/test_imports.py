@@ -37,7 +37,8 @@ WANTED = {
     "jitter": {"disturbances"},
     "trace_file": {"host"},
     "compute_trace": {"disturbances", "trace_file"},
-    "cluster": {"compute_trace", "disturbances", "jitter", "link_matrix"},
+    "failures": {"disturbances", "trace_file"},
+    "cluster": {"compute_trace", "disturbances", "failures", "jitter", "link_matrix"},
     "crossing": set(),
     "host": set(),
     "models": {"token_shape", "torchvision_operators", "user_code"},
@@ -48,8 +49,8 @@ WANTED = {
     "problem": {"data", "experiment", "optimizer", "streams"},
     "gradients": {"data", "experiment", "host", "problem"},
     "engine": {"crossing", "experiment", "optimizer", "problem", "worker"},
-    "sim": {"cluster", "compute_trace", "disturbances", "engine", "experiment", "gradients", "jitter", "optimizer"}
-    | {"problem", "streams", "worker"},
+    "sim": {"cluster", "compute_trace", "disturbances", "engine", "experiment", "failures", "gradients", "jitter"}
+    | {"optimizer", "problem", "streams", "worker"},
     "processes": {"cluster", "data", "engine", "experiment", "host", "optimizer", "problem", "safe_text", "streams"}
     | {"worker"},
     "process_groups": {"engine", "worker"},

@@ -20,6 +20,8 @@ graph; but if two workers asked each other at once, they would swap their vector
 the graph is bipartite, as in the paper. An average begins with a gradient, every tau-th one, and is left out where the
 one before is still under way. step() may add local momentum, which is not averaged.
 Cost per active worker: every tau steps one message of N bytes; passive workers answer with as many. Waits: for nothing.
+A worker that fails (`cluster.failures`): averages with it are left out. It comes back with the parameters of a random
+peer, so the sum of the x_i changes.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 

@@ -27,6 +27,7 @@ momentum, which is not mixed.
 Cost per step and worker: deg(i) codes of n bytes, whose sizes are those of `algo=compressed`. Waits for its
 neighbours' codes of the present step. Time of a step: t + a + deg n / B; with order=code max(t, a + deg n / B). Coding
 takes no time in the simulator.
+A worker that fails (`cluster.failures`): its neighbours wait until it is back, with its copies of theirs.
 Output model: the mean of the x_i. One worker: exactly SGD, as its s_i is its h_i.
 """
 

@@ -23,6 +23,7 @@ the rate needs nothing. Layers are compressed one by one under powersgd, otherwi
 Cost per step and worker, N = 4 d bytes: powersgd two all-reduces, one after the other, of 4 rank sum(n) and 4 rank
 sum(m) bytes and what is whole; randomk and none one all-reduce; the others a message to everybody, p - 1 codes. Coding
 takes `code_s` in the simulator. Waits for everybody.
+A worker that fails (`cluster.failures`): all wait until it is back, with its error memory.
 Output model: the mean of the x_i, which are equal bit for bit. One worker: SGD whose gradients come late; exactly SGD
 with code=none.
 """

@@ -23,6 +23,7 @@ any graph; it needs a symmetric W that does not change, as its paper does. At a 
 it is. Heavy ball alone, no Nesterov. With the local optimiser's momentum, which d2 and tracking allow, u is its step.
 Cost per step and worker: deg(i) messages, deg(i) N bytes sent; tracking 2 deg(i) N. Waits for its neighbours' values of
 the present step; no overlap. Time of a step: t + a + deg N / B.
+A worker that fails (`cluster.failures`): its neighbours wait until it is back, with its corrections.
 Output model: the mean of the x_i. One worker: d2 and tracking are exactly SGD, decentlam SGD with heavy ball, and qg
 quasi-hyperbolic momentum of rate lr / (1 - beta) whose buffer decays by 1 - (1 - beta)^2.
 """

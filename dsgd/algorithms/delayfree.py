@@ -16,6 +16,7 @@ Differences from the paper: step() may add local momentum, which is kept across 
 may be shorter. The merge is written x_i + (P - s), which is exactly SGD for one worker.
 Cost per worker: one all-reduce every beta steps, by ring 2 (p - 1) / p N / beta bytes sent per step. Waits at the end
 of a cycle for max(0, T - beta t), T the time of the all-reduce, t of a gradient: nothing as soon as beta t >= T.
+A worker that fails (`cluster.failures`): all wait for it at the end of the cycle.
 Output model: the mean of the x_i, which the merge does not change. One worker: exactly SGD.
 """
 

@@ -33,6 +33,7 @@ local optimiser goes on with what it remembers, as in all implementations that w
 after the last round is not sent.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits every tau
 steps for the slowest sum of tau gradient times; with overlap for an all-reduce that takes longer than a round.
+A worker that fails (`cluster.failures`): all wait for it at the end of the round.
 Output model: theta; with eager the mean of the x_i, which at the end of a round is that of the theta_i. One worker:
 exactly SGD with olr = 1 and beta = 0 and not delayed, otherwise SGD with an outer optimiser.
 """

@@ -19,6 +19,7 @@ Differences from the paper: step() may add local momentum, which is not mixed. D
 allowed: x_i goes to the targets of i and the mixture is of its sources.
 Cost per step and worker: deg(i) messages, deg(i) N bytes sent. Waits for its neighbours' values of the present step, so
 a delay travels one hop a step. Time of a step: max(t, a + deg N / B); with gradient=after|first t + a + deg N / B.
+A worker that fails (`cluster.failures`): its neighbours wait until it is back, then theirs, one hop a step.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 

@@ -17,6 +17,8 @@ of one. A worker starts a push only when its previous one has arrived, so a slow
 may add local momentum, which is not averaged.
 Cost per worker: every tau steps one message of N bytes (pull: and a small request). Waits: pull, for the round trip to
 the peer's node (never for its training loop); push, for nothing but its own previous push.
+A worker that fails (`cluster.failures`): pulls from it bring nothing and pushes to it are lost. It comes back with the
+parameters of a random peer.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 

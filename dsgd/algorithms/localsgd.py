@@ -24,6 +24,7 @@ Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau b
 the all-reduce of `sync`, overlapped. Waits every tau steps for the slowest sum of tau gradient times. In a group of g
 everybody sends everybody its vector, (g - 1) N for an average where a ring would send 2 (g - 1) / g N, and waits for
 the slowest of the group.
+A worker that fails (`cluster.failures`): all wait for it at the next average.
 Output model: the mean of the x_i. One worker: exactly SGD, but for `momentum=zero`.
 """
 

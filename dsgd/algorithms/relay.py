@@ -20,6 +20,7 @@ the start. Differences from the paper: step() may add local momentum, as theirs.
 not each of two trees a half.
 Cost per step and worker: deg(i) messages of N bytes, with one number more each. Waits for its neighbours' messages of
 the present step. Time of a step: t + a + deg N / B. A worker keeps one vector for each neighbour.
+A worker that fails (`cluster.failures`): its neighbours wait until it is back, then theirs, one hop a step.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
 

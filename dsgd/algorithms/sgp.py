@@ -25,6 +25,7 @@ at x_i, as the authors have it.
 Cost per round (overlap steps, at least one): as many messages of N bytes as out-neighbours, with one number more each.
 Waits for the in-neighbours' messages of this round. Time of a step: t + a + deg N / B; of a round with overlap
 max(overlap t, a + deg N / B). A peer that dies ends the run, as the mass that it held cannot be had back.
+A worker that fails (`cluster.failures`): those that it sends to wait until it is back, with its weight.
 Output model: the mean of the z_i, between which the sum of the x_i over that of the w_i lies; the same where all w_i
 are equal. One worker: exactly SGD.
 """

@@ -24,6 +24,7 @@ run the last fragment may leave early; what the other fragments have moved since
 Cost per worker: P all-reduces of N / P bytes in tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step, in few
 bits that times bits / 32. Waits for a fragment that takes longer than the delay. Time of a step: t + max(0, T - delay
 t) P / tau, T of a fragment's all-reduce.
+A worker that fails (`cluster.failures`): all wait for it at the next fragment.
 Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 0, whatever mix is.
 """
 

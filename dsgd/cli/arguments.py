@@ -14,7 +14,7 @@ from dsgd.safe_text import for_terminal
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
 BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth")
-FREE = ("model.arguments", "data.arguments", "cluster.links", *BY_NODE)
+FREE = ("model.arguments", "data.arguments", "cluster.links", "cluster.failures", *BY_NODE)
 
 
 class Parser(argparse.ArgumentParser):

@@ -22,7 +22,7 @@ class Join(Request):
 class Task(Generic[T]):
     """Run a coroutine: pass each of its requests to `perform`, which calls `resume` with the answer, now or later."""
 
-    __slots__ = ("_coroutine", "_perform", "_taken", "_waiting", "finished", "owner", "result")
+    __slots__ = ("_coroutine", "_perform", "_taken", "_waiting", "closed", "finished", "owner", "result")
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, T], owner: Any, perform: Callable[[Task[Any], Request], None]
@@ -32,11 +32,14 @@ class Task(Generic[T]):
         self._waiting: tuple[Task[Any], ...] = ()
         self._taken: tuple[Callable[[], None], ...] = ()
         self.owner = owner
-        self.finished = False
+        self.finished = self.closed = False
         self.result: Any = None
 
     def resume(self, answer: Any = None) -> None:
-        """Run to the next request or to the end; the end resumes the tasks that wait for this one."""
+        """Run to the next request or to the end; the end resumes the tasks that wait for this one. A closed task drops
+        the answer."""
+        if self.closed:
+            return
         try:
             request = self._coroutine.send(answer)
         except StopIteration as end:
@@ -56,6 +59,7 @@ class Task(Generic[T]):
 
     def close(self) -> None:
         """Close the coroutine."""
+        self.closed = True
         self._coroutine.close()
 
     def __await__(self) -> Generator[Request, Any, T]:

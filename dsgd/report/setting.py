@@ -33,8 +33,8 @@ USUAL: dict[str, Any] = {
     "cluster.receive_bandwidth": None, "cluster.protocol_efficiency": 1, "cluster.window_bytes": None,
     "cluster.connection_bandwidth": None, "cluster.streams": 1, "cluster.links": None, "cluster.slice_bytes": None,
     "cluster.jitter_skew": None, "cluster.jitter_persistent": 0, "cluster.jitter_memory_s": 0,
-    "cluster.compute_trace": None, "cluster.collective_startup_s": 0, "cluster.bucket_bytes": None,
-    "cluster.bucket_startup_s": 0,
+    "cluster.compute_trace": None, "cluster.failures": None, "cluster.collective_startup_s": 0,
+    "cluster.bucket_bytes": None, "cluster.bucket_startup_s": 0,
 }  # fmt: skip
 # likewise what each data set has besides, by its name
 USUAL_OF_DATA: dict[str, dict[str, Any]] = {
@@ -88,6 +88,7 @@ _CLUSTER: dict[str, Text] = {
     "cluster.compute_trace": lambda value: f"gradient times of {PurePath(value).name}",
     "cluster.slow_nodes": lambda value: f"slow nodes {_mapping(value, lambda factor: f'{factor:g} times as long')}",
     "cluster.stalls": lambda value: f"stalls: {_entries(value)}",
+    "cluster.failures": lambda value: f"failures: {_entries(value)}",
     "cluster.congestion": lambda value: f"congestion: {_entries(value)}",
     "cluster.loss": lambda value: f"{share(value)} of messages lost",
 }

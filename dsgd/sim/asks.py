@@ -23,9 +23,10 @@ class Asks:
         message_bytes: float,
         count_staleness: Callable[[int], None],
         answer: Callable[[Task[Any], Node, Tensor], Tensor],
-        take: Callable[[Task[Any], Tensor], None],
+        take: Callable[[Task[Any], Tensor | None], None],
     ) -> None:
-        """answer: of a peer to the vector of a task. take: gives a task the answer that it waits for."""
+        """answer: of a peer to the vector of a task. take: gives a task the answer that it waits for, None from a
+        peer that is down."""
         self._nodes = nodes
         self._network = network
         self._message_bytes = message_bytes
@@ -41,6 +42,9 @@ class Asks:
 
     def _arrived(self, task: Task[Any], request: Ask, steps: int) -> None:
         asking, peer = task.owner.worker, self._nodes[request.peer]
+        if peer.down:
+            self._network.notify(request.peer, asking.rank, self._take, task, None)
+            return
         self._count_staleness(asking.steps - steps)
         peer.received += 1
         arguments = (task, peer, self._answer(task, peer, request.vector), peer.worker.steps)

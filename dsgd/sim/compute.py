@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle
 
 import numpy as np
@@ -12,15 +13,18 @@ from dsgd.cluster import Cluster
 from dsgd.compute_trace import ComputeTrace
 from dsgd.disturbances import Congestion, Stall
 from dsgd.jitter import JitterLaw
+from dsgd.sim.downtime import LockstepFailures
 from dsgd.streams import stream
 
 
 class Processor:
     """Compute the durations of one node's gradients. Its random streams depend only on (seed, node).
 
-    nodes: of the cluster, which a trace is replayed on."""
+    nodes: of the cluster, which a trace is replayed on. failing: what fails the node, if it computes on after that."""
 
-    def __init__(self, cluster: Cluster, node: int, seed: int, nodes: int = 1) -> None:
+    def __init__(
+        self, cluster: Cluster, node: int, seed: int, nodes: int = 1, failing: LockstepFailures | None = None
+    ) -> None:
         mean_s = cluster.mean_gradient_s
         if mean_s is None:
             raise ValueError("cluster.gradient_s must be a number in a simulation, got null")
@@ -38,16 +42,24 @@ class Processor:
             for index, stall in enumerate(stalls)
             if stall.node is None or stall.node == node
         ]
+        self._failing = failing
         self._steady = self._jitter is None and self._times is None and not self._pauses
 
     def finish(self, start_s: float, vectors: int = 0) -> float:
         """Return the time at which a gradient begun at start_s is done, if `vectors` received vectors come before it.
         Calls must come in order of time."""
         before_s = vectors * self._receive_overhead_s
-        if self._steady:
+        if self._steady and self._failing is None:
             return start_s + before_s + self.mean_s
-        now_s, left_s = start_s, before_s + self._gradient_s(start_s)
-        while self._pauses and now_s < math.inf:
+        work_s = before_s + self._gradient_s(start_s)
+        if self._failing is None:
+            return self._finish(work_s, start_s)
+        return self._failing.finish(start_s, partial(self._finish, work_s))
+
+    def _finish(self, left_s: float, now_s: float, until_s: float = math.inf) -> float:
+        """Return when so much work begun at a time is done, with the pauses in which nothing is; later than until_s if
+        it is not done by then."""
+        while self._pauses and now_s < until_s:
             begin_s, end_s = min(pauses.after(now_s) for pauses in self._pauses)
             if begin_s >= now_s + left_s:
                 break

@@ -23,10 +23,12 @@ from dsgd.sim.all_reduce import AllReduces
 from dsgd.sim.asks import Asks
 from dsgd.sim.cluster_network import network_of
 from dsgd.sim.compute import Processor
+from dsgd.sim.downtime import Downtime, LockstepFailures, outages_of
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
 from dsgd.sim.null_vector import null_vector
 from dsgd.sim.quorum import Quorum
+from dsgd.sim.restarts import Restarts
 from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
@@ -76,12 +78,14 @@ class Machine:
         start = null_vector(problem.start) if self.timing_only else problem.start
         self.nodes: list[Node] = []
         xs = [start if self.timing_only else start.clone() for _ in range(p)]
+        self.downtime = Downtime() if cluster.failing is not None else None
         for rank, x in enumerate(xs):
             worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self, problem.layout)
-            processor = Processor(cluster, rank, experiment.seed, p)
+            processor = Processor(cluster, rank, experiment.seed, p, self._lockstep_failures(rank))
             buffers = start if self.timing_only else problem.start_buffers.clone()
             self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
+        self.restarts = self._restarts()
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
@@ -112,7 +116,10 @@ class Machine:
     def launch(self) -> None:
         """Start the algorithm on every worker."""
         for node in self.nodes:
-            self.tasks.append(start(self._train(node.worker), node, self.perform))
+            self.tasks.append(self._start(self._train(node.worker), node))
+        if self.restarts is not None:
+            for rank in range(len(self.nodes)):
+                self.restarts.await_failure(rank)
 
     async def _train(self, worker: Worker) -> None:
         await self.experiment.algo.train(worker)
@@ -137,7 +144,13 @@ class Machine:
     # Methods of `dsgd.worker.Engine`, which take no time
 
     def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        return start(coroutine, self.nodes[worker.rank], self.perform)
+        return self._start(coroutine, self.nodes[worker.rank])
+
+    def _start(self, coroutine: Coroutine[Any, Any, T], node: Node) -> Task[T]:
+        task = start(coroutine, node, self.perform)
+        if self.restarts is not None:
+            node.tasks = [*(each for each in node.tasks if not each.finished), task]
+        return task
 
     def publish(self, worker: Worker) -> None:
         self.nodes[worker.rank].published = (worker.x.clone(), worker.steps)
@@ -201,6 +214,8 @@ class Machine:
         self.loop.at(end, self._gradient_done, task, gradient)
 
     def _gradient_done(self, task: Task[Any], gradient: PendingGradient) -> None:
+        if task.closed:
+            return
         g = self._finish_gradient(task.owner, gradient)
         if g is not None:
             task.resume(g)
@@ -283,8 +298,11 @@ class Machine:
         self.network.notify(task.owner.worker.rank, request.peer, self._serve_pull, task, request.peer)
 
     def _serve_pull(self, task: Task[Any], peer: int) -> None:
-        vector, steps = self.nodes[peer].published
         rank = task.owner.worker.rank
+        if self.nodes[peer].down:
+            self.network.notify(peer, rank, task.resume, None)
+            return
+        vector, steps = self.nodes[peer].published
         self.network.send(peer, [(rank, self.message_bytes, self._pulled, (task, peer, vector, steps))])
 
     def _pulled(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
@@ -299,13 +317,14 @@ class Machine:
         self.network.send_once(worker.rank, message, task.resume)
 
     def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
-        self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
+        if not self.nodes[peer].down:
+            self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
         task.resume()
 
     def _answer_ask(self, task: Task[Any], peer: Node, vector: Tensor) -> Tensor:
         return self.experiment.algo.answer(peer.worker, vector)
 
-    def _take_answer(self, task: Task[Any], answer: Tensor) -> None:
+    def _take_answer(self, task: Task[Any], answer: Tensor | None) -> None:
         task.resume(answer)
 
     # Servers
@@ -353,6 +372,35 @@ class Machine:
         if missing[0] == 0:
             task.owner.received += answers[0] is not None
             task.resume(None if answers[0] is None else answers[0] if len(answers) == 1 else torch.cat(answers))
+
+    # Nodes that fail
+
+    def _lockstep_failures(self, rank: int) -> LockstepFailures | None:
+        """Return what fails a worker whose steps others wait for, None if nothing does."""
+        if self.downtime is None or not self.experiment.algo.lockstep:
+            return None
+        return LockstepFailures(rank, outages_of(self.experiment, rank, self.message_bytes), self.downtime)
+
+    def _restarts(self) -> Restarts | None:
+        """Return what fails free-running workers, None if nothing does."""
+        if self.downtime is None or self.experiment.algo.lockstep:
+            return None
+        servers = list(zip(self.server_ports, self.shards, strict=True))
+        outages = [outages_of(self.experiment, rank, self.message_bytes) for rank in range(len(self.nodes))]
+        shared = (self.loop, self.network, self.downtime, self.experiment.seed)
+        drop, enter = self._drop_pending, self._enter_again
+        return Restarts(self.nodes, servers, self.message_bytes, outages, *shared, self._send, drop, enter)
+
+    def _drop_pending(self, rank: int) -> None:
+        self._pending = [gradient for gradient in self._pending if gradient.rank != rank]
+        if self.compute_spans is not None:
+            now_s = self.loop.now
+            self.compute_spans = [
+                (node, begin, min(end, now_s) if node == rank else end) for node, begin, end in self.compute_spans
+            ]
+
+    def _enter_again(self, node: Node) -> None:
+        self.tasks[node.worker.rank] = self._start(self._train(node.worker), node)
 
     def _count_staleness(self, staleness: int) -> None:
         self.staleness_sum += staleness

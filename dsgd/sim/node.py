@@ -35,6 +35,7 @@ class Node:
         "collectives",
         "computed_s",
         "computing",
+        "down",
         "early",
         "exchanges",
         "inbox",
@@ -42,6 +43,7 @@ class Node:
         "processor",
         "published",
         "received",
+        "tasks",
         "worker",
     )
 
@@ -59,6 +61,8 @@ class Node:
         self.received = 0  # vectors, since the last gradient was begun
         self.computed_s = 0.0  # in finished gradients
         self.computing = (0.0, 0.0)  # the latest gradient's start and end
+        self.down = False  # it has failed, and has no parameters yet
+        self.tasks: list[Task[Any]] = []  # those that end with it, where nodes may fail
 
     def expect(self, exchange: PendingExchange) -> None:
         """Enter an exchange, behind those entered before."""
@@ -104,6 +108,16 @@ class Node:
         self.computing = (start_s, self.processor.finish(start_s, self.received))
         self.received = 0
         return self.computing[1]
+
+    def fail(self, now_s: float) -> None:
+        """Lose all that is in the node's memory, and the gradient under way."""
+        for task in self.tasks:
+            task.close()
+        self.down = True
+        self.tasks, self.inbox, self.received = [], [], 0
+        self.optimizer_state = None
+        self.worker.kept.clear()
+        self.computing = (self.computing[0], min(self.computing[1], now_s))
 
     def idle_fraction(self, now_s: float) -> float:
         """Return the share of the time so far without computing; a stall within a gradient counts as computing."""

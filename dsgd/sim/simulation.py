@@ -195,7 +195,7 @@ class Simulation:
             message_bytes=machine.message_bytes,
             collective=machine.all_reduces.taken,
         )
-        return fields | self._drift() | self._between_islands() | self._losses()
+        return fields | self._drift() | self._between_islands() | self._losses() | self._downtime()
 
     def _between_islands(self) -> Mark:
         """Return the bytes that have left their island or region, where there are several."""
@@ -210,6 +210,12 @@ class Simulation:
         if not isinstance(network, LossyNetwork):
             return {}
         return {"messages_lost": network.lost, "messages_resent": network.resent}
+
+    def _downtime(self) -> Mark:
+        """Return what failures have cost, where nodes can fail."""
+        downtime, algo = self.machine.downtime, self.experiment.algo
+        together = algo.lockstep and not algo.backups
+        return {} if downtime is None else downtime.summary(self.time_s, len(self.machine.nodes), together)
 
     def trace_rows(self) -> list[TraceRow]:
         """Return the timelines of all ports, if the experiment asks for a trace."""

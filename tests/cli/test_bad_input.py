@@ -251,6 +251,10 @@ CASES = [
         "cluster.jitter=0.1 cluster.jitter_skew=1",
         "cluster.jitter_skew must be null without jitter and jitter_distribution=lognormal, got 1",
     ),
+    (
+        "cluster.failures={every_s: 1e7, repair_s: 1h} budget.time_s=1min",
+        "cluster.failures: repair_s must be <= budget.time_s (60), got 3600",
+    ),
     ("cluster.compute_trace=nope.csv", "cluster.compute_trace must be a readable file, got nope.csv (No such file"),
     ("cluster.message_bytes=1e308", "cluster.message_bytes must be in (0, 1e+15], got 1e+308"),
     ("cluster.bandwidth=1e-308", "cluster.bandwidth must be >= 1 bit/s, got 1e-308"),

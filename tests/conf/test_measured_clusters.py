@@ -10,7 +10,7 @@ from dsgd.run.timing import timed
 
 NODES = {"aws10": 10, "intellect1": 14}
 TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null", "budget.steps=1", "algo=dpsgd")
-NAMES = ("aws10", "gcp4", "halos", "home", "hkbu_10gbe", "hkbu_ib", "intellect1")
+NAMES = ("aws10", "gcp4", "halos", "home", "hkbu_10gbe", "hkbu_ib", "intellect1", "infinitehbd", "llama3")
 SHAPED = {"tc_1ms_5gbit": (1e-3, 5e9), "tc_5ms_2gbit": (5e-3, 2e9), "tc_10ms_1gbit": (1e-2, 1e9)}
 
 

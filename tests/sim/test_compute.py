@@ -125,8 +125,9 @@ def quantile(cv: float, skew: float, share: float) -> float:
     """Of a log-normal with mean 1 that is shifted and scaled to this deviation and skew. v by bisection."""
     low, high = 0.0, skew
     for _ in range(100):
-        v = (low + high) / 2
-        low, high = (v, high) if v**3 + 3 * v < skew else (low, v)
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle**3 + 3 * middle < skew else (low, middle)
+    v = (low + high) / 2
     sigma = np.log1p(v**2) ** 0.5
     return 1 + cv / v * (np.exp(sigma * NormalDist().inv_cdf(share) - sigma**2 / 2) - 1)
 

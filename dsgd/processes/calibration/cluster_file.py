@@ -61,6 +61,7 @@ def as_cluster_yaml(
         ("jitter_persistent", "0.0", "of a factor that each node keeps: not measured, see slow_nodes"),
         ("jitter_memory_s", "0.0", "seconds that a slow phase lasts: not measured"),
         ("compute_trace", "null", "file of gradient times to replay, in place of gradient_s and jitter"),
+        ("failures", "null", "of nodes: not measured"),
         ("stalls", "[]", "not measured"),
         ("islands", "1", "of nodes, fast inside and slow between: not measured"),
         ("wan_bandwidth", "null", "bit/s of an island's uplink; null: as a node"),

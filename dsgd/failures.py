@@ -1,0 +1,108 @@
+"""Describe nodes that fail and come back: `cluster.failures`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from dsgd.disturbances import LONGEST_S
+from dsgd.trace_file import read_rows, whole
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KEY = "failures"
+Outage = tuple[float, float]  # from when until when a node is down
+
+
+@dataclass(frozen=True)
+class Failures:
+    """When nodes fail, and how long their repairs take.
+
+    Either at random, {every_s: 2e7, repair_s: 5e5}: each node runs for an exponential time with mean every_s, and its
+    repair takes an exponential time with mean repair_s; with repair_median_s a log-normal one of this mean and median.
+    Or {trace: FILE}, a csv file `node,down_s,up_s` with a line for each outage.
+    """
+
+    every_s: float = inf
+    repair_s: float = 0.0
+    repair_median_s: float | None = None
+    outages: Mapping[int, tuple[Outage, ...]] = field(default_factory=dict)  # of a trace, in order of time
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> Failures:
+        """Make the failures from `cluster.failures`. Raises ValueError."""
+        if set(entry) == {"trace"} and isinstance(entry["trace"], str):
+            return Failures(outages=_read(entry["trace"]))
+        if not {"every_s", "repair_s"} <= set(entry) <= {"every_s", "repair_s", "repair_median_s"}:
+            forms = "{every_s, repair_s} with or without repair_median_s, or {trace: FILE}"
+            raise ValueError(f"{KEY} must be {forms}, got {', '.join(map(str, entry)) or 'nothing'}")
+        for name, value in entry.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST_S:
+                raise ValueError(f"{KEY}: {name} must be > 0 and <= {LONGEST_S:g}, got {_shown(value)}")
+        failures = Failures(**entry)
+        if failures.repair_median_s is not None and failures.repair_median_s > failures.repair_s:
+            rule = f"{KEY}: repair_median_s must be <= repair_s ({failures.repair_s:g}), as log-normals have it"
+            raise ValueError(f"{rule}, got {failures.repair_median_s:g}")
+        return failures
+
+    def check(self, nodes: int) -> None:
+        """Raise ValueError if a trace names a node that a cluster of so many does not have."""
+        if self.outages and (last := max(self.outages)) >= nodes:
+            raise ValueError(f"{KEY} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {last} in its trace")
+
+    def check_time(self, limit_s: float) -> None:
+        """Raise ValueError if a repair takes longer than a run may."""
+        longest = max((up_s - down_s for outages in self.outages.values() for down_s, up_s in outages), default=None)
+        if longest is not None and longest > limit_s:
+            rule = f"cluster.{KEY} must have no outage that is longer than budget.time_s ({limit_s:g})"
+            raise ValueError(f"{rule}, got one of {longest:g} s in its trace")
+        if self.repair_s > limit_s:
+            raise ValueError(f"cluster.{KEY}: repair_s must be <= budget.time_s ({limit_s:g}), got {self.repair_s:g}")
+
+    def outages_of(self, node: int, rng: np.random.Generator, restore_s: float = 0.0) -> Iterator[Outage]:
+        """Yield the outages of a node in order of time, without end: those after the last one begin at infinity.
+
+        restore_s: how long it takes, after a repair, until the node has its parameters."""
+        if not math.isinf(self.every_s):
+            up_s = 0.0
+            while True:
+                down_s = up_s + rng.exponential(self.every_s)
+                up_s = down_s + self._draw_repair(rng) + restore_s
+                yield down_s, up_s
+        for down_s, up_s in self.outages.get(node, ()):
+            yield down_s, up_s + restore_s
+        while True:
+            yield inf, inf
+
+    def _draw_repair(self, rng: np.random.Generator) -> float:
+        if self.repair_median_s is None:
+            return rng.exponential(self.repair_s)
+        sigma = math.sqrt(2 * math.log(self.repair_s / self.repair_median_s))
+        return rng.lognormal(math.log(self.repair_median_s), sigma)
+
+
+def _read(path: str) -> dict[int, tuple[Outage, ...]]:
+    """Read the outages of every node from a file. Raises ValueError naming the line."""
+    outages: dict[int, list[tuple[float, float, str]]] = {}
+    for where, (node, down_s, up_s) in read_rows(path, KEY, ("node", "down_s", "up_s")):
+        if not 0 <= down_s < up_s <= LONGEST_S:
+            rule = f"{KEY} must have 0 <= down_s < up_s <= {LONGEST_S:g} on every line"
+            raise ValueError(f"{rule}, got {down_s:g} and {up_s:g} {where}")
+        outages.setdefault(whole(node, "node", KEY, where), []).append((down_s, up_s, where))
+    for node, spans in outages.items():
+        spans.sort()
+        for (_, up_s, _), (down_s, _, where) in pairwise(spans):
+            if down_s < up_s:
+                rule = f"{KEY} must have outages of a node one after the other"
+                raise ValueError(f"{rule}, got node {node} down at {down_s:g} before it is up at {up_s:g} {where}")
+    return {node: tuple((down_s, up_s) for down_s, up_s, _ in spans) for node, spans in outages.items()}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**18 else "a very long number"
+    return text if len(text) <= 40 else f"{text[:40]}..."
