@@ -12,6 +12,8 @@ DRIVER = Path("/proc/driver/nvidia/gpus")  # of NVIDIA's driver for Linux, a fol
 DEVICES = Path("/dev")  # nvidia0, nvidia1, ..., where a container has nothing else
 NVML = "libnvidia-ml.so.1"  # NVIDIA's library for management, which comes with every driver
 
+DRIVER_BYTES = 80  # of the driver's version, as NVML's header has it
+
 
 def visible_gpus(
     environment: Mapping[str, str], driver: Path = DRIVER, nvml: str = NVML, devices: Path = DEVICES
@@ -60,6 +62,20 @@ def _counted(nvml: str) -> int:
     failed = library.nvmlDeviceGetCount_v2(ctypes.byref(count))
     library.nvmlShutdown()
     return 0 if failed else count.value
+
+
+def driver_version(nvml: str = NVML) -> str | None:
+    """Return the version of NVIDIA's driver, like `570.86.15`; None where NVML does not say."""
+    try:
+        library = ctypes.CDLL(nvml)
+    except OSError:
+        return None
+    if library.nvmlInit_v2():
+        return None
+    text = ctypes.create_string_buffer(DRIVER_BYTES)
+    failed = library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(DRIVER_BYTES))
+    library.nvmlShutdown()
+    return None if failed else text.value.decode(errors="replace")
 
 
 def _device_files(devices: Path) -> int:

@@ -18,6 +18,7 @@ from dsgd.data.protocols import ReadAhead
 from dsgd.engine.marks import Mark
 from dsgd.engine.trace import TraceRow
 from dsgd.experiment import Budget
+from dsgd.host.gpu_facts import gpu_facts, peak_bytes
 from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import remembered
 from dsgd.host.stop import STOP_SIGNALS
@@ -106,6 +107,7 @@ class SimulatedTraining:
         self.circumstances = {
             "gradient_measured": measured_on(plan.config, experiment.cluster.mean_gradient_s, problem)
         }
+        self._computing = [chosen.evaluator.device]
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
     @property
@@ -133,7 +135,7 @@ class SimulatedTraining:
             save(snapshot(simulation))
 
     def summary(self) -> Mark:
-        return self._simulation.summary()
+        return self._simulation.summary() | gpu_facts(self._computing) | peak_bytes(self._computing)
 
     def trace_rows(self) -> list[TraceRow]:
         return self._simulation.trace_rows()

@@ -81,22 +81,26 @@ class Coordinator:
         problem, totals = self.job.problem, self.monitor.totals()
         p, k = self.experiment.nodes, self.experiment.algo.servers
         lockstep = self.experiment.algo.lockstep and p > 1
-        return summary_of(
-            self.experiment,
-            self.progress,
-            self.monitor.status,
-            totals.counters,
-            worker_steps=totals.worker_steps,
-            server_nodes=range(p, p + k),
-            classes=problem.data.classes,
-            dimension=problem.dimension,
-            message_bytes=problem.dimension * problem.start.element_size(),
-            collective="ring" if lockstep else "none",
-        ) | {
-            "workers_lost": len(self.monitor.members.lost_workers),
-            "messages_lost": totals.missed,
-            "marks_left_out": self.monitor.schedule.dropped_marks,
-        }
+        return (
+            self.monitor.members.gpus()
+            | summary_of(
+                self.experiment,
+                self.progress,
+                self.monitor.status,
+                totals.counters,
+                worker_steps=totals.worker_steps,
+                server_nodes=range(p, p + k),
+                classes=problem.data.classes,
+                dimension=problem.dimension,
+                message_bytes=problem.dimension * problem.start.element_size(),
+                collective="ring" if lockstep else "none",
+            )
+            | {
+                "workers_lost": len(self.monitor.members.lost_workers),
+                "messages_lost": totals.missed,
+                "marks_left_out": self.monitor.schedule.dropped_marks,
+            }
+        )
 
     def close(self, outcome: str) -> None:
         """Let all processes go, now that the record is written. outcome: the status in the record."""

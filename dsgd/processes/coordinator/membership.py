@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.experiment import Experiment
+from dsgd.host.gpu_facts import PEAK, combined_facts
 from dsgd.processes.control import Client, Message
 from dsgd.processes.coordinator.snapshots import RunTotals, combine_totals
 from dsgd.processes.job import HALF_GONE_S, HEARTBEAT_S, Limits
@@ -20,6 +21,7 @@ class Member:
     client, snapshots: its two connections; None before they come and once they have ended. address: of its pairwise
     plane. joined: some process has said that it is this node. half_gone: when one of the connections ended while the
     other lives, by time.monotonic(). steps, counters: as far as known, of all processes that have been this node.
+    gpu: facts of its GPUs.
     """
 
     node: int
@@ -37,6 +39,7 @@ class Member:
     steps: int = 0
     heard: float = 0.0
     counters: dict[str, Any] = field(default_factory=dict)
+    gpu: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_connected(self) -> bool:
@@ -109,6 +112,11 @@ class Membership:
         known = {member.node: (member.steps, member.counters) for member in self.members}
         alive = [member.node for member in self.members if not member.lost]
         return combine_totals(self._experiment, time_s, None, known, alive)
+
+    def gpus(self) -> dict[str, Any]:
+        """Return what the workers say of their GPUs, for the summary; empty without a GPU."""
+        peaks = [member.counters[PEAK] for member in self.members if PEAK in member.counters]
+        return combined_facts(member.gpu for member in self.members) | ({PEAK: max(peaks)} if peaks else {})
 
     def update(self, member: Member, steps: int, counters: Mapping[str, Any] | None = None) -> None:
         """Record a member's progress, which also shows that it is alive. counters: None or empty: not told."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsgd.host.gpu_facts import FACTS, PEAK
 from dsgd.processes.control import Client
 from dsgd.processes.frames import SPANS, BadFrame, Message
 from dsgd.processes.job import ProcessJob
@@ -21,8 +22,9 @@ from dsgd.streams import stream
 
 KEY_LIMIT = 100  # characters in the name of a mark or checkpoint
 PRINTED_LIMIT = 10_000  # characters of what a process says about an error
+FACT_LIMIT = 1000  # characters of a fact of a worker's GPUs
 PRINTED = ("error", "name")  # fields that go to the terminal
-OF_WORKERS = ("computed", "diverged")  # not of servers
+OF_WORKERS = ("computed", "diverged", "gpu")  # not of servers
 SUMS = 4  # numbers of `dsgd.problem.problem.Sums`
 Check = Callable[[Any], bool]
 
@@ -78,6 +80,13 @@ def _are_sums(value: Any) -> bool:
     )
 
 
+def _are_facts(value: Any) -> bool:
+    """Facts of a worker's GPUs: short texts by the names of `dsgd.host.gpu_facts`."""
+    return isinstance(value, dict) and all(
+        name in FACTS and isinstance(text, str) and len(text) <= FACT_LIMIT for name, text in value.items()
+    )
+
+
 def _has_form_of(value: Any, pattern: Any) -> bool:
     """Return whether a value of JSON has the keys and types of another one, all the way down."""
     if isinstance(pattern, dict):
@@ -119,6 +128,7 @@ class MessageRules:
         self._kinds: dict[str | None, dict[str, Mapping[str, Check]]] = {
             None: {"failed": failed},  # before it could say who it is
             "node": {
+                "gpu": {"facts": _are_facts},
                 "ready": {},
                 "computed": steps,
                 "steps": steps,
@@ -175,7 +185,7 @@ class MessageRules:
 
     def _check_counters(self, node: int, counters: Mapping[str, Any]) -> None:
         staleness = counters.get("staleness", [0, 0, 0])
-        names = ("bytes_sent", "bytes_received", "reduced", "busy_s", "missed")
+        names = ("bytes_sent", "bytes_received", "reduced", "busy_s", "missed", PEAK)
         plain = all(_is_number(counters.get(name, 0)) for name in names)
         plain &= all(self._are_of_nodes(counters[name]) for name in ("sent", "received") if name in counters)
         own = node >= self._workers or not counters or "busy_s" in counters

@@ -278,6 +278,8 @@ class RunMonitor:
     def _receive_from_member(self, member: Any, message: Message, vectors: dict[str, Tensor]) -> None:
         """Handle a message of a worker or server. member: None if it has failed before it could say who it is."""
         match message["kind"]:
+            case "gpu":
+                member.gpu = message["facts"]
             case "ready":
                 member.ready = True
                 if self._phase == "training":

@@ -183,6 +183,7 @@ class Compute:
         self._problem = problem
         self._groups = groups
         self._buckets = make_buckets(problem, bucket_bytes(problem.start.nbytes))
+        self.devices = tuple(devices)
         self._replicas = replicate(problem, devices, self._buckets)
         self._batches = Batches(problem.data, problem.dtype, devices)
         self._prefetches = devices[0].type != "cpu"  # on a CPU it would only compete with the computation

@@ -20,6 +20,7 @@ from dsgd.engine.divergence import Diverged
 from dsgd.engine.rules import StepRules
 from dsgd.engine.task import Task, start
 from dsgd.experiment import Experiment
+from dsgd.host.gpu_facts import peak_bytes
 from dsgd.optimizer import State, remembered
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane, Unreachable
@@ -204,6 +205,7 @@ class WorkerEngine:
             "busy_s": self.compute.busy_s + self._busy_s,
             "staleness": list(self.staleness),
             "missed": self.missed,
+            **peak_bytes(self.compute.devices),
         }
 
     def snapshot(self, key: str) -> None:

@@ -15,6 +15,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from dsgd.engine.divergence import limit_of_batch
 from dsgd.engine.shard import Shard
+from dsgd.host.gpu_facts import gpu_facts
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare
 from dsgd.processes.control import Message
@@ -60,6 +61,8 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     limit = limit_of_batch(experiment, problem)
     compute.warm_up(x, buffers, rank, engine.batches)
     compute.loss_limit = limit
+    if facts := gpu_facts(devices):
+        client.send("gpu", facts=facts)
     client.send("ready")
     go = client.wait_for("go")
     engine.total = (go["samples"], go["own_steps"])

@@ -18,6 +18,8 @@ from tests.support.cases import prepared
 TOKEN = bytes(32)
 DEADLINE_S = 60.0
 STEPS = 7
+COUNTERS = {"bytes_sent": 0, "busy_s": 0.5, "staleness": [0, 0, 0], "missed": 0}
+FACTS = {"gpu": "NVIDIA H100", "gpu_driver": "570.86.15"}
 
 
 def until(line: CoordinatorConnection, kind: str) -> None:
@@ -44,17 +46,18 @@ def test_the_last_mark_is_that_of_all_workers_or_the_run_fails(submitted: bool) 
             worker.send({"kind": "hello", "role": "node", "node": rank, "host": "127.0.0.1", "port": 1, "gpus": False})
         for worker in workers:
             until(worker, "addresses")
+            worker.send({"kind": "gpu", "facts": FACTS})
             worker.send({"kind": "ready"})
         for worker in workers:
             until(worker, "go")
             worker.send({"kind": "ended", "steps": STEPS, "time_s": 1.0})
         vectors = {"x": torch.zeros_like(problem.start), "buffers": problem.start_buffers}
-        counters = {"bytes_sent": 0, "busy_s": 0.5, "staleness": [0, 0, 0], "missed": 0}
-        last = {"kind": "snapshot", "key": "last", "steps": STEPS, "time_s": 1.0, "counters": counters, "extra": {}}
+        last = {"kind": "snapshot", "key": "last", "steps": STEPS, "time_s": 1.0, "extra": {}}
         for rank in (1, 0, 2):
             until(workers[rank], "mark")
             if submitted or rank != 1:
-                snapshots[rank].send(last, vectors)
+                counters = {**COUNTERS, "gpu_peak_bytes": 1000 + rank}
+                snapshots[rank].send({**last, "counters": counters}, vectors)
             if rank == 1:
                 workers[rank].socket.close()
                 snapshots[rank].socket.close()
@@ -66,3 +69,4 @@ def test_the_last_mark_is_that_of_all_workers_or_the_run_fails(submitted: bool) 
             line.socket.close()
     assert monitor.status == ("completed" if submitted else "failed")
     assert submitted or monitor.error.startswith("worker 1 ")
+    assert not submitted or monitor.members.gpus() == {**FACTS, "gpu_peak_bytes": 1002}

@@ -141,6 +141,7 @@ def test_what_processes_send_is_heard(listening: Listening, traced: Listening, l
     kept = {"kept.a": vector(), "kept.b": vector()}
     of_server = {**SNAPSHOT, "counters": {"bytes_sent": 8}}
     for message in (
+        {"kind": "gpu", "facts": {"gpu": "NVIDIA H100", "cuda": "12.8"}},
         {"kind": "ready"},
         {"kind": "heartbeat", "steps": 5, "counters": COUNTERS},
         {"kind": "heartbeat", "steps": 0, "counters": {}},
@@ -202,6 +203,7 @@ OF_NODES = [
     *(without(message, field) for message in (HEARTBEAT, ENDED, MISSED, FAILED) for field in message),
     {"kind": "snapshot"}, {"kind": "evaluated"}, {"kind": "interrupt"}, {"kind": "no such"}, {"kind": ""},
     *({**message, "more": 1} for message in (HEARTBEAT, ENDED, MISSED, FAILED, {"kind": "ready"})),
+    *({"kind": "gpu", "facts": facts} for facts in (None, [], {"cuda": 12.8}, {"host": "x"}, {"gpu": "x" * 1001})),
     NODE, SNAPSHOTS, EVALUATOR, {"kind": "ready", "role": "evaluator"},
     {"kind": "ready", "vectors": [["x", "float64", 1]]},
 ]  # fmt: skip
