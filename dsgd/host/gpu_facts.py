@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch.cuda import nccl as torch_nccl
 
 from dsgd.host.gpus import driver_version
 
@@ -19,7 +20,7 @@ def gpu_facts(devices: Sequence[torch.device]) -> dict[str, str]:
     if not names:
         return {}
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+    nccl = torch_nccl.version() if torch.distributed.is_nccl_available() else ()
     facts = {
         "gpu": _joined(names),
         "gpu_driver": driver_version(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.cuda import nccl
 
 from dsgd.host import gpu_facts as facts
 from dsgd.host.gpu_facts import combined_facts, gpu_facts, peak_bytes
@@ -16,7 +17,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs of one kind, of which the second has had more memory taken."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1000 * (1 + device.index))
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 26, 2))
+    monkeypatch.setattr(nccl, "version", lambda: (2, 26, 2))
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 90100)
