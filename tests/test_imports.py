@@ -58,7 +58,7 @@ WANTED = {
     "report": {"crossing", "record", "safe_text", "units"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
-    | {"record", "safe_text", "schedule", "sim", "user_code"},
+    | {"process_groups", "record", "safe_text", "schedule", "sim", "streams", "user_code", "worker"},
     "torch": {"process_groups", "run", "streams", "topology", "worker"},
     "contest": {"record", "report"},
     "python": {"record", "report", "run", "safe_text"},

@@ -148,7 +148,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         plan = plan_job(job, folder, automatic)
         if plan is not None:
             check_with_torch(plan, jobs.here, models)
-            if plan.engine == "dist" and (where := launch(os.environ)).kind != "local":
+            if plan.engine != "sim" and (where := launch(os.environ)).kind != "local":
                 started = f"got --multirun in {where.nodes} processes"
                 raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
             if not automatic and not timed:

@@ -20,13 +20,13 @@ class CommunicationFailed(RuntimeError):
 
 
 class GroupChannel:
-    """Communicate with the ranks of one process group. bytes_sent: of this rank's vectors, those of an all-reduce
-    counted as a ring sends them."""
+    """Communicate with the ranks of one process group. bytes_sent, bytes_received: of this rank's vectors, those of an
+    all-reduce counted as in a ring."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group
         self.rank, self.nodes = dist.get_rank(group), dist.get_world_size(group)
-        self.bytes_sent = 0
+        self.bytes_sent = self.bytes_received = 0
 
     def start(self, request: Request, step: int) -> Wait:
         """Start the operation of a request without waiting. Returns the function that waits for its answer.
@@ -42,7 +42,8 @@ class GroupChannel:
 
     def start_sum(self, vector: Tensor, name: str) -> Callable[[], Tensor]:
         """Start to sum a vector over all ranks, in place."""
-        self.bytes_sent += 2 * (self.nodes - 1) * vector.nbytes // self.nodes
+        around = 2 * (self.nodes - 1) * vector.nbytes // self.nodes
+        self.bytes_sent, self.bytes_received = self.bytes_sent + around, self.bytes_received + around
         with self.failing(name):
             work = dist.all_reduce(vector, group=self.group, async_op=True)
 
@@ -69,12 +70,22 @@ class GroupChannel:
             dist.all_gather(vectors, vector, group=self.group)
         return vectors
 
+    def gathered_in_first(self, vector: Tensor, name: str) -> list[Tensor]:
+        """Return the vectors of all ranks in rank 0, in the others nothing."""
+        vectors = [torch.empty_like(vector) for _ in range(self.nodes)] if self.rank == 0 else None
+        if not vector.numel():
+            return vectors or []
+        with self.failing(name):
+            dist.gather(vector, vectors, self._global(0), group=self.group)
+        return vectors or []
+
     def _start_exchange(self, request: Exchange, name: str) -> Wait:
         like = next(iter(request.vectors.values()), None)  # in lock-step all vectors of an exchange are equally long
         if request.sources and like is None:
             raise TypeError(f"{name}: a rank that receives must send, got sources {list(request.sources)} alone")
         received = {source: torch.empty_like(like) for source in request.sources} if like is not None else {}
         self.bytes_sent += sum(vector.nbytes for vector in request.vectors.values())
+        self.bytes_received += sum(vector.nbytes for vector in received.values())
         operations = [
             dist.P2POp(operation, vector, self._global(peer), self.group)
             for operation, vectors in ((dist.isend, request.vectors), (dist.irecv, received))

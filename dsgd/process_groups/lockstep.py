@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -23,18 +23,23 @@ class LocalSteps(Protocol):
 
     def done(self, worker: Worker) -> bool: ...
     def learning_rate(self, worker: Worker) -> float: ...
-    def step(self, worker: Worker, g: Tensor) -> None: ...
+    def step(self, worker: Worker, g: Tensor) -> None:
+        """Make a step on `worker.x`, and count it."""
+        ...
+
     def remembered(self) -> Sequence[Tensor]: ...
     def forget(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Operation:
-    """A request under way, the task that waits for it, and the function that waits for the answer."""
+    """A request under way, the task that waits for it, and the function that waits for the answer. begun: the steps
+    made when it was started."""
 
     task: Task[Any]
     request: AllReduceMean | Exchange
     wait: Wait
+    begun: int
 
 
 class LockstepWorker:
@@ -42,7 +47,9 @@ class LockstepWorker:
 
     Operations are started when the algorithm asks for them, and run beside the next gradients. They are waited for
     where the algorithm awaits them, in the order in which they were started: the same order on every rank, as process
-    groups demand. asked: the gradient that the algorithm waits for; None: it has ended."""
+    groups demand. asked: the gradient that the algorithm waits for; None: it has ended. between: called before every
+    request, where nothing changes x. staleness: of means and exchanged vectors, where the algorithm takes them: sum,
+    count, largest."""
 
     def __init__(
         self,
@@ -56,6 +63,8 @@ class LockstepWorker:
         self.algo, self.channel, self.local = algo, channel, local
         self.worker = Worker(channel.rank, channel.nodes, x, rng, self, layout)
         self.asked: Gradient | MeanGradient | None = None
+        self.between: Callable[[], None] = lambda: None
+        self.staleness = [0, 0, 0]
         self._asking: Task[Any] | None = None
         self._under_way = deque[Operation]()
         self._entering = False  # True: requests are answered here, to come to where a state was stored
@@ -64,7 +73,8 @@ class LockstepWorker:
 
     def begin(self) -> None:
         """Run the algorithm to its first gradient."""
-        self._main = start(self.algo.train(self.worker), self, self._perform)
+        self._main = Task(self.algo.train(self.worker), self, self._perform)
+        self._main.resume()
         self._advance()
 
     def answer(self, g: Tensor) -> None:
@@ -79,10 +89,25 @@ class LockstepWorker:
         while self.asked is None and not self._main.finished:
             if not self._under_way:
                 raise RuntimeError(f"rank {self.worker.rank} waits for something that never happens")
-            operation = self._under_way.popleft()
-            operation.task.resume(operation.wait())
+            self._end(self._under_way.popleft())
+
+    def _end(self, operation: Operation) -> None:
+        """Wait for an operation, and give its task the answer."""
+        answer = operation.wait()
+        if isinstance(operation.request, Exchange):
+            self._count(0, len(answer))
+        elif operation.task is self._main:
+            self._count(self.worker.steps - operation.begun)
+        else:
+            operation.task.when_taken(lambda: self._count(self.worker.steps - operation.begun))
+        operation.task.resume(answer)
+
+    def _count(self, staleness: int, times: int = 1) -> None:
+        total, count, largest = self.staleness
+        self.staleness = [total + staleness * times, count + times, max(largest, staleness)]
 
     def _perform(self, task: Task[Any], request: Request) -> None:
+        self.between()
         if isinstance(request, (Gradient, MeanGradient)):
             if self.asked is not None or not _same(request.at, self.worker.x):
                 raise TypeError("an algorithm that takes gradients elsewhere than at x needs engine=dist")
@@ -91,7 +116,7 @@ class LockstepWorker:
             task.resume()
         elif isinstance(request, (AllReduceMean, Exchange)):
             wait = _own_answer(request) if self._entering else self.channel.start(request, self.worker.steps)
-            self._under_way.append(Operation(task, request, wait))
+            self._under_way.append(Operation(task, request, wait, self.worker.steps))
         else:
             self._refuse(type(request).__name__)
 
@@ -157,7 +182,6 @@ class LockstepWorker:
 
     def step(self, worker: Worker, g: Tensor) -> None:
         self.local.step(worker, g)
-        worker.steps += 1
 
     def remembered(self, worker: Worker) -> Sequence[Tensor]:
         return self.local.remembered()
@@ -173,17 +197,6 @@ class LockstepWorker:
 
     def _refuse(self, name: str) -> NoReturn:
         raise TypeError(f"{name} needs engine=dist: process groups serve lock-step algorithms alone")
-
-
-def why_not(algo: Algorithm) -> str | None:
-    """Say what keeps an algorithm from running over process groups; None: nothing."""
-    if algo.servers:
-        return "its workers ask a parameter server, each when it gets there"
-    if not algo.lockstep:
-        return "its workers do not keep step, and reach peers in the midst of a gradient"
-    if algo.backups:
-        return "a step goes on without the gradients that are late"
-    return None
 
 
 def _same(at: Tensor, x: Tensor) -> bool:

@@ -15,7 +15,7 @@ Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
 _UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # where a run goes, not what it computes
 _CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
-_ENGINES = ("sim", "dist")  # each has a clock of its own; `auto` has either
+_ENGINES = ("sim", "dist", "torch")  # each has a clock of its own; `auto` has either
 LONGEST = 60  # characters of a value in a label
 _SHORT = {"target.accuracy": "target"} | {key: key for key in ("target.loss", "target.stop", "data.evaluate")}
 

@@ -15,7 +15,7 @@ from dsgd.run.trust import TRUSTED
 from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
 from dsgd.schedule import Schedule
 
-ENGINES = ("auto", "sim", "dist")
+ENGINES = ("auto", "sim", "dist", "torch")
 GRADIENTS = ("auto", "compiled", "loop", "graphs", "none")
 DEVICES = ("auto", "cpu", "cuda")
 TRANSPORTS = ("auto", "tcp")
@@ -31,7 +31,7 @@ class EngineOptions:
     """Options of `engine.*`, which change no result of the simulator but for the last bits. The last six are for
     engine=dist."""
 
-    name: str = "auto"  # auto | sim | dist
+    name: str = "auto"  # auto | sim | dist | torch
     gradients: str = "auto"  # auto | compiled | loop | graphs | none: timing only
     device: str = "auto"  # auto | cpu | cuda
     threads: int | None = None  # cores for gradients side by side; null: `dsgd.run.threads` decides

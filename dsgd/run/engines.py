@@ -6,7 +6,7 @@ import gc
 import importlib
 from collections.abc import Iterable
 
-ENGINES = {"sim": "dsgd.run.simulated", "dist": "dsgd.run.distributed"}
+ENGINES = {"sim": "dsgd.run.simulated", "dist": "dsgd.run.distributed", "torch": "dsgd.run.over_groups"}
 LATE = ("numpy.fft", "numpy.random", "dsgd.data.classification", "dsgd.models.networks")  # as runs come to need them
 
 

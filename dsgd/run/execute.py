@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from dsgd.host.launcher import launch
 from dsgd.record.lock import FolderInUse, locked
 from dsgd.record.room import room_kept
-from dsgd.run.plan import Plan
+from dsgd.run.plan import Plan, worker_devices
 from dsgd.run.resume import check_unchanged, in_use
 from dsgd.run.values import ConfigError, ends_are_errors
 from dsgd.safe_text import lines_for_terminal
@@ -31,7 +31,7 @@ def join_launch(plan: Plan, folder: Path) -> Joined | None:
     """Meet the other processes of torchrun or srun, if real processes are wanted and one of these has started them.
 
     folder: of the record, if this is rank 0. Raises ConfigError."""
-    if plan.engine != "dist" or (where := launch(os.environ)).kind == "local":
+    if plan.engine == "sim" or (where := launch(os.environ)).kind == "local":
         return None
     from dsgd.run.meeting import join  # imports torch
 
@@ -74,6 +74,12 @@ def _run(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], No
         from dsgd.run.simulated import run_simulated  # imports torch
 
         return run_simulated(plan, folder, ended)
+    if plan.engine == "torch":
+        from dsgd.run.over_groups import run_over_groups
+
+        assert joined is not None  # `plan_run` has seen to it
+        (names,) = worker_devices(plan.config.engine, plan.config.experiment.nodes, os.environ).values()
+        return run_over_groups(plan, folder, joined, names[0], ended)
     from dsgd.run.distributed import run_distributed
 
     return run_distributed(plan, folder, joined, ended)

@@ -48,7 +48,7 @@ class TrainingState:
 class Training(Protocol):
     """A run under way in one of the engines, at its start or where a checkpoint left it."""
 
-    engine: str  # sim | dist
+    engine: str  # sim | dist | torch
     clock: str  # virtual | wall
     devices: list[str]  # their names
     header: dict[str, Any]  # what a checkpoint says of this engine
@@ -131,7 +131,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
     except (DataLost, ModelFailed, RecordLost) as failure:
         error = str(failure)
     except BaseException as failure:  # whatever an algorithm, a model or a data set may raise
-        where = "evaluation" if training.engine == "dist" else "simulation"
+        where = {"sim": "simulation", "dist": "evaluation"}.get(training.engine, "training")
         error = f"the {where} failed: {type(failure).__name__}: {failure}"
         if isinstance(failure, Exception):
             raise

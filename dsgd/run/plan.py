@@ -13,6 +13,7 @@ from typing import Any
 from dsgd.experiment import Experiment
 from dsgd.host.gpus import are_own, visible_gpus
 from dsgd.host.launcher import advice, launch
+from dsgd.process_groups.suitable import why_not
 from dsgd.run.configuration import EngineOptions, RunConfig, configure
 from dsgd.run.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.run.values import ConfigError
@@ -20,11 +21,11 @@ from dsgd.run.values import ConfigError
 
 @dataclass(frozen=True)
 class Plan:
-    """engine: sim or dist. why: a line on the choice, and one on options that are hardly meant; empty where it has been
-    printed before. checkpoint: to go on from; None at a start. found: what the folder of the record was found to hold
-    (`dsgd.run.resume.contents`); None: nobody has looked. logged: print how far the run has come also where there is no
-    terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time of a gradient that
-    was measured for all jobs of a sweep."""
+    """engine: sim, dist or torch. why: a line on the choice, and one on options that are hardly meant; empty where it
+    has been printed before. checkpoint: to go on from; None at a start. found: what the folder of the record was found
+    to hold (`dsgd.run.resume.contents`); None: nobody has looked. logged: print how far the run has come also where
+    there is no terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time of a
+    gradient that was measured for all jobs of a sweep."""
 
     config: RunConfig
     engine: str
@@ -77,11 +78,35 @@ def _limit(experiment: Experiment, key: str) -> str:
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:
-    """Raise ConfigError for what only a simulation does: leaving gradients out, checking sums over all workers."""
-    if engine == "dist" and config.engine.gradients == "none":
-        raise ConfigError("engine.gradients must not be none with engine=dist, got none")
-    if engine == "dist" and config.experiment.eval.conservation:
-        raise ConfigError("eval.conservation must be false with engine=dist, got true")
+    """Raise ConfigError for what only a simulation does: leaving gradients out, checking sums over all workers. And for
+    what engine=torch does not do."""
+    if engine != "sim" and config.engine.gradients == "none":
+        raise ConfigError(f"engine.gradients must not be none with engine={engine}, got none")
+    if engine != "sim" and config.experiment.eval.conservation:
+        raise ConfigError(f"eval.conservation must be false with engine={engine}, got true")
+    if engine == "torch":
+        _check_over_groups(config)
+
+
+def _check_over_groups(config: RunConfig) -> None:
+    """Raise ConfigError for what cannot be run over process groups."""
+    experiment = config.experiment
+    if reason := why_not(experiment.algo):
+        raise ConfigError(f"engine must be sim or dist with algo={config.values['algo']['name']}, got torch: {reason}")
+    if (where := launch(os.environ)).kind == "local":
+        rule = "engine=torch must be started by torchrun or srun"
+        line = f"torchrun --nproc-per-node={experiment.nodes} --no-python dsgd-run engine=torch"
+        raise ConfigError(f"{rule}, one process for each worker: {line}")
+    budget, evaluation = experiment.budget, experiment.eval
+    for key, value in (("budget.time_s", budget.time_s), ("eval.every_time_s", evaluation.every_time_s)):
+        if value is not None:
+            raise ConfigError(f"{key} must be null with engine=torch, where each rank has its own clock, got {value:g}")
+    if experiment.trace:
+        raise ConfigError("trace must be false with engine=torch, got true")
+    if config.engine.workers_per_gpu > 1 or (config.engine.gpus_per_node or 0) > 1:
+        raise ConfigError("engine.gpus_per_node must be 0, 1 or null with engine=torch, each for one worker alone")
+    if where.kind == "slurm" and len(worker_devices(config.engine, experiment.nodes, os.environ)[where.rank]) > 1:
+        raise ConfigError("engine.gpus_per_node must be 1 with engine=torch where SLURM gives a task several GPUs")
 
 
 def with_wandb_group(plan: Plan, group: str) -> Plan:
@@ -94,7 +119,7 @@ def with_wandb_group(plan: Plan, group: str) -> Plan:
 
 
 def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, str]:
-    """Return `sim` or `dist`, and a line that says why.
+    """Return `sim`, `dist` or `torch`, and a line that says why.
 
     before: the engine of the run to go on with. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
@@ -117,10 +142,10 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     else:
         gpu = "1 GPU" if found == 1 else f"{found} GPUs"
         name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
-    if name == "dist":
+    if name in ("dist", "torch"):
         hint = advice(os.environ)
         devices = described(worker_devices(config.engine, nodes, os.environ), config.engine.workers_per_gpu > 1)
-        line = f"engine: dist, {reason}; time is the wall's; workers compute on {devices}"
+        line = f"engine: {name}, {reason}; time is the wall's; workers compute on {devices}"
         return name, line + (f"\n{hint}" if hint else "")
     if where.nodes > 1:
         raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")

@@ -35,6 +35,7 @@ WITHOUT_EFFECT = ("resume", "resume_trusted", "wandb", "trace")
 OF_ENGINE = {
     "sim": ("name", "gradients"),  # gradients only if `none`
     "dist": ("name", "gradients", "threads", "gpus_per_node", "workers_per_gpu", "restarts", "patience_s"),
+    "torch": ("name", "threads", "gpus_per_node"),
 }
 
 
@@ -54,7 +55,7 @@ class Point:
     algo: str
     nodes: int
     seed: int
-    engine: str  # sim | dist
+    engine: str  # sim | dist | torch
     tasks: int
     threads: int
     gpus: int
@@ -113,8 +114,8 @@ def identity(values: Mapping[str, Any]) -> str:
 
 
 def engine_of(values: Mapping[str, Any]) -> str:
-    """Return `sim` or `dist`; engine=auto is `dist` in a job of SLURM."""
-    return "sim" if values["engine"]["name"] == "sim" else "dist"
+    """Return `sim`, `dist` or `torch`; engine=auto is `dist` in a job of SLURM."""
+    return "dist" if (name := str(values["engine"]["name"])) == "auto" else name
 
 
 def _canonical(value: Any) -> Any:
@@ -137,9 +138,9 @@ def point_of(values: Mapping[str, Any], overrides: Sequence[str], config_dir: st
         nodes=nodes,
         seed=seed,
         engine=engine,
-        tasks=nodes if engine == "dist" else 1,
+        tasks=1 if engine == "sim" else nodes,
         threads=values["engine"].get("threads") or 1,
-        gpus=(values["engine"].get("gpus_per_node") or 0) if engine == "dist" else 0,
+        gpus=(values["engine"].get("gpus_per_node") or 0) if engine != "sim" else 0,
         overrides=tuple(overrides),
         config_dir=config_dir,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dsgd.process_groups.lockstep import why_not
+from dsgd.process_groups.suitable import why_not
 from dsgd.run.values import ConfigError, build
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm

@@ -220,6 +220,7 @@ class TorchSteps:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def step(self, worker: Worker, g: Tensor) -> None:
+        worker.steps += 1
         if self._is_left_out:
             return
         if g is not self.flat.g:

@@ -1,8 +1,10 @@
-"""Every lock-step method in a loop of the user's is the simulator's, and goes on from a stored state to the bit."""
+"""Every lock-step method over process groups is the simulator's: in a loop of the user's, which also goes on from a
+stored state to the bit, and as a run of `engine=torch`."""
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,21 @@ import torch
 import torch.distributed as dist
 
 import dsgd.torch
+from dsgd.cli.compose import composed
+from dsgd.run.configuration import RunConfig, configure
+from dsgd.run.over_groups import GroupTraining
+from dsgd.run.plan import Plan
 from tests.support.own_loops import batches, in_processes, problem_of
-from tests.support.simulate import simulate
+from tests.support.simulate import simulate, with_gradient_s
 from tests.support.simulated import assert_close
 
 COMMON = ("precision=fp64", "batch_size=4", "model.hidden=[8]", "optimizer.lr=0.1", "optimizer.momentum=0.5")
 STEPS = 16
+BUDGET = ("budget.epochs=null", f"budget.steps={STEPS}", "eval.every_epochs=null", "eval.every_steps=4")
+BUDGET += ("eval.train_samples=32",)
+MEASURED = ("samples", "lr", "train_loss", "test_loss", "test_accuracy", "consensus_distance")
+TIMED = ("streaming, 8 bits",)  # whose marks come before or after a merge, as its messages take time
+REDUCING = ("sync", "delayfree", "diloco, delayed")  # whose staleness does not depend on when messages arrive
 # name of the method, its options, its topology: each is stored after half of the steps, where a cycle ends
 METHODS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "sync": ("sync", {}, None),
@@ -57,6 +68,10 @@ def overrides(name: str) -> list[str]:
     return [*COMMON, *momentum, f"algo={algo}", *given, *(f"algo.{key}={value}" for key, value in options.items())]
 
 
+def configured(name: str, nodes: int) -> RunConfig:
+    return configure(with_gradient_s(composed([*overrides(name), f"nodes={nodes}", *BUDGET])))
+
+
 def training(name: str, problem: Any) -> dsgd.torch.DistributedModel:
     algo, options, topology = METHODS[name]
     momentum = 0.0 if name in ("qg", "decentlam") else 0.5
@@ -83,19 +98,36 @@ def train_all(folder: Path, names: Sequence[str]) -> None:
         for loss in batches(problem, rank, range(STEPS // 2, STEPS)):
             loss(again).backward()
             again.step()
-        np.save(folder / f"{name} {rank}.npy", np.stack([model.worker.x, again.worker.x, output]))
+        run = GroupTraining(Plan(configured(name, dist.get_world_size()), "torch", "", None), torch.device("cpu"))
+        marks = list(run.run(lambda: False, lambda _: None))
+        if rank == 0:
+            (folder / f"{name}.json").write_text(json.dumps(marks))
+        xs = [model.worker.x, again.worker.x, run.lockstep.worker.x]
+        np.save(folder / f"{name} {rank}.npy", np.stack([*xs, torch.from_numpy(output)]))
 
 
 def check(folder: Path, names: Sequence[str], nodes: int) -> None:
     in_processes(folder, "tests.torch.test_methods:train_all", list(names), nodes)
     for name in names:
-        simulated = simulate(*overrides(name), f"nodes={nodes}", "budget.epochs=null", f"budget.steps={STEPS}")
+        simulated = simulate(*overrides(name), f"nodes={nodes}", *BUDGET)
         centre, xs = simulated.simulation.machine.centre(), simulated.x.numpy()
         for rank in range(nodes):
-            x, again, output = np.load(folder / f"{name} {rank}.npy")
+            x, again, run, output = np.load(folder / f"{name} {rank}.npy")
             assert_close(x, xs[rank], 1e-10)
             assert (again == x).all(), name
+            assert_close(run, xs[rank], 1e-10)
             assert_close(output, xs.mean(axis=0) if centre is None else centre.numpy(), 1e-10)
+        marks = by_samples(json.loads((folder / f"{name}.json").read_text()))
+        expected = by_samples(simulated.marks)
+        assert len(marks) == len(expected) == 1 + STEPS // 4
+        for samples, mark in [*marks.items()][-1 if name in TIMED else 0 :]:
+            for field in (*MEASURED, *["staleness_max"] * (name in REDUCING)):
+                assert mark[field] == pytest.approx(expected[samples][field], rel=1e-9, abs=1e-12), (name, field)
+
+
+def by_samples(marks: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The simulator has a mark of the last step and one of what follows it, an average maybe: the latter counts."""
+    return {mark["samples"]: mark for mark in marks}
 
 
 def test_a_loop_of_the_users_is_the_simulators_run_and_resumes_exactly(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""`engine=torch` from its command line: a run as torchrun starts it, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compose import composed
+from dsgd.run.plan import plan_run
+from dsgd.run.values import ConfigError
+
+PATIENCE_S = 120
+
+
+def started(folder: Path, *overrides: str) -> list[tuple[int, str]]:
+    """Start two processes as torchrun does. Returns the exit status and standard error of each."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    children = []
+    for rank in ("0", "1"):
+        launched = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+        line = [sys.executable, "-m", "dsgd.cli.run", "engine=torch", "nodes=2", f"hydra.run.dir={folder}", *overrides]
+        environment = {**os.environ, **launched, "MASTER_PORT": str(port)}
+        children.append(subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        errors = [child.communicate(timeout=PATIENCE_S)[1] for child in children]
+        return [(child.returncode, text) for child, text in zip(children, errors, strict=True)]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path: Path) -> None:
+    ended = started(tmp_path / "run", "algo=delayfree", "budget.epochs=null", "budget.steps=9", "eval.every_steps=3")
+    assert [status for status, _ in ended] == [0, 0], ended
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["engine"], summary["clock"]) == ("completed", "torch", "wall")
+    assert (summary["steps"], summary["worker_steps"], summary["collective"]) == (9, [9, 9], "gloo")
+    marks = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [mark["samples"] for mark in marks] == [0, 96, 192, 288]
+    assert marks[-1]["bytes_sent"] == summary["bytes_sent_total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "^engine=torch must be started by torchrun or srun.*torchrun --nproc-per-node=2"),
+        (["algo=gossip"], "^engine must be sim or dist with algo=gossip, got torch: its workers do not keep step"),
+        (["algo=easgd"], "^engine must be sim or dist with algo=easgd, got torch: its workers ask a parameter server"),
+    ],
+)
+def test_what_cannot_run_over_process_groups_is_said_in_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_run(composed(["nodes=2", "engine=torch", *overrides]), overrides)
+
+
+@pytest.mark.parametrize("override", ["budget.time_s=5", "eval.every_time_s=1", "trace=true", "engine.gpus_per_node=2"])
+def test_a_key_that_engine_torch_does_not_serve_is_named(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ConfigError, match=rf"^{override.partition('=')[0]} must be .*engine=torch|^engine.gpus_per_node"
+    ):
+        plan_run(composed(["nodes=2", "engine=torch", override]), [override])
