@@ -65,7 +65,19 @@ WANTED = {
     "reproduction": {"record", "report", "safe_text"},
     "yardstick": {"reproduction"},
     "papers": {"algorithms", "record", "report", "reproduction", "topology"},
-    "cli": {"contest", "host", "papers", "problem", "processes", "record", "report", "reproduction", "run", "sweep"}
+    "cli": {
+        "contest",
+        "host",
+        "papers",
+        "problem",
+        "process_groups",
+        "processes",
+        "record",
+        "report",
+        "reproduction",
+        "run",
+        "sweep",
+    }
     | {"safe_text", "units", "yardstick"},
 }
 # What an algorithm may import, besides the standard library.

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.beside import beside
-from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report
+from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report, winner
 from dsgd.cli.compose import ConfigTree, plain
 from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
+from dsgd.cli.own_script import show_use
 from dsgd.cli.plot import LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
 from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
@@ -65,10 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Usage(f"{EXAMPLES}\ndsgd-compare: contenders must be given, got none; --help says more")
         if typed.html is not None:
             check_file(Path(typed.html), "--html")
+        if typed.script is not None:
+            check_file(Path(typed.script), "--script")
         log = log_axes(typed.log)
         made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
         with made as result:
             report(result, typed.width, typed.html, log)
+            show_use(winner(result), typed.script)
 
     return ended("dsgd-compare", work)
 
@@ -87,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
     found.add_argument("--log", metavar="AXES", help=LOG_HELP)
     found.add_argument("--html", metavar="FILE", help="write a page for a browser, too")
+    found.add_argument("--script", metavar="FILE", help="write a training script for torchrun that uses the winner")
     found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return found
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsgd.cli.stages import Cell, Search
 from dsgd.contest.options import CompareOptions
@@ -47,6 +47,14 @@ def report(result: ComparisonResult, width: str, html: str | None, log: Collecti
     _report_scaling(result, width)
     if result.overtaking is not None:
         _report_crossing(result.overtaking, result.folder, width)
+
+
+def winner(result: ComparisonResult) -> Mapping[str, Any]:
+    """Return the configuration of the first of the contenders, with the values that were chosen."""
+    from dsgd.report.contest import contest
+
+    first = contest(result.contenders, result.options.deciding_prices).standings[0]
+    return first.contender.runs[0].config
 
 
 def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:

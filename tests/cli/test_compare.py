@@ -44,6 +44,7 @@ def test_it_ends_with_a_table_a_verdict_and_a_figure(compared: Path) -> None:
     assert "\nsetting: " in out
     assert (compared / "comparison" / "verdict.txt").read_text().strip() in out
     assert all((compared / "comparison" / name).stat().st_size for name in (*RESULTS, "contest.png", "contest.pdf"))
+    assert "\nin your own script" in out
     assert "sync lr=" in (compared / "err").read_text()
 
 

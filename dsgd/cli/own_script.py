@@ -1,0 +1,176 @@
+"""Write down how to use a measured configuration in a training script of the user's: three lines, or a whole script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dsgd.process_groups.suitable import why_not
+from dsgd.record.written import write_atomically
+from dsgd.run.configuration import configure
+from dsgd.run.values import ConfigError
+
+IMPORT = "import dsgd.torch"
+STEP = "model.step()  # after every backward(), in place of optimizer.step() and zero_grad()"
+NO_OPTIONS = ("_target_", "name")
+
+
+def show_use(values: Mapping[str, Any], file: str | None) -> None:
+    """Print how to use a configuration in a script of the user's. file: of a whole script, None for none."""
+    print(f"\n{usage(values)}")
+    if file is not None:
+        write_atomically(Path(file), script(values, Path(file).name).encode())
+        print(f"script: {file}")
+
+
+def usage(values: Mapping[str, Any]) -> str:
+    """Return the lines that `dsgd-compare` prints of its winner. values: its resolved configuration."""
+    if reason := _unsuitable(values):
+        return f"in your own script: not with {reason}"
+    lines = (IMPORT, f"optimizer = {_optimizer(values)}", f"model = {_distribute(values)}", STEP)
+    return "\n".join(
+        ("in your own script (docs/own_loop.md), under torchrun or srun:", *(f"    {line}" for line in lines))
+    )
+
+
+def script(values: Mapping[str, Any], file: str) -> str:
+    """Return a script that runs as it is, on invented data, with places for the user's model and data.
+
+    file: its name, for the line that starts it. Raises ConfigError for a method that needs engine=dist."""
+    if reason := _unsuitable(values):
+        raise ConfigError(f"--script needs a winner in lock-step, got {reason}")
+    budget, nodes = values["budget"], values["nodes"]
+    epochs = 20 if budget["epochs"] is None else budget["epochs"]
+    return SCRIPT.format(
+        algo=values["algo"]["name"],
+        file=file,
+        nodes=nodes,
+        epochs=max(1, round(epochs)),
+        batch_size=values["batch_size"],
+        seed=values["seed"],
+        optimizer=_optimizer(values),
+        distribute=_distribute(values),
+        schedule=_given(values["schedule"]),
+        scale=configure(values).experiment.scale,
+    )
+
+
+def _unsuitable(values: Mapping[str, Any]) -> str:
+    """Return an algorithm's name with the reason why `dsgd.torch` does not have it; empty where it has."""
+    name, target = values["algo"]["name"], str(values["algo"]["_target_"])
+    if reason := why_not(configure(values).experiment.algo):
+        return f"algo={name}, which needs engine=dist: {reason}"
+    if not target.startswith("dsgd.algorithms."):
+        return f"algo={name}, which is not dsgd's: give dsgd.torch.distribute an instance of {target}"
+    return ""
+
+
+def _distribute(values: Mapping[str, Any]) -> str:
+    algo, options = values["algo"]["name"], _options(values["algo"])
+    arguments = [f'"{algo}"', *([f"options={options}"] if options else [])]
+    if hasattr(configure(values).experiment.algo, "topology"):
+        shape = values["topology"]
+        keys = {"name": shape["name"], **_options(shape)}
+        arguments.append(f"topology={keys!r}" if len(keys) > 1 else f'topology="{shape["name"]}"')
+    return f"dsgd.torch.distribute(model, optimizer, {', '.join(arguments)})"
+
+
+def _optimizer(values: Mapping[str, Any]) -> str:
+    options = values["optimizer"]
+    if str(options["_target_"]).endswith(".AdamW"):
+        return f"torch.optim.AdamW(model.parameters(), {_arguments(options, ('lr', 'betas', 'eps', 'weight_decay'))})"
+    return f"torch.optim.SGD(model.parameters(), {_arguments(options, ('lr', 'momentum', 'nesterov', 'weight_decay'))})"
+
+
+def _arguments(options: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Return keyword arguments, without those that are off."""
+    return ", ".join(f"{name}={options[name]!r}" for name in names if name == "lr" or options[name])
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in NO_OPTIONS}
+
+
+def _given(schedule: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in _options(schedule).items())
+
+
+SCRIPT = '''"""Train a model by {algo}, as dsgd-compare has found it. Put your model and your data in; start it by
+
+    torchrun --nproc-per-node={nodes} {file}
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+import dsgd.torch
+from dsgd.schedule import Schedule
+
+EPOCHS = {epochs}
+BATCH_SIZE = {batch_size}  # of each rank
+SCHEDULE = Schedule({schedule})
+SCALE = {scale}  # of the linear scaling rule, for {nodes} ranks
+
+
+def build_model() -> nn.Module:
+    """Return the model: put yours in."""
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def build_data(train: bool) -> Dataset:
+    """Return pairs of an input and a label: put yours in."""
+    source = torch.Generator().manual_seed(int(train))
+    inputs = torch.randn(2048 if train else 512, 20, generator=source)
+    return TensorDataset(inputs, inputs[:, :4].argmax(dim=1))
+
+
+def main() -> None:
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    torch.manual_seed({seed})
+
+    model = build_model().to(device)
+    optimizer = {optimizer}
+    model = {distribute}
+    train, test = build_data(train=True), build_data(train=False)
+    sampler = DistributedSampler(train, seed={seed})
+    loader = DataLoader(train, BATCH_SIZE, sampler=sampler, drop_last=True)
+    rates = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: SCHEDULE.factor(step / max(len(loader), 1), EPOCHS, SCALE)
+    )
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        model.train()
+        for inputs, labels in loader:
+            nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device)).backward()
+            model.step()
+            rates.step()
+        with model.output() as output:  # on every rank
+            accuracy = evaluate(output, test, device)
+            if dist.get_rank() == 0:
+                print(f"epoch {{epoch + 1}}: test accuracy {{accuracy:.3f}}", flush=True)
+                torch.save(output.state_dict(), "model.pt")
+    dist.destroy_process_group()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: Dataset, device: torch.device) -> float:
+    model.eval()
+    right = total = 0
+    for inputs, labels in DataLoader(data, 256):
+        right += int((model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum())
+        total += len(labels)
+    return right / total
+
+
+if __name__ == "__main__":
+    main()
+'''
