@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -22,6 +23,33 @@ def commands() -> list[tuple[str, list[str]]]:
     blocks = re.findall(r"^    cd examples/(\w+)\n((?:    PYTHONPATH.*\n)+)", README, flags=re.MULTILINE)
     lines = [(folder, line) for folder, block in blocks for line in block.splitlines()]
     return [(folder, shlex.split(line)[1:]) for folder, line in lines]
+
+
+def loops() -> dict[str, list[str]]:
+    """The words of every documented torchrun, by the algorithm."""
+    (block,) = re.findall(r"^    cd examples/own_loop\n((?:    torchrun.*\n)+)", README, flags=re.MULTILINE)
+    lines = [shlex.split(line)[1:] for line in block.splitlines()]
+    return {words[words.index("--algo") + 1]: words for words in lines}
+
+
+def printed(words: list[str]) -> list[float]:
+    """Run torchrun; return the number in every line that the script prints."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    folder = EXAMPLES / "own_loop"
+    ended = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return [float(text.split()[1]) for text in ended.stdout.splitlines()]
+
+
+@pytest.mark.long
+def test_the_loop_of_plain_torch_has_the_losses_of_data_parallel_and_learns_by_another_algorithm() -> None:
+    words = loops()
+    assert list(words) == ["ddp", "sync", "diloco"]
+    *losses, accuracy = printed(words["sync"])
+    assert losses == pytest.approx(printed(words["ddp"]), abs=1e-6)
+    assert accuracy > 0.9
+    assert printed(words["diloco"])[-1] > 0.8
 
 
 @pytest.mark.parametrize(("folder", "arguments"), commands())
