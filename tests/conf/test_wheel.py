@@ -43,6 +43,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     kernels = {name for name in packed if name.startswith("dsgd/gradients/_kernels.")}
     assert len(kernels) == (shutil.which("cc") is not None)
     beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/report/page.html", "dsgd/py.typed"}
+    beside |= {"dsgd/papers/claims.yaml"}
     assert packed == sources | beside | kernels
     for licence in ("LICENSE", "dsgd/data/digits_licence.txt"):
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
