@@ -1,11 +1,12 @@
-"""Does the simulator predict the real run? Step times of six algorithms between hosts, measured and predicted.
+"""Does the simulator predict the real run? Step times of algorithms between hosts, measured and predicted.
 
     python benchmarks/prediction.py --out results/prediction
     python benchmarks/prediction.py --model resnet18 --rates 1gbit --algorithms sync gossip dpsgd delayfree \
         --out results/prediction_resnet18
+    python benchmarks/prediction.py --algorithms all --out results/prediction_all
 
 On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
-(`dsgd-calibrate`), runs each of the six there in real processes, one a host, and simulates the same on the calibrated
+(`dsgd-calibrate`), runs each algorithm there in real processes, one a host, and simulates the same on the calibrated
 cluster. The hosts share this machine's processors, so with the mlp a gradient is mostly a pause, as if an accelerator
 computed it (`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a gradient's
 backward pass, so `sync` runs with algo.overlap=false. With resnet18, 46.8 MB a vector, the processors compute all of
@@ -56,6 +57,8 @@ MODELS = {
     ],
 }
 STEPS = {"sync": 16, "easgd": 120, "downpour": 24, "gossip": 30, "dpsgd": 16, "delayfree": 48}
+STEPS |= {"localsgd": 48, "diloco": 60, "noloco": 60, "streaming": 60}
+STEPS_OF_OTHERS = 16
 STUDY, RELIEVED = "hosts", "relieved"
 SELDOM = ("algo.n_push=4", "algo.n_fetch=4")
 SCRIPTS = Path(sys.executable).parent
@@ -86,13 +89,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("outputs/prediction"), help="of the records")
     parser.add_argument("--model", choices=MODELS, default="mlp")
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"])
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), help="names, or all")
     parser.add_argument("--log", type=Path, help="archive that gets all runs, as the study `hosts`")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     runs: Path = options.runs.absolute()
     training = (*TRAINING, *MODELS[options.model])
-    studies = [(STUDY, algorithm) for algorithm in options.algorithms]
+    every = sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml"))
+    algorithms = every if options.algorithms == ["all"] else options.algorithms
+    studies = [(STUDY, algorithm) for algorithm in algorithms]
     studies += [(RELIEVED, "downpour")] if options.log is not None else []
     shutil.rmtree(runs, ignore_errors=True)
     for rate in options.rates:
@@ -103,8 +108,13 @@ def main() -> None:
             print(calibrated.read_text(), flush=True)
             for study, algorithm in studies:
                 times = faster * (2 if study == RELIEVED else 1)
+                steps = times * STEPS.get(algorithm, STEPS_OF_OTHERS)
                 arguments = [f"--config-dir={runs / 'conf'}", f"cluster={calibrated.stem}", *training]
-                arguments += [f"algo={algorithm}", f"budget.steps={times * STEPS[algorithm]}", "budget.epochs=null"]
+                arguments += [
+                    f"algo={algorithm}",
+                    f"budget.steps={steps}",
+                    "budget.epochs=null",
+                ]
                 arguments += SELDOM if study == RELIEVED else ()
                 arguments += ["algo.overlap=false"] if (algorithm, options.model) == ("sync", "mlp") else []
                 for seed in range(options.repeats):

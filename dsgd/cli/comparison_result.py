@@ -157,7 +157,7 @@ def _report_scaling(result: ComparisonResult, width: str) -> None:
 
 def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:
     """Print where one contender overtakes the other, and write it into the folder."""
-    from dsgd.report.overtaking import write_overtaking
+    from dsgd.report.overtaking_figure import write_overtaking
 
     table = write_overtaking(overtaking, folder / "crossing", width)
     print()
