@@ -141,6 +141,10 @@ def test_conditions_contenders_and_sites() -> None:
     )
     assert options.whatif == {"cluster.bandwidth": [1e8, 1e9], "cluster.node_bandwidth.3": [8e9], "nodes": [2, 4]}
     assert options.contenders == [{"algo": "sync", "cluster.latency_s": 0.01}]
+    words = ["compare.crossing=cluster.bandwidth", "compare.bracket=[100Mbit,10Gbit]"]
+    assert compare_options(words).bracket == [1e8, 1e10]
+    with pytest.raises(ValueError, match=r"^cluster\.bandwidth\[1\] must be in bit/s, got 10ms"):
+        compare_options([words[0], "compare.bracket=[100Mbit,10ms]"])
     assert site_of(["slurm.warning_s=5min"], None).warning_s == 300
 
 

@@ -37,7 +37,8 @@ from dsgd.record.written import write_atomically
 from dsgd.run.engines import import_engines
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
-from dsgd.run.values import ConfigError, build, ends_are_errors, shown
+from dsgd.run.values import ConfigError, build, ends_are_errors, prefixed, shown
+from dsgd.units import without_units
 
 if TYPE_CHECKING:
     pass
@@ -175,7 +176,11 @@ def compare_options(words: Sequence[str], config_dir: str | None = None) -> Comp
     for override in tree.parse(words):
         if override.is_sweep_override():
             raise ConfigError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
-    return build(CompareOptions, plain(tree.load(words))["compare"], "compare")
+    values = plain(tree.load(words))["compare"]
+    if values["crossing"] is not None:  # whose unit the bracket has
+        with prefixed(None):
+            values["bracket"] = without_units(values["bracket"], str(values["crossing"]))
+    return build(CompareOptions, values, "compare")
 
 
 def _is_of_slurm(word: str) -> bool:
