@@ -41,7 +41,7 @@ from dsgd.streams import stream
 from dsgd.worker import MeanGradient, Worker
 
 MARK_LIMIT = timedelta(days=1)  # evaluating may take longer than any message
-RUNNING = ("running", "completed", "diverged", "interrupted")  # by the number that rank 0 sends
+STATUSES = ("running", "completed", "diverged", "interrupted")  # by the number that rank 0 sends
 
 
 def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended: Callable[[], None]) -> str:
@@ -58,11 +58,9 @@ def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended
                     return live(plan, folder, training, stops)
             for _ in training.run(lambda: False, lambda _: None):
                 pass
+            if training.error:  # rank 0 prints its own at the end of its record
+                print(for_terminal(training.error), file=sys.stderr, flush=True)
             return training.status
-    except CommunicationFailed as error:
-        if joined.rank > 0:  # rank 0 has printed it at the end of its record
-            print(for_terminal(str(error)), file=sys.stderr, flush=True)
-        return "failed"
     finally:
         ended()
 
@@ -104,7 +102,9 @@ class GroupTraining:
         self.limit = limit_of_batch(experiment, self.problem)
         self.problem.live_on(device)
         self.devices, self.header, self.circumstances = [str(device)], dict[str, Any](), dict[str, Any]()
-        self.channel, self.marks = GroupChannel(), GroupChannel(dist.new_group(timeout=MARK_LIMIT))
+        of_marks = dist.new_group(timeout=MARK_LIMIT)
+        assert isinstance(of_marks, dist.ProcessGroup)  # of all ranks
+        self.channel, self.marks = GroupChannel(), GroupChannel(of_marks)
         self.rules, self.optimizer_state = StepRules(experiment), None
         self.buffers = self.problem.start_buffers.clone()
         for vector in (self.problem.start, self.buffers):  # bit for bit the same, on whatever machines
@@ -114,7 +114,7 @@ class GroupTraining:
         x = self.problem.start.clone()
         self.lockstep = LockstepWorker(experiment.algo, x, rng, self.problem.layout, self.channel, self)
         self.lockstep.between = self._take_due
-        self.progress, self.status = Progress(), "running"
+        self.progress, self.status, self.error = Progress(), "running", ""
         self._begun = time.monotonic()
         self._busy_s = 0.0
         self._diverged = False
@@ -149,10 +149,16 @@ class GroupTraining:
     @property
     def state(self) -> TrainingState:
         samples = self.lockstep.worker.steps * self.experiment.unit
-        return TrainingState(self.status, "", time.monotonic() - self._begun, samples, self.progress.marks)
+        return TrainingState(self.status, self.error, time.monotonic() - self._begun, samples, self.progress.marks)
 
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield every mark, in rank 0; the others only take part. There are no checkpoints to save."""
+        try:
+            yield from self._run(interrupted)
+        except CommunicationFailed as error:
+            self.status, self.error = "failed", str(error)
+
+    def _run(self, interrupted: Callable[[], bool]) -> Iterator[Mark]:
         problem, lockstep = self.problem, self.lockstep
         self._take()
         yield from self._evaluated()
@@ -213,13 +219,12 @@ class GroupTraining:
         taken, self._taken = self._taken, []
         for models in taken:
             begun = time.monotonic()
-            if self.channel.rank == 0:
-                values = self._measured(*models, is_last)
-            status = torch.tensor([RUNNING.index(self.status)], device=self.problem.device)
+            values = self._measured(*models, is_last) if self.channel.rank == 0 else None
+            status = torch.tensor([STATUSES.index(self.status)], device=self.problem.device)
             self.marks.from_rank(0, status, "the verdict of a mark")
-            self.status = RUNNING[int(status)]
+            self.status = STATUSES[int(status)]
             self._begun += time.monotonic() - begun
-            if self.channel.rank == 0:
+            if values is not None:
                 yield values
 
     def _measured(

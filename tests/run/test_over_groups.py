@@ -14,12 +14,15 @@ import pytest
 from dsgd.cli.compose import composed
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
+from tests.support.command import wait_until
 
 PATIENCE_S = 120
 
 
-def started(folder: Path, *overrides: str) -> list[tuple[int, str]]:
-    """Start two processes as torchrun does. Returns the exit status and standard error of each."""
+def started(folder: Path, *overrides: str, killed: bool = False) -> list[tuple[int, str]]:
+    """Start two processes as torchrun does. Returns the exit status and standard error of each.
+
+    killed: rank 1 is, after the second mark."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     children = []
@@ -29,6 +32,10 @@ def started(folder: Path, *overrides: str) -> list[tuple[int, str]]:
         environment = {**os.environ, **launched, "MASTER_PORT": str(port)}
         children.append(subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True))
     try:
+        if killed:
+            metrics = folder / "metrics.jsonl"
+            wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 1, children[1])
+            children[1].kill()
         errors = [child.communicate(timeout=PATIENCE_S)[1] for child in children]
         return [(child.returncode, text) for child, text in zip(children, errors, strict=True)]
     finally:
@@ -46,6 +53,18 @@ def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path:
     marks = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [mark["samples"] for mark in marks] == [0, 96, 192, 288]
     assert marks[-1]["bytes_sent"] == summary["bytes_sent_total"] > 0
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_ends_the_run_with_a_line_that_names_the_operation(tmp_path: Path) -> None:
+    budget = ("budget.epochs=1000", "eval.every_epochs=null", "eval.every_steps=20", "eval.train_samples=8")
+    (status, text), _ = started(tmp_path / "run", "algo=sync", *budget, killed=True)
+    assert status == 1
+    assert "Traceback" not in text
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["error"].startswith("rank 0: mean_gradient at step ")
+    assert summary["error"] in text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def all_checks(folder: Path, _: None) -> None:
         the_output_model_has_mean_buffers,
         parameters_without_gradients_keep_their_values,
         bad_input_ends_in_one_line,
+        fewer_steps_of_a_rank_are_an_error_within_the_timeout_of_the_group,
         a_dead_rank_is_an_error_that_names_the_operation,
     ):
         check()
@@ -209,6 +211,21 @@ def bad_input_ends_in_one_line() -> None:
     refused("algo=sync", lambda: distributed().load_state_dict(model.state_dict()))
     model.module.register_module("late", nn.Linear(2, 2))
     refused("added or replaced", model.step)
+
+
+def fewer_steps_of_a_rank_are_an_error_within_the_timeout_of_the_group() -> None:
+    """Rank 1 is alive and makes no step: rank 0 waits for the 2 s of the group, not for the default's minute."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    assert isinstance(group, dist.ProcessGroup)
+    module = network()
+    model = dsgd.torch.distribute(module, sgd(module), "dpsgd", topology="complete", group=group)
+    if dist.get_rank() == 0:
+        loss_of(model, 0).backward()
+        model.step()  # both have sent their first vectors already
+        loss_of(model, 1).backward()
+        with pytest.raises(dsgd.torch.CommunicationFailed, match=r"^rank 0: exchange at step 1 failed.*timeout"):
+            model.step()
+    dist.barrier()
 
 
 def a_dead_rank_is_an_error_that_names_the_operation() -> None:
