@@ -23,10 +23,9 @@ class Asks:
         message_bytes: float,
         count_staleness: Callable[[int], None],
         answer: Callable[[Task[Any], Node, Tensor], Tensor],
-        take: Callable[[Task[Any], Tensor | None], None],
+        take: Callable[[Task[Any], Tensor], None],
     ) -> None:
-        """answer: of a peer to the vector of a task. take: gives a task the answer that it waits for, None from a
-        peer that is down."""
+        """answer: of a peer to the vector of a task. take: gives a task the answer that it waits for."""
         self._nodes = nodes
         self._network = network
         self._message_bytes = message_bytes
@@ -35,7 +34,7 @@ class Asks:
         self._take = take
 
     def send(self, task: Task[Any], request: Ask) -> None:
-        """Send the vector of a task, which is resumed with the answer."""
+        """Send the vector of a task, which is resumed with the answer, None from a peer that is down."""
         worker = task.owner.worker
         arguments = (task, request, worker.steps)
         self._network.send(worker.rank, [(request.peer, self._message_bytes, self._arrived, arguments)])
@@ -43,7 +42,7 @@ class Asks:
     def _arrived(self, task: Task[Any], request: Ask, steps: int) -> None:
         asking, peer = task.owner.worker, self._nodes[request.peer]
         if peer.down:
-            self._network.notify(request.peer, asking.rank, self._take, task, None)
+            self._network.notify(request.peer, asking.rank, task.resume, None)
             return
         self._count_staleness(asking.steps - steps)
         peer.received += 1

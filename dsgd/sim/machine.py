@@ -324,7 +324,7 @@ class Machine:
     def _answer_ask(self, task: Task[Any], peer: Node, vector: Tensor) -> Tensor:
         return self.experiment.algo.answer(peer.worker, vector)
 
-    def _take_answer(self, task: Task[Any], answer: Tensor | None) -> None:
+    def _take_answer(self, task: Task[Any], answer: Tensor) -> None:
         task.resume(answer)
 
     # Servers
