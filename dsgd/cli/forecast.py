@@ -71,6 +71,6 @@ def _sample_s(values: Mapping[str, Any]) -> float | None:
         return 0.0
     if model == "mlp":
         return MLP_S
-    return (
-        RESNET8_S + RESNET8_PIXEL_S * data["resolution"] ** 2 if model == "resnet8" and "resolution" in data else None
-    )
+    if model == "resnet8" and "resolution" in data:
+        return RESNET8_S + RESNET8_PIXEL_S * data["resolution"] ** 2
+    return None
