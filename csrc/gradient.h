@@ -145,7 +145,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
     vec *dy = (vec *)(slopes + s->to), *given = (vec *)(slopes + s->from), *dx = s->adds ? (vec *)spare : given;
     const vec *other = (const vec *)(arena + s->other);
     vec *theirs = (vec *)(slopes + s->other); /* the gradient of `other` */
-    if (s->rectify)
+    if (s->rectify && s->kind != NORM && s->kind != ADD) /* which do it channel by channel, or as they hand it on */
         for (long k = 0; k < count * blocks; k++)
             dy[k] = RECTIFIED(dy[k], to[k]);
     switch (s->kind) {
@@ -169,8 +169,9 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
                            ins * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
         break;
     case NORM:
-        NAME(norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from, arena + s->kept,
-                            PLACE(x, s->weight), real, s->to_pixels * samples, s->outputs, s->to_pixels, blocks);
+        NAME(norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, s->rectify ? to : NULL, from,
+                            arena + s->kept, PLACE(x, s->weight), real, s->to_pixels * samples, s->outputs,
+                            s->to_pixels, blocks);
         break;
     case GROUP_NORM:
         memset(g + s->weight, 0, s->weight < 0 ? 0 : s->outputs * sizeof(REAL));
@@ -180,14 +181,13 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
                                   s->outputs / s->groups, s->to_pixels, blocks);
         break;
     case ADD:
-        NAME(give)(given, dy, count * blocks, s->adds);
-        if (!s->window && s->slope == 1) {
-            NAME(give)(theirs, dy, count * blocks, s->other_adds);
-            return;
+        memset(theirs, 0, s->window && !s->other_adds ? s->rows * blocks * sizeof(vec) : 0);
+        for (long k = 0; k < count * blocks; k++) {
+            const vec value = s->rectify ? RECTIFIED(dy[k], to[k]) : dy[k];
+            vec *const their = theirs + (s->window ? s->window[k / blocks] * blocks + k % blocks : k);
+            given[k] = s->adds ? given[k] + value : value;
+            *their = (s->window || s->other_adds ? *their : (vec){0}) + (REAL)s->slope * value;
         }
-        memset(theirs, 0, s->other_adds ? 0 : s->rows * blocks * sizeof(vec));
-        for (long k = 0; k < count * blocks; k++)
-            theirs[OTHER(s, k / blocks) * blocks + k % blocks] += (REAL)s->slope * dy[k];
         return;
     case MULTIPLY: /* one operand's gradient after the other's, as they may be one value */
         for (long k = 0; k < count * blocks; k++) {

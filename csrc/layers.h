@@ -152,9 +152,11 @@ TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy,
                                           long inputs, long taps, long x_pixels, long y_pixels, long blocks)
 {
     for (long o = 0; o < outputs; o += o + 4 <= outputs ? 4 : 1)
-        for (long c = 0; c < inputs; c += o + 4 <= outputs && c + BLOCK <= inputs ? BLOCK : 1)
+        for (long c = 0; c < inputs; c += o + 4 > outputs ? 1 : c + BLOCK <= inputs ? BLOCK : c + 3 == inputs ? 3 : 1)
             if (o + 4 <= outputs && c + BLOCK <= inputs)
                 WEIGHT_BLOCK(4, BLOCK)
+            else if (o + 4 <= outputs && c + 3 == inputs) /* colours */
+                WEIGHT_BLOCK(4, 3)
             else if (o + 4 <= outputs)
                 WEIGHT_BLOCK(4, 1)
             else
@@ -223,13 +225,16 @@ TARGET static void NAME(norm)(vec *y, REAL *kept, const vec *x, const REAL *weig
 }
 
 /* Gradients of `norm`, with h = (x - mean) rate: dbias = sum dy, dweight = sum dy h, and
- * dx = rate weight (dy - (dbias + h dweight) / numbers), 0 in lanes without a sample. dweight, dbias: or NULL. */
-TARGET static void NAME(norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, const vec *dy, const vec *x,
+ * dx = rate weight (dy - (dbias + h dweight) / numbers), 0 in lanes without a sample. dweight, dbias: or NULL. y: the
+ * result if a ReLU is behind it, by which dy is set to 0 where that let nothing through; else NULL. */
+TARGET static void NAME(norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, vec *dy, const vec *y, const vec *x,
                                        const REAL *kept, const REAL *weight, const truth *real, REAL numbers,
                                        long channels, long pixels, long blocks)
 {
     const long count = pixels * blocks;
     for (long c = 0; c < channels; c++, x += count, dy += count, dx += count) {
+        for (long k = 0; k < count && y; k++)
+            dy[k] = RECTIFIED(dy[k], y[c * count + k]);
         const REAL mean = kept[2 * c], rate = kept[2 * c + 1], sum = NAME(total)(dy, real, pixels, blocks);
         vec products = {0};
         REAL product = 0;
