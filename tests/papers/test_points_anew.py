@@ -54,7 +54,7 @@ def engine_of(run: Run) -> dict[str, Any]:
     options = {field.name for field in fields(EngineOptions)} | {"name"}
     evaluator = run.final("gradients")
     engine = {key: value for key, value in run.config["engine"].items() if key in options}
-    return {**engine, "gradients": evaluator if evaluator in GRADIENTS else "loop"}
+    return {**engine, "gradients": evaluator if evaluator in GRADIENTS else "auto"}
 
 
 SAMPLE = sample()
@@ -65,7 +65,7 @@ pytestmark = pytest.mark.long
     ("paper", "before"), SAMPLE, ids=[f"{name}-{run.folder}-{run.algorithm}" for name, run in SAMPLE]
 )
 def test_a_logged_run_made_again_is_the_same(tmp_path: Path, paper: str, before: Run) -> None:
-    """Gradients are computed as they were, or by `loop` where the package has the recorded evaluator no more: others
+    """Gradients are computed as they were, or by `auto` where the package has the recorded evaluator no more: others
     have other last bits, of which training makes more."""
     given = yaml.safe_dump({**before.config, "engine": engine_of(before)})
     line = [sys.executable, "-c", PROGRAM, str(tmp_path / "run")]
