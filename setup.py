@@ -2,10 +2,11 @@
 
 from setuptools import Extension, find_packages, setup
 
+KERNEL_PARTS = ("amx", "bf16", "functions", "gradient", "layers", "program", "sequence", "winograd")
 KERNELS = Extension(
     "dsgd.gradients._kernels",
     sources=["csrc/kernels.c"],
-    depends=[f"csrc/{name}.h" for name in ("functions", "gradient", "layers", "program", "sequence", "winograd")],
+    depends=[f"csrc/{name}.h" for name in KERNEL_PARTS],
     extra_compile_args=["-O3", "-fno-math-errno"],
     optional=True,  # without a compiler torch's layers serve
 )

@@ -1,48 +1,31 @@
 /* The gradients of n models by one program, one model after the other, so that what a model's layers hand on stays in
  * the cache. Included by kernels.c behind layers.h. No number of a model depends on the other models. */
 
+#undef PLACE
 #define PLACE(vector, place) ((place) < 0 ? NULL : (vector) + (place))
 
+#undef OTHER
 /* The number of `other` that number k of an ADD or MULTIPLY takes. */
 #define OTHER(s, k) ((s)->window ? (s)->window[k] : (k))
 
+#if !MIXED
 TARGET static NAME(Head) NAME(head)(const Step *s, long tokens, long lanes)
 {
     return (NAME(Head)){NULL, NULL, tokens, s->inputs / s->groups, lanes, (tokens + LANES - 1) / LANES, s->slope, s->causal};
 }
+#endif
 
 /* Compute the activation of a step. x, statistics: parameters and buffers of the model. real: [blocks], which lanes
  * hold a sample of the batch; NULL in evaluation. masks: of dropout, from the first sample on, of a batch of p->samples.
  * scratch: room for what a layer needs meanwhile. */
-TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, const REAL *x, REAL *statistics,
+TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena, const REAL *x, REAL *statistics,
                                  const truth *real, const uint8_t *masks, long begin, long samples, long blocks,
                                  vec *scratch)
 {
-    const long lanes = blocks * LANES;
-    const vec *from = (const vec *)(arena + s->from), *other = (const vec *)(arena + s->other);
-    vec *to = (vec *)(arena + s->to);
-    const long count = s->outputs * s->to_pixels, outs = s->outputs / s->groups, ins = s->inputs / s->groups;
+    const stored *from = (const stored *)(arena + s->from), *other = (const stored *)(arena + s->other);
+    stored *to = (stored *)(arena + s->to);
+    const long count = s->outputs * s->to_pixels;
     switch (s->kind) {
-    case CONVOLVE:
-        if (s->tiles)
-            NAME(convolve_tiles)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs * 9, 9,
-                                 s->rows, s->columns, s->padding, blocks, 0, s->rectify, scratch);
-        for (long i = 0; i < s->groups && !s->tiles; i++)
-            NAME(convolve)(to + i * outs * s->to_pixels * blocks, from + i * ins * s->from_pixels * blocks,
-                           x + s->weight + i * outs * ins * s->taps, s->bias < 0 ? NULL : x + s->bias + i * outs,
-                           s->window, outs, ins, s->taps, ins * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks,
-                           s->rectify);
-        break;
-    case NORM:
-        if (!real) {
-            NAME(norm_by_running)(to, from, PLACE(x, s->weight), PLACE(x, s->bias), statistics + s->mean,
-                                  statistics + s->variance, s->eps, s->outputs, s->to_pixels * blocks, s->rectify);
-            break;
-        }
-        NAME(norm)(to, arena + s->kept, from, PLACE(x, s->weight), PLACE(x, s->bias), PLACE(statistics, s->mean),
-                   PLACE(statistics, s->variance), s->momentum, s->eps, real, s->to_pixels * samples, s->outputs,
-                   s->to_pixels, blocks, s->rectify);
-        break;
     case GROUP_NORM:
         NAME(group_norm)(to, (vec *)(arena + s->kept), from, PLACE(x, s->weight), PLACE(x, s->bias), s->eps, s->groups,
                          s->outputs / s->groups, s->to_pixels, blocks, s->rectify);
@@ -51,16 +34,16 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, c
     case MULTIPLY:
         for (long k = 0; k < count; k++)
             for (long b = 0; b < blocks; b++) {
-                const vec right = other[OTHER(s, k) * blocks + b], left = from[k * blocks + b];
+                const vec right = LOAD(other, OTHER(s, k) * blocks + b), left = LOAD(from, k * blocks + b);
                 const vec value = s->kind == ADD ? left + (REAL)s->slope * right : left * right;
-                to[k * blocks + b] = s->rectify ? RECTIFIED(value, value) : value;
+                STORE(to, k * blocks + b, s->rectify ? RECTIFIED(value, value) : value);
             }
         break;
     case PICK: /* window: [count], of all channels and pixels */
         for (long k = 0; k < count; k++)
             for (long b = 0; b < blocks; b++) {
-                const vec value = s->window[k] < 0 ? (vec){0} : from[s->window[k] * blocks + b];
-                to[k * blocks + b] = s->rectify ? RECTIFIED(value, value) : value;
+                const vec value = s->window[k] < 0 ? (vec){0} : LOAD(from, s->window[k] * blocks + b);
+                STORE(to, k * blocks + b, s->rectify ? RECTIFIED(value, value) : value);
             }
         break;
     case AVERAGE:
@@ -70,10 +53,10 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, c
             for (long t = 0; t < s->taps; t++) {
                 const long q = s->window[t * s->to_pixels + p];
                 if (q >= 0)
-                    sum += from[(c * s->from_pixels + q) * blocks + b];
+                    sum += LOAD(from, (c * s->from_pixels + q) * blocks + b);
             }
             sum = sum / (REAL)s->divisor[p];
-            to[k] = s->rectify ? RECTIFIED(sum, sum) : sum;
+            STORE(to, k, s->rectify ? RECTIFIED(sum, sum) : sum);
         }
         break;
     case LARGEST:
@@ -84,36 +67,60 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, c
                 const long q = s->window[t * s->to_pixels + p];
                 if (q < 0)
                     continue;
-                const vec value = from[(c * s->from_pixels + q) * blocks + b];
+                const vec value = LOAD(from, (c * s->from_pixels + q) * blocks + b);
                 most = WHERE(~(value <= most), value) + WHERE(value <= most, most);
             }
-            to[k] = s->rectify ? RECTIFIED(most, most) : most;
+            STORE(to, k, s->rectify ? RECTIFIED(most, most) : most);
         }
         break;
     case ACTIVATE:
         for (long k = 0; k < count * blocks; k++) {
-            const vec value = NAME(function)(s->function, from[k], s->slope);
-            to[k] = s->rectify ? RECTIFIED(value, value) : value;
+            const vec value = NAME(function)(s->function, LOAD(from, k), s->slope);
+            STORE(to, k, s->rectify ? RECTIFIED(value, value) : value);
         }
+        break;
+#if !MIXED /* these are of layers.h, winograd.h and sequence.h; bf16.h has its own */
+    case CONVOLVE: {
+        const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
+        if (s->tiles)
+            NAME(convolve_tiles)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs * 9, 9,
+                                 s->rows, s->columns, s->padding, blocks, 0, s->rectify, scratch);
+        for (long i = 0; i < s->groups && !s->tiles; i++)
+            NAME(convolve)(to + i * outs * s->to_pixels * blocks, from + i * ins * s->from_pixels * blocks,
+                           x + s->weight + i * outs * ins * s->taps, s->bias < 0 ? NULL : x + s->bias + i * outs,
+                           s->window, outs, ins, s->taps, ins * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks,
+                           s->rectify);
+        break;
+    }
+    case NORM:
+        if (!real) {
+            NAME(norm_by_running)(to, from, PLACE(x, s->weight), PLACE(x, s->bias), statistics + s->mean,
+                                  statistics + s->variance, s->eps, s->outputs, s->to_pixels * blocks, s->rectify);
+            break;
+        }
+        NAME(norm)(to, arena + s->kept, from, PLACE(x, s->weight), PLACE(x, s->bias), PLACE(statistics, s->mean),
+                   PLACE(statistics, s->variance), s->momentum, s->eps, real, s->to_pixels * samples, s->outputs,
+                   s->to_pixels, blocks, s->rectify);
         break;
     case LINEAR:
         NAME(linear)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs, 1, blocks,
                      s->rectify);
         break;
     case EMBED:
-        NAME(embed)(arena + s->to, arena + s->from, x + s->weight, s->outputs, lanes);
+        NAME(embed)(arena + s->to, arena + s->from, x + s->weight, s->outputs, blocks * LANES);
         break;
     case OFFSET:
-        NAME(offset)(arena + s->to, arena + s->from, x + s->weight, s->window, s->outputs, p->tokens, lanes);
+        NAME(offset)(arena + s->to, arena + s->from, x + s->weight, s->window, s->outputs, p->tokens, blocks * LANES);
         break;
     case ATTEND:
         NAME(attention)(arena + s->to, arena + s->from, arena + s->other, arena + s->third,
-                        NAME(head)(s, p->tokens, lanes), s->groups, samples, scratch);
+                        NAME(head)(s, p->tokens, blocks * LANES), s->groups, samples, scratch);
         break;
     case DROP:
         if (real)
             NAME(drop)(arena + s->to, arena + s->kept, arena + s->from,
-                       masks + s->mask * p->samples + begin * s->outputs, s->slope, s->outputs, samples, lanes);
+                       masks + s->mask * p->samples + begin * s->outputs, s->slope, s->outputs, samples,
+                       blocks * LANES);
         else
             memcpy(to, from, s->outputs * blocks * sizeof(vec));
         break;
@@ -121,35 +128,100 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, REAL *arena, c
         for (long k = 0; k < count * blocks; k++)
             to[k] = (vec){0} + (s->weight < 0 ? statistics + s->mean : x + s->weight)[k / blocks];
         break;
+#endif
     }
 }
 
 /* Add values to a gradient, or set it where they are the first. */
-TARGET static void NAME(give)(vec *to, const vec *values, long count, int adds)
+TARGET static void NAME(give)(stored *to, const stored *values, long count, int adds)
 {
     if (!adds)
-        memcpy(to, values, count * sizeof(vec));
+        memcpy(to, values, count * sizeof(stored));
     else
         for (long k = 0; k < count; k++)
-            to[k] += values[k];
+            STORE(to, k, LOAD(to, k) + LOAD(values, k));
 }
 
 /* Compute the gradients of a step's parameters, into g, and of what it reads, into the arena of slopes. */
-TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *arena, REAL *slopes, REAL *spare,
+TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED *arena, STORED *slopes, STORED *spare,
                                   const REAL *x, REAL *g, const truth *real, long samples, long blocks, vec *scratch)
 {
-    static const int32_t only = 0;
-    const vec *from = (const vec *)(arena + s->from), *to = (const vec *)(arena + s->to);
+    const stored *from = (const stored *)(arena + s->from), *to = (const stored *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
-    const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
-    vec *dy = (vec *)(slopes + s->to), *given = (vec *)(slopes + s->from), *dx = s->adds ? (vec *)spare : given;
-    const vec *other = (const vec *)(arena + s->other);
-    vec *theirs = (vec *)(slopes + s->other); /* the gradient of `other` */
+    stored *dy = (stored *)(slopes + s->to), *given = (stored *)(slopes + s->from), *dx = s->adds ? (stored *)spare : given;
+    const stored *other = (const stored *)(arena + s->other);
+    stored *theirs = (stored *)(slopes + s->other); /* the gradient of `other` */
     if (s->rectify && s->kind != NORM && s->kind != ADD) /* which do it channel by channel, or as they hand it on */
         for (long k = 0; k < count * blocks; k++)
-            dy[k] = RECTIFIED(dy[k], to[k]);
+            STORE(dy, k, RECTIFIED(LOAD(dy, k), LOAD(to, k)));
     switch (s->kind) {
-    case CONVOLVE:
+    case GROUP_NORM:
+        NAME(group_norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from,
+                                  (const vec *)(arena + s->kept), PLACE(x, s->weight), s->groups,
+                                  s->outputs / s->groups, s->to_pixels, blocks);
+        break;
+    case ADD:
+        memset(theirs, 0, s->window && !s->other_adds ? s->rows * blocks * sizeof(stored) : 0);
+        for (long k = 0; k < count * blocks; k++) {
+            const vec value = s->rectify ? RECTIFIED(LOAD(dy, k), LOAD(to, k)) : LOAD(dy, k);
+            const long place = s->window ? s->window[k / blocks] * blocks + k % blocks : k;
+            STORE(given, k, s->adds ? LOAD(given, k) + value : value);
+            STORE(theirs, place,
+                  (s->window || s->other_adds ? LOAD(theirs, place) : (vec){0}) + (REAL)s->slope * value);
+        }
+        return;
+    case MULTIPLY: /* one operand's gradient after the other's, as they may be one value */
+        for (long k = 0; k < count * blocks; k++) {
+            const vec value = LOAD(dy, k) * LOAD(other, OTHER(s, k / blocks) * blocks + k % blocks);
+            STORE(given, k, s->adds ? LOAD(given, k) + value : value);
+        }
+        memset(theirs, 0, s->other_adds ? 0 : s->rows * blocks * sizeof(stored));
+        for (long k = 0; k < count * blocks; k++) {
+            const long place = OTHER(s, k / blocks) * blocks + k % blocks;
+            STORE(theirs, place, LOAD(theirs, place) + LOAD(dy, k) * LOAD(from, k));
+        }
+        return;
+    case PICK: /* back: [inputs, from_pixels] */
+        for (long k = 0; k < from_count; k++)
+            for (long b = 0; b < blocks; b++)
+                STORE(dx, k * blocks + b, s->back[k] < 0 ? (vec){0} : LOAD(dy, s->back[k] * blocks + b));
+        break;
+    case AVERAGE:
+        memset(dx, 0, from_count * blocks * sizeof(stored));
+        for (long k = 0; k < count * blocks; k++) {
+            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
+            const vec share = LOAD(dy, k) / (REAL)s->divisor[p];
+            for (long t = 0; t < s->taps; t++) {
+                const long q = s->window[t * s->to_pixels + p];
+                const long place = (c * s->from_pixels + q) * blocks + b;
+                if (q >= 0)
+                    STORE(dx, place, LOAD(dx, place) + share);
+            }
+        }
+        break;
+    case LARGEST: /* the first of equal ones has the gradient, as in torch */
+        memset(dx, 0, from_count * blocks * sizeof(stored));
+        for (long k = 0; k < count * blocks; k++) {
+            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
+            vec left = LOAD(dy, k);
+            for (long t = 0; t < s->taps; t++) {
+                const long q = s->window[t * s->to_pixels + p];
+                if (q < 0)
+                    continue;
+                const long place = (c * s->from_pixels + q) * blocks + b;
+                const vec value = LOAD(from, place);
+                STORE(dx, place, LOAD(dx, place) + WHERE(value == LOAD(to, k), left));
+                left = WHERE(value != LOAD(to, k), left);
+            }
+        }
+        break;
+    case ACTIVATE:
+        for (long k = 0; k < count * blocks; k++)
+            STORE(dx, k, LOAD(dy, k) * NAME(derivative)(s->function, LOAD(from, k), LOAD(to, k), s->slope));
+        break;
+#if !MIXED /* these are of layers.h, winograd.h and sequence.h; bf16.h has its own */
+    case CONVOLVE: {
+        const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
         if (s->tiles)
             NAME(convolve_tiles_weights)(g + s->weight, from, dy, s->outputs, s->inputs, s->rows, s->columns, s->padding,
                                          blocks, scratch);
@@ -168,79 +240,21 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
                            x + s->weight + i * outs * ins * s->taps, NULL, s->back, ins, outs, s->taps, s->taps,
                            ins * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
         break;
+    }
     case NORM:
         NAME(norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, s->rectify ? to : NULL, from,
                             arena + s->kept, PLACE(x, s->weight), real, s->to_pixels * samples, s->outputs,
                             s->to_pixels, blocks);
         break;
-    case GROUP_NORM:
-        memset(g + s->weight, 0, s->weight < 0 ? 0 : s->outputs * sizeof(REAL));
-        memset(g + s->bias, 0, s->bias < 0 ? 0 : s->outputs * sizeof(REAL));
-        NAME(group_norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from,
-                                  (const vec *)(arena + s->kept), PLACE(x, s->weight), s->groups,
-                                  s->outputs / s->groups, s->to_pixels, blocks);
-        break;
-    case ADD:
-        memset(theirs, 0, s->window && !s->other_adds ? s->rows * blocks * sizeof(vec) : 0);
-        for (long k = 0; k < count * blocks; k++) {
-            const vec value = s->rectify ? RECTIFIED(dy[k], to[k]) : dy[k];
-            vec *const their = theirs + (s->window ? s->window[k / blocks] * blocks + k % blocks : k);
-            given[k] = s->adds ? given[k] + value : value;
-            *their = (s->window || s->other_adds ? *their : (vec){0}) + (REAL)s->slope * value;
-        }
-        return;
-    case MULTIPLY: /* one operand's gradient after the other's, as they may be one value */
-        for (long k = 0; k < count * blocks; k++) {
-            const vec value = dy[k] * other[OTHER(s, k / blocks) * blocks + k % blocks];
-            given[k] = s->adds ? given[k] + value : value;
-        }
-        memset(theirs, 0, s->other_adds ? 0 : s->rows * blocks * sizeof(vec));
-        for (long k = 0; k < count * blocks; k++)
-            theirs[OTHER(s, k / blocks) * blocks + k % blocks] += dy[k] * from[k];
-        return;
-    case PICK: /* back: [inputs, from_pixels] */
-        for (long k = 0; k < from_count; k++)
-            for (long b = 0; b < blocks; b++)
-                dx[k * blocks + b] = s->back[k] < 0 ? (vec){0} : dy[s->back[k] * blocks + b];
-        break;
-    case AVERAGE:
-        memset(dx, 0, from_count * blocks * sizeof(vec));
-        for (long k = 0; k < count * blocks; k++) {
-            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
-            const vec share = dy[k] / (REAL)s->divisor[p];
-            for (long t = 0; t < s->taps; t++) {
-                const long q = s->window[t * s->to_pixels + p];
-                if (q >= 0)
-                    dx[(c * s->from_pixels + q) * blocks + b] += share;
-            }
-        }
-        break;
-    case LARGEST: /* the first of equal ones has the gradient, as in torch */
-        memset(dx, 0, from_count * blocks * sizeof(vec));
-        for (long k = 0; k < count * blocks; k++) {
-            const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
-            vec left = dy[k];
-            for (long t = 0; t < s->taps; t++) {
-                const long q = s->window[t * s->to_pixels + p];
-                if (q < 0)
-                    continue;
-                const long place = (c * s->from_pixels + q) * blocks + b;
-                dx[place] += WHERE(from[place] == to[k], left);
-                left = WHERE(from[place] != to[k], left);
-            }
-        }
-        break;
-    case ACTIVATE:
-        for (long k = 0; k < count * blocks; k++)
-            dx[k] = dy[k] * NAME(derivative)(s->function, from[k], to[k], s->slope);
-        break;
-    case LINEAR:
+    case LINEAR: {
+        static const int32_t only = 0;
         NAME(convolve_weights)(g + s->weight, from, dy, &only, s->outputs, s->inputs, 1, 1, 1, blocks);
         for (long o = 0; o < s->outputs && s->bias >= 0; o++)
             g[s->bias + o] = NAME(total)(dy + o * blocks, real, 1, blocks);
         if (s->gives)
             NAME(linear)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 1, s->inputs, blocks, 0);
         break;
+    }
     case EMBED:
     case OFFSET:
         if (!s->weight_adds)
@@ -271,43 +285,48 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const REAL *a
         for (long k = 0; k < count && s->weight >= 0; k++)
             g[s->weight + k] = NAME(total)(dy + k * blocks, real, 1, blocks);
         return;
+#endif
     }
     if (s->gives && s->adds)
         NAME(give)(given, dx, from_count * blocks, 1);
 }
 
-/* Set the gradient of the mean cross entropy of logits z [classes, lanes] against labels [samples], 0 in lanes without
- * a sample. Return the loss; -1 if a label is none of the classes. */
-TARGET static double NAME(cross_entropy)(REAL *dz, const REAL *z, const int64_t *labels, long classes, long samples,
-                                         long lanes)
+/* Set the gradient of the mean cross entropy over `all` samples of a batch, of logits z [classes, lanes] against labels
+ * [samples], 0 in lanes without a sample. Return the share of the loss that these samples have; -1 if a label is none of
+ * the classes. */
+TARGET static double NAME(cross_entropy)(STORED *dz, const STORED *z, const int64_t *labels, long classes, long samples,
+                                         long all, long lanes)
 {
     double loss = 0;
-    memset(dz, 0, classes * lanes * sizeof(REAL));
+    memset(dz, 0, classes * lanes * sizeof(STORED));
     for (long s = 0; s < samples; s++) {
         if (labels[s] < 0 || labels[s] >= classes)
             return -1;
-        double most = z[s], sum = 0;
+        double most = WIDENED(z[s]), sum = 0;
         for (long c = 1; c < classes; c++)
-            if (z[c * lanes + s] > most)
-                most = z[c * lanes + s];
+            if (WIDENED(z[c * lanes + s]) > most)
+                most = WIDENED(z[c * lanes + s]);
         for (long c = 0; c < classes; c++)
-            sum += exp(z[c * lanes + s] - most);
-        for (long c = 0; c < classes; c++)
-            dz[c * lanes + s] = (exp(z[c * lanes + s] - most) / sum - (c == labels[s])) / samples;
-        loss += log(sum) + most - z[labels[s] * lanes + s];
+            sum += exp(WIDENED(z[c * lanes + s]) - most);
+        for (long c = 0; c < classes; c++) {
+            const double share = exp(WIDENED(z[c * lanes + s]) - most) / sum;
+            dz[c * lanes + s] = NARROWED((share - (c == labels[s])) / all);
+        }
+        loss += log(sum) + most - WIDENED(z[labels[s] * lanes + s]);
     }
-    return loss / samples;
+    return loss / all;
 }
 
 /* Bring samples [count, numbers] into the arena. Lanes that are left over repeat the first, whose numbers are no
  * surprise. */
-TARGET static void NAME(enter)(REAL *to, const REAL *samples, long count, long numbers, long lanes)
+TARGET static void NAME(enter)(STORED *to, const REAL *samples, long count, long numbers, long lanes)
 {
     for (long j = 0; j < numbers; j++)
         for (long s = 0; s < lanes; s++)
-            to[j * lanes + s] = samples[(s < count ? s : 0) * numbers + j];
+            to[j * lanes + s] = NARROWED(samples[(s < count ? s : 0) * numbers + j]);
 }
 
+#if !MIXED
 /* Compute the gradients g [n, g_row] and losses [n] of n models: at parameters x, n pointers, with buffers [n, their
  * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. masks: of dropout, [n,
  * for each such layer: samples, its numbers]. arena, slopes: for p->arena numbers each, with scratch behind the former,
@@ -335,11 +354,11 @@ TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *
             const double loss =
                 p->tokens ? NAME(token_entropy)((vec *)dz, (vec *)z, labels + first, real, p->classes, samples,
                                                 p->samples, blocks)
-                          : NAME(cross_entropy)(dz, z, labels + first, p->classes, samples, p->lanes);
+                          : NAME(cross_entropy)(dz, z, labels + first, p->classes, samples, p->samples, p->lanes);
             if (loss < 0)
                 return 1;
             losses[i] += loss;
-            memset(part, 0, p->repeats ? g_row * sizeof(REAL) : 0);
+            memset(part, 0, g_row * sizeof(REAL));
             for (const Step *s = p->steps + p->count; s-- > p->steps;) {
                 const int again = s->weight_adds && s->kind != EMBED && s->kind != OFFSET;
                 memset(more, 0, again ? g_row * sizeof(REAL) : 0);
@@ -372,8 +391,4 @@ TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const
                     z[(i * count + begin + s) * p->classes + c] = arena[p->output + c * lanes + s];
         }
 }
-
-#undef vec
-#undef truth
-#undef PLACE
-#undef OTHER
+#endif

@@ -2,7 +2,8 @@
  *
  * A shared library without dependencies, called by dsgd/gradients/compiled.py; where no compiler builds it, torch's
  * layers serve. Everything is compiled for float and double, and for three kinds of processors: with AVX-512, with
- * AVX2, and for the processors that the compiler builds for by itself, whatever they are. */
+ * AVX2, and for the processors that the compiler builds for by itself, whatever they are. bf16.h adds gradients in bf16
+ * for processors with AMX. */
 
 #include <math.h>
 #include <string.h>
@@ -36,6 +37,14 @@ const char *extension(void)
 #endif
     return "plain";
 }
+
+/* Activations are kept as they are computed with, but for bf16 below. */
+#define STORED REAL
+#define LOAD(x, k) ((x)[k])
+#define STORE(y, k, value) ((y)[k] = (value))
+#define WIDENED(number) (number)
+#define NARROWED(number) (number)
+#define MIXED 0
 
 #if defined(__x86_64__)
 
@@ -132,3 +141,14 @@ const char *extension(void)
 #undef REAL
 #undef LANES
 #undef NAME
+
+#if defined(__x86_64__) && defined(__linux__)
+#include "bf16.h"
+#else
+
+int has_bf16(void)
+{
+    return 0;
+}
+
+#endif

@@ -2,11 +2,20 @@
  * defines REAL, LANES (numbers in a vector), BLOCK (four times as many sums are in registers at once), TARGET (what the
  * processor must know) and NAME(function). `blocks` is the number of vectors that hold a batch.
  *
+ * Activations are kept as numbers of the type STORED, in arrays of `stored`, vectors of LANES of them: LOAD(x, k) returns
+ * the k-th as a vec, STORE(y, k, value) sets it.
+ *
  * Every loop over places of a kernel goes by a window (program.h), so that kernels of any size, stride, padding and
  * dilation are one text, and a linear layer is a convolution of images of one pixel. */
 
+#undef vec
+#undef stored
+#undef truth
+
 typedef REAL NAME(vec) __attribute__((vector_size(LANES * sizeof(REAL))));
 #define vec NAME(vec)
+typedef STORED NAME(stored) __attribute__((vector_size(LANES * sizeof(STORED))));
+#define stored NAME(stored)
 
 /* The result of a comparison of vectors, and `value` where it is true, 0 elsewhere. */
 typedef __typeof__((vec){0} <= 0) NAME(truth);
@@ -56,6 +65,8 @@ typedef __typeof__((vec){0} <= 0) NAME(truth);
             total[k] = 0;                                                                                              \
             EACH(l, LANES) total[k] += sum[k][l];                                                                      \
         }
+
+#if !MIXED /* see bf16.h */
 
 /* A block of `outs` channels and `pixs` pixels, which are summed in registers: constants, so that the loops unroll. */
 #define CONVOLVE_BLOCK(outs, pixs, together)                                                                           \
@@ -163,6 +174,8 @@ TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy,
                 WEIGHT_BLOCK(1, 1)
 }
 
+#endif
+
 /* Add `term`, an expression of k, to sum for k from `first` by `step` below `count`: in four parts, as an addition waits
  * for the one before it. */
 #undef ADD_UP
@@ -182,15 +195,17 @@ TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy,
     }
 
 /* Return the sum of [pixels, blocks] vectors over those lanes that hold a sample. real: [blocks], true there. */
-TARGET static REAL NAME(total)(const vec *x, const truth *real, long pixels, long blocks)
+TARGET static REAL NAME(total)(const stored *x, const truth *real, long pixels, long blocks)
 {
     vec sum = {0};
     REAL result = 0;
     for (long b = 0; b < blocks; b++)
-        ADD_UP(sum, b, blocks, pixels * blocks, WHERE(real[b], x[k]))
+        ADD_UP(sum, b, blocks, pixels * blocks, WHERE(real[b], LOAD(x, k)))
     EACH(l, LANES) result += sum[l];
     return result;
 }
+
+#if !MIXED
 
 /* Batch norm in training: y = (x - mean) rate weight + bias, rate = 1 / sqrt(variance + eps), mean and variance over a
  * channel's pixels and samples, `numbers` in all; with `rectify` a ReLU behind it.
@@ -269,9 +284,11 @@ TARGET static void NAME(norm_by_running)(vec *y, const vec *x, const REAL *weigh
     }
 }
 
+#endif
+
 /* Group norm: y = (x - mean) rate weight + bias, mean and variance over `each` channels' pixels of one sample, weight
  * and bias of a channel. Mean and rate are kept for the gradient, [groups, 2, blocks]. */
-TARGET static void NAME(group_norm)(vec *y, vec *kept, const vec *x, const REAL *weight, const REAL *bias, REAL eps,
+TARGET static void NAME(group_norm)(stored *y, vec *kept, const stored *x, const REAL *weight, const REAL *bias, REAL eps,
                                     long groups, long each, long pixels, long blocks, int rectify)
 {
     const long count = each * pixels * blocks;
@@ -279,9 +296,9 @@ TARGET static void NAME(group_norm)(vec *y, vec *kept, const vec *x, const REAL 
     for (long g = 0; g < groups; g++, x += count, y += count)
         for (long b = 0; b < blocks; b++) {
             vec sum = {0}, squares = {0}, rate;
-            ADD_UP(sum, b, blocks, count, x[k])
+            ADD_UP(sum, b, blocks, count, LOAD(x, k))
             const vec mean = sum / numbers;
-            ADD_UP(squares, b, blocks, count, (x[k] - mean) * (x[k] - mean))
+            ADD_UP(squares, b, blocks, count, (LOAD(x, k) - mean) * (LOAD(x, k) - mean))
             EACH(l, LANES) rate[l] = 1 / (REAL)sqrt(squares[l] / numbers + eps);
             kept[2 * g * blocks + b] = mean;
             kept[(2 * g + 1) * blocks + b] = rate;
@@ -290,8 +307,8 @@ TARGET static void NAME(group_norm)(vec *y, vec *kept, const vec *x, const REAL 
                 const REAL shift = bias ? bias[g * each + c] : 0;
                 for (long p = 0; p < pixels; p++) {
                     const long k = (c * pixels + p) * blocks + b;
-                    const vec value = (x[k] - mean) * scale + shift;
-                    y[k] = rectify ? RECTIFIED(value, value) : value;
+                    const vec value = (LOAD(x, k) - mean) * scale + shift;
+                    STORE(y, k, rectify ? RECTIFIED(value, value) : value);
                 }
             }
         }
@@ -300,7 +317,7 @@ TARGET static void NAME(group_norm)(vec *y, vec *kept, const vec *x, const REAL 
 /* Gradients of `group_norm`, with h = (x - mean) rate: over pixels and samples dbias = sum dy, dweight = sum dy h; and
  * dx = rate (dy weight - (s + h r) / numbers), with s = sum dy weight, r = sum dy weight h over the group.
  * dweight, dbias: zero before, or NULL. */
-TARGET static void NAME(group_norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, const vec *dy, const vec *x,
+TARGET static void NAME(group_norm_gradient)(stored *dx, REAL *dweight, REAL *dbias, const stored *dy, const stored *x,
                                              const vec *kept, const REAL *weight, long groups, long each, long pixels,
                                              long blocks)
 {
@@ -313,8 +330,8 @@ TARGET static void NAME(group_norm_gradient)(vec *dx, REAL *dweight, REAL *dbias
             for (long c = 0; c < each; c++) {
                 vec sum = {0}, products = {0};
                 const long first = c * pixels * blocks + b, last = (c + 1) * pixels * blocks;
-                ADD_UP(sum, first, blocks, last, dy[k])
-                ADD_UP(products, first, blocks, last, dy[k] * (x[k] - mean) * rate)
+                ADD_UP(sum, first, blocks, last, LOAD(dy, k))
+                ADD_UP(products, first, blocks, last, LOAD(dy, k) * (LOAD(x, k) - mean) * rate)
                 EACH(l, LANES) if (dbias) dbias[g * each + c] += sum[l];
                 EACH(l, LANES) if (dweight) dweight[g * each + c] += products[l];
                 s += sum * (weight ? weight[g * each + c] : 1);
@@ -323,8 +340,8 @@ TARGET static void NAME(group_norm_gradient)(vec *dx, REAL *dweight, REAL *dbias
             for (long c = 0; c < each; c++)
                 for (long p = 0; p < pixels; p++) {
                     const long k = (c * pixels + p) * blocks + b;
-                    const vec slope = dy[k] * (weight ? weight[g * each + c] : 1);
-                    dx[k] = rate * (slope - (s + (x[k] - mean) * rate * r) / numbers);
+                    const vec slope = LOAD(dy, k) * (weight ? weight[g * each + c] : 1);
+                    STORE(dx, k, rate * (slope - (s + (LOAD(x, k) - mean) * rate * r) / numbers));
                 }
         }
 }

@@ -37,6 +37,7 @@ typedef struct {
                                                [tokens], rows of the table. ADD, MULTIPLY: [outputs],
                                                places in `other`; NULL: it has the shape of `from` */
     const int32_t *back;                    /* [taps, from_pixels]: the pixel of `to` that has it there, -1 of none */
+    const int32_t *route, *route_back;      /* of CONVOLVE in bf16 (amx.h), of it and of the gradient of `from` */
     const double *divisor;                  /* of AVERAGE, [to_pixels]: a sum is divided by it */
     double momentum, eps;                   /* of norms */
     double slope;                           /* of LEAKY_RELU and ELU, below 0; the factor of SCALE, DROP and
@@ -56,5 +57,4 @@ typedef struct {
     int64_t arena;                          /* numbers in an arena; behind it is room for what layers need meanwhile */
     int64_t spare;                          /* numbers behind the gradients, before room for the gradients of a part and
                                                of a layer that is called again */
-    int64_t repeats;                        /* whether two calls of layers give to the gradient of one parameter */
 } Program;

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from dsgd.experiment import Experiment
-from dsgd.gradients.compiled import CompiledEvaluator
+from dsgd.gradients.compiled import CompiledEvaluator, bf16_is_there
 from dsgd.gradients.device import chosen_device
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
 from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
@@ -112,8 +112,8 @@ def _loop(
 
 def _option_of_loop(experiment: Experiment, name: str) -> str | None:
     """Return the option, if any, that only the module by itself supports. name: of the evaluator asked for."""
-    of_loop = ("fp16",) if name == "graphs" else ("bf16", "fp16")
-    if experiment.precision in of_loop:
+    serves_bf16 = name == "graphs" or (name == "compiled" and bf16_is_there())
+    if experiment.precision in (("fp16",) if serves_bf16 else ("bf16", "fp16")):
         return f"precision={experiment.precision}"
     if experiment.channels_last and name != "graphs":
         return "channels_last=true"

@@ -24,16 +24,19 @@ from dsgd.data.text_windows import TextWindows
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs, random_points
 from dsgd.gradients.program import network_program
+from dsgd.gradients.routes import route, route_back
 from dsgd.gradients.side_by_side import SideBySide
 from dsgd.gradients.tracing import Untranslatable
-from dsgd.gradients.translation import KINDS, NetworkProgram, ProgramStep
+from dsgd.gradients.translation import KINDS, SINGLE_KINDS, NetworkProgram, ProgramStep
 from dsgd.problem.problem import Problem
 
 LARGEST_BYTES = 2 << 30  # of vectors and activations of one model, of which each thread holds one
 PART = 128  # tokens whose activations are in the cache at once
 VERIFIED = 4  # samples
 # Names of the processor's extensions in csrc/kernels.c: for people, and the bytes of a vector.
-EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32)}
+EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32), "bf16": ("AMX", 64)}
+BF16 = "bf16"
+MIXED_PART = 32  # samples that are computed together in bf16, as many as a tile has columns
 _REALS = {torch.float32: "float", torch.float64: "double"}
 
 
@@ -57,7 +60,9 @@ class CompiledEvaluator:
             raise Untranslatable("data other than labelled images and text")
         with _one_thread():
             program, self._counters = network_program(problem)
-            self._kernels = Kernels(program, problem, len(problem.data.batch(0, 0)[1]), problem.dtype)
+            samples, mixed = len(problem.data.batch(0, 0)[1]), problem.autocast == torch.bfloat16
+            self._kernels = Kernels(program, problem, samples, problem.dtype, mixed)
+            self._evaluation = Kernels(program, problem, samples, problem.dtype) if mixed else self._kernels
             if self._kernels.bytes > LARGEST_BYTES:
                 raise Untranslatable("a model of this size")
             _verify(problem, program)
@@ -113,35 +118,41 @@ class CompiledEvaluator:
         return torch.cat(self.threads.starmap(self._logits, ((x, buffers, part) for part in parts)))
 
     def _logits(self, x: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
-        return self._kernels.logits([x], buffers.unsqueeze(0), inputs)[0]
+        return self._evaluation.logits([x], buffers.unsqueeze(0), inputs)[0]
 
 
 class Kernels:
     """The compiled kernels for one network, batches of one size, and one arithmetic.
 
-    extension: of the processor, for people. bytes: that a model's gradient goes over. Raises Untranslatable where there
-    are none."""
+    mixed: gradients with products of bf16 numbers, in which activations are kept. extension: of the processor, for
+    people. bytes: that a model's gradient goes over. Raises Untranslatable where there are none."""
 
-    def __init__(self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype, mixed: bool = False
+    ) -> None:
         library = _library()
         if library is None:
             raise Untranslatable("a package whose kernels no compiler has built")
-        extension = library.extension().decode()
+        if mixed:
+            _check_bf16(program)
+        extension = BF16 if mixed else library.extension().decode()
         self.extension, width_bytes = EXTENSIONS[extension]
-        suffix = f"{_REALS[dtype]}_{extension}"
-        self._gradients, self._logits = library[f"gradients_{suffix}"], library[f"logits_{suffix}"]
-        self._gradients.restype, self._logits.restype = ctypes.c_int, None
-        width = width_bytes // dtype.itemsize
+        suffix = extension if mixed else f"{_REALS[dtype]}_{extension}"
+        self._gradients, self._logits = library[f"gradients_{suffix}"], None if mixed else library[f"logits_{suffix}"]
+        self._gradients.restype = ctypes.c_int
+        self._stored = torch.bfloat16 if mixed else dtype
+        width = width_bytes // self._stored.itemsize
         tokens = program.tokens or 1
         # as many whole samples of a sequence as the cache holds; batch norm needs all samples of a batch
         part = tokens * math.ceil(samples / math.ceil(samples * tokens / PART)) if program.tokens else samples
-        lanes = math.ceil(part / width) * width
+        if mixed:
+            part = MIXED_PART
+        lanes, parts = math.ceil(part / width) * width, math.ceil(samples / part) if mixed else 1
         if program.tokens and lanes // width % 16 == 0:  # rows of such a length would drive each other out of the cache
             lanes += width
         self._dimension, self._tokens, self._vocabulary = problem.dimension, program.tokens, program.vocabulary
         self._drops = [(numbers * samples * tokens, kept) for numbers, kept in program.drops]
-        self._arena, self._spare = program.numbers * lanes, program.largest * lanes
-        self._scratch = max((_scratch(step, tokens, width) for step in program.steps), default=0)
+        self._arena, self._spare = program.numbers * lanes * parts, program.largest * lanes
         self._tables: list[Tensor] = []  # that the steps point to
         self._steps = (_Step * len(program.steps))(*self._c_steps(program, lanes))
         self._program = _Program(
@@ -157,11 +168,17 @@ class Kernels:
             part=part,
             lanes=lanes,
             masks=sum(numbers for numbers, _ in program.drops),
-            arena=self._arena,
+            arena=self._arena // parts,
             spare=self._spare,
-            repeats=program.repeats,
         )
-        self.bytes = (2 * self._arena + self._scratch + 3 * problem.dimension) * dtype.itemsize
+        if mixed:
+            scratch = library["scratch_bf16"]
+            scratch.restype = ctypes.c_long
+            self._scratch = scratch(ctypes.byref(self._program)) // self._stored.itemsize
+        else:
+            self._scratch = max((_scratch(step, tokens, width) for step in program.steps), default=0)
+        stored = 2 * self._arena + self._scratch
+        self.bytes = stored * self._stored.itemsize + 3 * problem.dimension * dtype.itemsize
 
     def _c_steps(self, program: NetworkProgram, lanes: int) -> Iterator[_Step]:
         for step in program.steps:
@@ -169,8 +186,12 @@ class Kernels:
             values["kind"] = KINDS.index(step.kind)
             for name in ("from_", "other", "third", "to", "kept"):
                 values[name] *= lanes
-            for name, dtype in (("window", torch.int32), ("back", torch.int32), ("divisor", torch.float64)):
-                if values[name] is not None:
+            axes = values.pop("axes")
+            routed = axes and self._stored == torch.bfloat16
+            values |= {"route": route(axes), "route_back": route_back(axes)} if routed else {}
+            tables = dict.fromkeys(("window", "back", "route", "route_back"), torch.int32) | {"divisor": torch.float64}
+            for name, dtype in tables.items():
+                if values.get(name) is not None:
                     self._tables.append(values[name].to(dtype).contiguous())
                     values[name] = self._tables[-1].data_ptr()
             yield _Step(**values)
@@ -193,8 +214,8 @@ class Kernels:
         IndexError for a label that is none of the classes, and for a token without a row in the network's tables."""
         n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
-        arena = inputs.new_empty(self._arena + self._scratch)
-        slopes = inputs.new_empty(self._arena + self._spare + 2 * self._dimension)
+        arena = inputs.new_empty(self._arena + self._scratch, dtype=self._stored)
+        slopes = inputs.new_empty(self._arena + self._spare + 2 * self._dimension, dtype=self._stored)
         # names hold the tensors whose addresses are handed over
         vectors = [x.contiguous() for x in xs]
         sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
@@ -220,6 +241,7 @@ class Kernels:
         arena = inputs.new_empty(self._arena + self._scratch)
         count = inputs.numel() if self._tokens else len(inputs)
         z = inputs.new_empty(len(xs), count, self._program.classes)
+        assert self._logits is not None
         self._logits(
             ctypes.byref(self._program),
             ctypes.c_long(len(xs)),
@@ -266,6 +288,20 @@ def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
+def bf16_is_there() -> bool:
+    """Tell whether the kernels and this processor compute in bf16."""
+    library = _library()
+    return library is not None and bool(library.has_bf16())
+
+
+def _check_bf16(program: NetworkProgram) -> None:
+    """Raise Untranslatable for what is not computed in bf16. Asks the system for tiles as well."""
+    if not bf16_is_there():
+        raise Untranslatable("bf16 on a processor without AMX")
+    if program.repeats or any(step.kind in SINGLE_KINDS for step in program.steps):
+        raise Untranslatable("text, dropout, and parameters of several layers or of none in bf16")
+
+
 def kernels_are_there() -> bool:
     """Tell whether kernels were compiled when the package was installed."""
     return _library() is not None
@@ -289,13 +325,13 @@ _STEP = ("kind", "rectify", "from_", "other", "third", "to", "gives", "adds", "o
 _STEP += ("inputs", "outputs", "from_pixels", "to_pixels", "taps", "weight", "bias", "weight_adds", "mean", "variance")
 _STEP += ("groups", "function", "tiles", "rows", "columns", "padding", "kept", "mask", "causal")
 _PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "tokens", "samples", "part", "lanes")
-_PROGRAM += ("masks", "arena", "spare", "repeats")
+_PROGRAM += ("masks", "arena", "spare")
 
 
 class _Step(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in _STEP),
-        *((name, ctypes.c_void_p) for name in ("window", "back", "divisor")),
+        *((name, ctypes.c_void_p) for name in ("window", "back", "route", "route_back", "divisor")),
         *((name, ctypes.c_double) for name in ("momentum", "eps", "slope")),
     )
 

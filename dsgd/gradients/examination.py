@@ -23,7 +23,8 @@ from dsgd.problem.problem import Problem
 
 STEPS = 2
 RATE = 0.1  # of these steps
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the norm: what another order of operations never makes
+# Of the norm: what another order of operations never makes.
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.5}
 DEPTH = 4  # of attributes of attributes that are looked at
 
 
@@ -104,15 +105,15 @@ def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
         assert item.loss is not None
         found = (("gradient", item.value, g), ("loss", item.loss, loss), ("buffers", item.buffers, buffers))
         for what, value, right in found:
-            if not _is_close(value.to(right.device), right):
+            if not _is_close(value.to(right.device), right, CLOSE[problem.autocast or right.dtype]):
                 return f"{type(problem.module).__name__}, whose {what} at step {step} it gives otherwise"
         x = x - RATE * g
     return None
 
 
-def _is_close(value: Tensor, right: Tensor) -> bool:
+def _is_close(value: Tensor, right: Tensor, share: float) -> bool:
     off, size = float((value - right).norm()), float(right.norm())
-    return off <= CLOSE[right.dtype] * size or not (np.isfinite(off) or np.isfinite(size))
+    return off <= share * size or not (np.isfinite(off) or np.isfinite(size))
 
 
 @contextmanager

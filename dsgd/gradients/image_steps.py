@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from dsgd.gradients.routes import ImageAxis
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import Activation, Translation, inverse
 from dsgd.gradients.windows import Pair, window_pixels
@@ -39,6 +41,13 @@ def convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activation
     if module.padding_mode != "zeros" or padding is None:
         raise Untranslatable(of.trace.name(node))
     windows = _windows(of, node, module.kernel_size, module.stride, padding, module.dilation)
+    axes = zip(
+        of.source(node).shape[1:],
+        of.trace.shape(node)[1:],
+        *map(_pair, (module.kernel_size, module.stride, padding, module.dilation)),
+        strict=True,
+    )
+    windows["axes"] = tuple(starmap(ImageAxis, axes))
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     if module.groups == 1 and _has_square_taps(module):
         windows |= _tiles(of, node, windows["window"], _pair(padding))

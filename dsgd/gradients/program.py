@@ -24,6 +24,8 @@ from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.gradients.translation import RECTIFYING, Activation, NetworkProgram, Translation, picked
 from dsgd.problem.problem import Problem
 
+KEPT = 4  # numbers for each sample and group: its mean and rate, in the room of twice as many of bf16
+
 
 def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
     """Translate the training pass of a problem's module; return also what its norms count in it. Raises
@@ -96,7 +98,7 @@ def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activ
 
 def _group_norm(of: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
     _no_sequence(of, node)
-    value, kept = of.source(node), of.new(torch.Size((2 * module.num_groups,)))
+    value, kept = of.source(node), of.new(torch.Size((KEPT * module.num_groups,)))
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)
     options = {"eps": module.eps, "groups": module.num_groups, "kept": kept.place}
     return of.step("group_norm", node, value, weight=weight, bias=bias, **options)
@@ -107,7 +109,7 @@ def _instance_norm(of: Translation, node: fx.Node, module: nn.InstanceNorm2d) ->
     if module.running_mean is not None:
         raise Untranslatable(f"{of.trace.name(node)} with running statistics")
     value, channels = of.source(node, axes=3), module.num_features
-    kept, weight, bias = of.new(torch.Size((2 * channels,))), of.parameter(module.weight), of.parameter(module.bias)
+    kept, weight, bias = of.new(torch.Size((KEPT * channels,))), of.parameter(module.weight), of.parameter(module.bias)
     return of.step(
         "group_norm", node, value, weight=weight, bias=bias, eps=module.eps, groups=channels, kept=kept.place
     )
@@ -120,7 +122,7 @@ def _no_sequence(of: Translation, node: fx.Node) -> None:
 
 def _layer_norm(of: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
     """A group norm of one group, in which each number of a sample, or of a token, is a channel."""
-    value, kept = of.source(node), of.new(torch.Size((2,)))
+    value, kept = of.source(node), of.new(torch.Size((KEPT,)))
     if value.shape != module.normalized_shape:
         raise Untranslatable(f"{of.trace.name(node)} over some axes of a sample")
     weight, bias = of.parameter(module.weight), of.parameter(module.bias)

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, fx
 
 from dsgd.data.text_windows import TextWindows
+from dsgd.gradients.routes import ImageAxis
 from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.problem.problem import Problem
 
 KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "pick", "average", "largest", "activate")
 KINDS += ("linear", "embed", "offset", "attend", "drop", "fixed")
+SINGLE_KINDS = KINDS[10:]  # kinds that are not computed in bf16
 RECTIFYING = KINDS[:10]  # kinds whose step computes a ReLU behind it as well
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "relu6", "hardsigmoid", "hardswish", "mish")
 FUNCTIONS += ("softplus", "scale", "shift", "reciprocal", "leaky_relu")
@@ -45,8 +47,8 @@ class TokenTable(NamedTuple):
 
 @dataclass
 class ProgramStep:
-    """One layer. from_, other, third, to, kept: places in the arena, in numbers for one sample. All else as in
-    `csrc/program.h`."""
+    """One layer. from_, other, third, to, kept: places in the arena, in numbers for one sample. axes: of a convolution,
+    rows and columns. All else as in `csrc/program.h`."""
 
     kind: str
     from_: int
@@ -79,6 +81,7 @@ class ProgramStep:
     causal: bool = False
     window: Tensor | None = None
     back: Tensor | None = None
+    axes: tuple[ImageAxis, ...] = ()
     divisor: Tensor | None = None
     momentum: float = 0.0
     eps: float = 0.0

@@ -3,7 +3,8 @@
 Parameters, averages of them and the optimiser are fp32, or fp64, always; so is evaluation.
 
 fp32: IEEE's single precision, on a GPU too, where torch by itself takes TF32 for convolutions. tf32: products with 10
-bits instead of 23, on GPUs. bf16, fp16: forward and backward pass under torch's autocast.
+bits instead of 23, on GPUs. bf16, fp16: forward and backward pass under torch's autocast; bf16 in the simulator, on a
+processor with AMX, by the package's own kernels.
 
 The smallest number of fp16 is 6e-8, so the loss is scaled before the backward pass and the gradient divided after it.
 After an overflow the pass is repeated with a smaller scale; no scale is kept from one gradient to the next. So a

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import config as inductor
 
+from dsgd.gradients import choice
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.problem.precision import Unsuitable, prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
@@ -143,7 +144,10 @@ def test_channels_last_is_how_the_kernels_lie_in_memory() -> None:
         (["precision=bf16", "engine.gradients=loop"], None),
     ],
 )
-def test_the_simulator_says_why_kernels_do_not_serve(overrides: Sequence[str], why: str | None) -> None:
+def test_the_simulator_says_why_kernels_do_not_serve(
+    overrides: Sequence[str], why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "bf16_is_there", lambda: False)
     of = experiment("nodes=2", "batch_size=6", *overrides)
     chosen = choose_evaluator(of, build_problem(of))
     assert (chosen.name, chosen.why) == ("loop", why)

@@ -19,7 +19,9 @@ EPS = 0.01  # of random norms: over nearly equal numbers a norm multiplies what 
 def problem_of(module: nn.Module, *overrides: str) -> Problem:
     """A module on the digits: images [b, 1, 8, 8], 10 classes."""
     whole = build_problem(experiment("nodes=3", "batch_size=5", *overrides))
-    return Problem(module, whole.data, whole.dtype, whole.weight_decay, decay_norm_and_bias=True)
+    return Problem(
+        module, whole.data, whole.dtype, whole.weight_decay, decay_norm_and_bias=True, autocast=whole.autocast
+    )
 
 
 def dropping(share: float = 0.5) -> nn.Module:
