@@ -15,10 +15,11 @@ OTHERS = {"sim": "dist", "dist": "sim"}
 
 
 def documented(heading: str, engine: str) -> set[str]:
-    """The names in the first column below a heading, without those of the other engine."""
+    """The names in the first column below a heading, without those of the other engine and of GPUs."""
     section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([^`]+)` \|.*\| (.*) \|$", section, flags=re.MULTILINE)
-    return {name for name, definition in rows if not definition.startswith(f"`{OTHERS[engine]}` only")}
+    elsewhere = (f"`{OTHERS[engine]}` only", "with a GPU only")
+    return {name for name, definition in rows if not definition.startswith(elsewhere)}
 
 
 @pytest.fixture(scope="module", params=["sim", "dist"])

@@ -41,4 +41,4 @@ def _file(group: str, name: str, seed: int) -> dict[str, Any]:
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
     if name not in names:
         raise ConfigError(f"{group} must be one of {', '.join(names)}, got {name!r}")
-    return yaml.safe_load((folder / f"{name}.yaml").read_text().replace("${seed}", str(seed)))
+    return yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8").replace("${seed}", str(seed)))

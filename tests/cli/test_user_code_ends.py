@@ -41,9 +41,9 @@ class Net(nn.Module):
             raise KeyboardInterrupt if self.error else SystemExit(0)
         return self.layer(x)
 """
-DATA = "dsgd-run data=import data.classes=2 data.target=ending.{} nodes=2 batch_size=4 cluster.gradient_s=0.01"
+DATA = "dsgd-run data=import data.classes=2 data.decode=each_read data.target=ending.{} nodes=2 batch_size=4"
 MODEL = f"{DATA.format('plain')} model=import model.target=ending.Net 'model.arguments={{{{where: {{}}}}}}'"
-RUN = "budget.steps=400 hydra.run.dir=run"
+RUN = "cluster.gradient_s=0.01 budget.steps=400 hydra.run.dir=run"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from dsgd.experiment import Budget, Evaluation, Experiment
 from dsgd.gradients.pending import PendingGradient
-from dsgd.optimizer import SGD, State
+from dsgd.optimizer import SGD, Matrix, State
 from dsgd.schedule import Schedule
 from dsgd.sim.machine import Machine
 from dsgd.sim.node import Node
@@ -342,9 +343,11 @@ class Watched(SGD):
 
     rates: list[float] = dataclasses.field(default_factory=list)
 
-    def step(self, x: Tensor, g: Tensor, state: State | None, lr: float) -> State | None:
+    def step(
+        self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()
+    ) -> State | None:
         self.rates.append(lr)
-        return super().step(x, g, state, lr)
+        return super().step(x, g, state, lr, matrices)
 
 
 @each_algorithm

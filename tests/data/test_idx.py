@@ -38,7 +38,7 @@ def test_images_of_emnist_stand_upright_and_letters_begin_at_0(tmp_path: Path) -
     config = Idx("emnist", "letters", root=str(tmp_path))
     data = config.load(4, 8, 0, torch.float64)
     np.testing.assert_array_equal(
-        data.test[0][:, 0].transpose(0, 2, 1), arrays["emnist-letters-test-images-idx3-ubyte"]
+        np.asarray(data.test[0])[:, 0].transpose(0, 2, 1), arrays["emnist-letters-test-images-idx3-ubyte"]
     )
     np.testing.assert_array_equal(data.test[1] + 1, arrays["emnist-letters-test-labels-idx1-ubyte"])
     assert config.classes == 26

@@ -42,7 +42,8 @@ def make(root: Path, size: tuple[int, int] = (12, 20), splits: tuple[str, ...] =
 def load(config: ImageFolder) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     config.check(2, 4)
     data = config.load(2, 4, 0, torch.float64)
-    return *data.train, *data.test
+    (images, labels), (test_images, test_labels) = data.train, data.test
+    return np.asarray(images), np.asarray(labels), np.asarray(test_images), np.asarray(test_labels)
 
 
 def test_images_are_those_of_the_files_at_their_own_size(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_convolutions_of_any_shape_are_right_to_rounding(data: st.DataObject) ->
 
 @settings(max_examples=4, derandomize=True)
 @given(
-    module=networks().filter(lambda module: not any(isinstance(part, Gated) for part in module)),
+    module=networks().filter(lambda module: not any(isinstance(part, Gated) for part in module.children())),
     batch_size=st.integers(4, 40),
 )
 def test_random_networks_are_right_to_rounding(module: nn.Module, batch_size: int) -> None:

@@ -56,7 +56,7 @@ def test_a_sweep_says_once_which_engine_it_takes(
 ) -> None:
     """However many jobs run at a time; how far each has come is for the sweep to say."""
     monkeypatch.chdir(tmp_path)
-    line = "-m experiment=quadratic algo=gossip nodes=2 budget.steps=3 seed=0,1 hydra.sweep.dir=swept"
+    line = "-m algo=gossip nodes=2 budget.steps=3 cluster.gradient_s=0.01 seed=0,1 hydra.sweep.dir=swept"
     assert main([*line.split(), f"sweep.jobs={jobs}"]) == 0
     printed = capfd.readouterr().err.splitlines()
     for beginning in ("engine:", "threads:", "gradients:"):
