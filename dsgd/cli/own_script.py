@@ -14,6 +14,11 @@ from dsgd.run.values import ConfigError
 IMPORT = "import dsgd.torch"
 STEP = "model.step()  # after every backward(), in place of optimizer.step() and zero_grad()"
 NO_OPTIONS = ("_target_", "name")
+# of dsgd: torch's name and its arguments, all of which are written, since its defaults are others
+OPTIMIZERS = {
+    "dsgd.optimizer.SGD": ("SGD", ("lr", "momentum", "nesterov", "weight_decay")),
+    "dsgd.optimizer.AdamW": ("AdamW", ("lr", "betas", "eps", "weight_decay")),
+}
 
 
 def show_use(values: Mapping[str, Any], file: str | None) -> None:
@@ -37,9 +42,10 @@ def usage(values: Mapping[str, Any]) -> str:
 def script(values: Mapping[str, Any], file: str) -> str:
     """Return a script that runs as it is, on invented data, with places for the user's model and data.
 
-    file: its name, for the line that starts it. Raises ConfigError for a method that needs engine=dist."""
+    file: its name, for the line that starts it. Raises ConfigError for a method or an optimiser that `dsgd.torch` does
+    not have."""
     if reason := _unsuitable(values):
-        raise ConfigError(f"--script needs a winner in lock-step, got {reason}")
+        raise ConfigError(f"--script needs a winner that dsgd.torch.distribute can train, got {reason}")
     budget, nodes = values["budget"], values["nodes"]
     epochs = 20 if budget["epochs"] is None else budget["epochs"]
     return SCRIPT.format(
@@ -57,12 +63,17 @@ def script(values: Mapping[str, Any], file: str) -> str:
 
 
 def _unsuitable(values: Mapping[str, Any]) -> str:
-    """Return an algorithm's name with the reason why `dsgd.torch` does not have it; empty where it has."""
+    """Return the algorithm or optimiser that `dsgd.torch` does not have, with the reason; empty where it has both."""
     name, target = values["algo"]["name"], str(values["algo"]["_target_"])
     if reason := why_not(configure(values).experiment.algo):
         return f"algo={name}, which needs engine=dist: {reason}"
     if not target.startswith("dsgd.algorithms."):
         return f"algo={name}, which is not dsgd's: give dsgd.torch.distribute an instance of {target}"
+    optimizer = values["optimizer"]
+    if str(optimizer["_target_"]) not in OPTIMIZERS:
+        return f"optimizer={optimizer['name']}, which no optimiser of torch does for all parameters"
+    if optimizer["weight_decay"] and not optimizer.get("decay_norm_and_bias", True):
+        return "optimizer.decay_norm_and_bias=false, for which you have to make parameter groups"
     return ""
 
 
@@ -78,14 +89,8 @@ def _distribute(values: Mapping[str, Any]) -> str:
 
 def _optimizer(values: Mapping[str, Any]) -> str:
     options = values["optimizer"]
-    if str(options["_target_"]).endswith(".AdamW"):
-        return f"torch.optim.AdamW(model.parameters(), {_arguments(options, ('lr', 'betas', 'eps', 'weight_decay'))})"
-    return f"torch.optim.SGD(model.parameters(), {_arguments(options, ('lr', 'momentum', 'nesterov', 'weight_decay'))})"
-
-
-def _arguments(options: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return keyword arguments, without those that are off."""
-    return ", ".join(f"{name}={options[name]!r}" for name in names if name == "lr" or options[name])
+    name, keys = OPTIMIZERS[str(options["_target_"])]
+    return f"torch.optim.{name}(model.parameters(), {', '.join(f'{key}={options[key]!r}' for key in keys)})"
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

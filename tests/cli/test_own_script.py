@@ -39,7 +39,7 @@ def test_the_printed_lines_make_the_algorithm_that_was_measured(overrides: list[
     assert "torchrun" in heading
     tree = ast.parse("\n".join(line.strip() for line in lines))
     calls = {ast.unparse(call.func): call for call in ast.walk(tree) if isinstance(call, ast.Call)}
-    assert ast.unparse(calls["torch.optim.SGD"]).endswith("lr=0.1, momentum=0.5)")
+    assert ast.unparse(calls["torch.optim.SGD"]).endswith("lr=0.1, momentum=0.5, nesterov=False, weight_decay=0.0)")
     call = calls["dsgd.torch.distribute"]
     given = {key.arg: ast.literal_eval(key.value) for key in call.keywords}
     name = ast.literal_eval(call.args[2])
@@ -53,8 +53,20 @@ def test_a_winner_that_needs_real_processes_of_dsgd_is_named_with_the_reason(alg
     assert line.startswith(f"in your own script: not with algo={algo}, which needs engine=dist: ")
     assert reason in line
     assert "\n" not in line
-    with pytest.raises(ConfigError, match=rf"^--script needs a winner in lock-step, got algo={algo}"):
+    with pytest.raises(ConfigError, match=rf"^--script needs a winner that .* can train, got algo={algo}"):
         script(composed([f"algo={algo}"]), "train.py")
+
+
+def test_the_optimiser_is_written_with_the_options_that_were_measured() -> None:
+    lines = usage(composed(["optimizer=adamw", "optimizer.weight_decay=0"]))
+    assert "torch.optim.AdamW(model.parameters(), lr=0.001, betas=[0.9, 0.999], eps=1e-08, weight_decay=0" in lines
+
+
+@pytest.mark.parametrize(
+    "overrides", [["optimizer=muon"], ["optimizer.weight_decay=1e-4", "optimizer.decay_norm_and_bias=false"]]
+)
+def test_an_optimiser_that_one_line_of_torch_cannot_make_is_named(overrides: list[str]) -> None:
+    assert usage(composed(overrides)).startswith(f"in your own script: not with {overrides[-1]}, ")
 
 
 @pytest.mark.long
