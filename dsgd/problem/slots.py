@@ -47,11 +47,6 @@ def real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def trained_shapes(module: nn.Module) -> list[tuple[int, ...]]:
-    """Return the shapes of a module's trained parameters, as they lie in its vector."""
-    return [tuple(real(of.detach()).shape) for of in module.parameters() if of.requires_grad]
-
-
 def make_slots(
     module: nn.Module, kind: str, included: Callable[[Tensor], bool], channels_last: bool = False
 ) -> list[Slot]:

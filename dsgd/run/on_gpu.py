@@ -22,10 +22,10 @@ def may_be_on_gpu(config: RunConfig) -> bool:
         return False
     if options.device != "auto" or options.gradients != "auto":
         return True
-    told = told_by_child(lambda: _device_of_auto(experiment))
-    if told.signals or told.status == EXIT_INTERRUPTED:
+    answer = told_by_child(lambda: _device_of_auto(experiment))
+    if answer.signals or answer.status == EXIT_INTERRUPTED:
         raise Interrupted
-    return told.text != CPU
+    return answer.text != CPU
 
 
 def _device_of_auto(experiment: Experiment) -> str:

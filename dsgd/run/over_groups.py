@@ -41,7 +41,7 @@ from dsgd.streams import stream
 from dsgd.worker import MeanGradient, Worker
 
 MARK_LIMIT = timedelta(days=1)  # evaluating may take longer than any message
-STATUSES = ("running", "completed", "diverged", "interrupted")  # by the number that rank 0 sends
+STATUSES = ("running", "completed", "diverged")  # by the number that rank 0 sends
 
 
 def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended: Callable[[], None]) -> str:
@@ -196,11 +196,11 @@ class GroupTraining:
         numbers = torch.tensor(
             [time_s, sent, self.channel.bytes_received, self._busy_s, *staleness, self._diverged], dtype=torch.float64
         )
-        told = channel.gathered(numbers.to(worker.x.device), "the counters of a mark")
+        gathered = channel.gathered(numbers.to(worker.x.device), "the counters of a mark")
         xs, buffers = (channel.gathered_in_first(part, "the models of a mark") for part in (worker.x, self.buffers))
         if centre is not None:
             centre = channel.from_rank(channel.nodes - 1, centre.clone(), "the output model of a mark")
-        time_s, sent, received, busy, total, count, largest, diverged = torch.stack(told).T.tolist()
+        time_s, sent, received, busy, total, count, largest, diverged = torch.stack(gathered).T.tolist()
         self._diverged = any(diverged)
         self._last = Counters(
             time_s=max(time_s),
