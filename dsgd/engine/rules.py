@@ -19,7 +19,7 @@ class StepRules:
     same step and ends after the same step, whenever it gets there. matrices: those in the parameters, in order.
     """
 
-    def __init__(self, experiment: Experiment, matrices: Sequence[Matrix] = ()) -> None:
+    def __init__(self, experiment: Experiment, matrices: Sequence[Matrix]) -> None:
         self._experiment = experiment
         self._matrices = matrices
         self._lockstep = experiment.algo.lockstep

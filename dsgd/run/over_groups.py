@@ -105,7 +105,7 @@ class GroupTraining:
         of_marks = dist.new_group(timeout=MARK_LIMIT)
         assert isinstance(of_marks, dist.ProcessGroup)  # of all ranks
         self.channel, self.marks = GroupChannel(), GroupChannel(of_marks)
-        self.rules, self.optimizer_state = StepRules(experiment), None
+        self.rules, self.optimizer_state = StepRules(experiment, self.problem.matrices), None
         self.buffers = self.problem.start_buffers.clone()
         for vector in (self.problem.start, self.buffers):  # bit for bit the same, on whatever machines
             if vector.numel():

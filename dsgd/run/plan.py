@@ -103,8 +103,10 @@ def _check_over_groups(config: RunConfig) -> None:
             raise ConfigError(f"{key} must be null with engine=torch, where each rank has its own clock, got {value:g}")
     if experiment.trace:
         raise ConfigError("trace must be false with engine=torch, got true")
-    if config.engine.workers_per_gpu > 1 or (config.engine.gpus_per_node or 0) > 1:
-        raise ConfigError("engine.gpus_per_node must be 0, 1 or null with engine=torch, each for one worker alone")
+    if (gpus := config.engine.gpus_per_node or 0) > 1:
+        raise ConfigError(f"engine.gpus_per_node must be 0, 1 or null with engine=torch, got {gpus}")
+    if (sharing := config.engine.workers_per_gpu) > 1:
+        raise ConfigError(f"engine.workers_per_gpu must be 1 with engine=torch, got {sharing}")
     if where.kind == "slurm" and len(worker_devices(config.engine, experiment.nodes, os.environ)[where.rank]) > 1:
         raise ConfigError("engine.gpus_per_node must be 1 with engine=torch where SLURM gives a task several GPUs")
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.compose import composed
+from dsgd.run.configuration import configure
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
+from dsgd.sim.simulation import Simulation
 from tests.support.command import wait_until
 
 PATIENCE_S = 120
@@ -45,7 +47,8 @@ def started(folder: Path, *overrides: str, killed: bool = False) -> list[tuple[i
 
 
 def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path: Path) -> None:
-    ended = started(tmp_path / "run", "algo=delayfree", "budget.epochs=null", "budget.steps=9", "eval.every_steps=3")
+    options = ("algo=delayfree", "optimizer=muon", "budget.epochs=null", "budget.steps=9", "eval.every_steps=3")
+    ended = started(tmp_path / "run", *options)
     assert [status for status, _ in ended] == [0, 0], ended
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["engine"], summary["clock"]) == ("completed", "torch", "wall")
@@ -53,6 +56,9 @@ def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path:
     marks = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [mark["samples"] for mark in marks] == [0, 96, 192, 288]
     assert marks[-1]["bytes_sent"] == summary["bytes_sent_total"] > 0
+    simulated = Simulation(configure(composed(["nodes=2", "cluster.gradient_s=1", *options])).experiment)
+    losses = [mark["test_loss"] for mark in simulated.run()]
+    assert [mark["test_loss"] for mark in marks] == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.long
