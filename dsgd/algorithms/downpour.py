@@ -21,8 +21,8 @@ of its moment for all of its gradients; those that a worker has not pushed when 
 may add local momentum, which only shows between two fetches: with n_fetch = 1 not at all, of which a run warns.
 Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round
 trips.
-A worker that fails (`cluster.failures`): nobody waits; what it has not pushed is lost. It comes back with c. Servers do
-not fail.
+A worker that fails (`cluster.failures`): no worker waits; what it has not pushed is lost. It comes back with c. Servers
+do not fail.
 Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.
 """
 

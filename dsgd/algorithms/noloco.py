@@ -17,7 +17,7 @@ with heavy ball; with two workers that began at one point, every phi_i does.
 Differences from the paper: pairs are drawn anew in every round, from a seed that all workers share; with an odd number
 of workers one of them is its own partner. One vector is sent in place of two. The last round may be shorter.
 Cost per worker: N bytes in tau steps. Waits for one partner, every tau steps, not for the slowest of all.
-A worker that fails (`cluster.failures`): its partner of the round waits for it, nobody else.
+A worker that fails (`cluster.failures`): only its partner of the round waits for it.
 Output model: the mean of the x_i, which at the end of a round is that of the phi_i. One worker: SGD with an outer
 optimiser, exactly SGD with olr = 1 and beta = 0.
 """

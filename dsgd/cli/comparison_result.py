@@ -61,17 +61,17 @@ def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]])
     """Return the contenders with the chosen values. runs: measured, by the contender's name."""
     from dsgd.report.contest import Contender
 
-    found = []
+    contenders: list[Contender] = []
     for search in searches:
         entry, measured = search.entry, runs[search.entry.name]
         values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
         works = working_range(search.found) if search.found else None
         nodes = measured[0].nodes or entry.nodes
-        found.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
-    return found
+        contenders.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
+    return contenders
 
 
-def _report(found: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
+def _report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
     the logarithmic axes; None: by the values."""
     from dsgd.report.contest import contest
@@ -79,42 +79,42 @@ def _report(found: ComparisonResult, width: str, html: str | None, log: Collecti
     from dsgd.report.contest_files import page_figures, write_contest
     from dsgd.report.contest_table import contest_table
 
-    prices, deciding = found.options.prices, found.options.deciding_prices
-    verdict = write_contest(found.contenders, found.folder, prices, width, log=log, by_cost=deciding is not None)
-    standings = contest(found.contenders, deciding)
+    prices, deciding = result.options.prices, result.options.deciding_prices
+    verdict = write_contest(result.contenders, result.folder, prices, width, log=log, by_cost=deciding is not None)
+    standings = contest(result.contenders, deciding)
     contest_table(standings, prices).print(_console())
-    print(f"\n{verdict}\nfigure: {found.folder / 'contest.png'}")
+    print(f"\n{verdict}\nfigure: {result.folder / 'contest.png'}")
     if html is not None:
         from dsgd.report.page import PageCurves, write_page
 
-        figures = page_figures(found.contenders, log, deciding)
+        figures = page_figures(result.contenders, log, deciding)
         curves = PageCurves(contender_series(standings), contender_styles(standings))
         write_page(standings.runs, Path(html), verdict, figures, curves=curves)
         print(f"page: {html}")
 
 
-def _report_map(found: ComparisonResult, width: str) -> None:
+def _report_map(result: ComparisonResult, width: str) -> None:
     """Print who wins under other conditions, and write the map into the folder."""
     from dsgd.report.contest import contest
     from dsgd.report.winner_map import map_cell, write_map
 
-    whatif = found.options.whatif or {}
-    axes = found.options.varied or list(whatif)[:1]
+    whatif = result.options.whatif or {}
+    axes = result.options.varied or list(whatif)[:1]
     fixed = [f"{key}={values[0]}" for key, values in whatif.items() if key not in axes]
     shown_cells = [
         map_cell(
             {key: cell.conditions[key] for key in axes},
-            contest(contenders_of(found.searches, cell.runs), found.options.deciding_prices),
-            {search.entry.name for search in found.searches} - cell.measured,
+            contest(contenders_of(result.searches, cell.runs), result.options.deciding_prices),
+            {search.entry.name for search in result.searches} - cell.measured,
         )
-        for cell in found.cells
+        for cell in result.cells
     ]
     notes = ["values chosen under the conditions of the comparison are kept", *fixed]
-    measured = [run for cell in found.cells for of_contender in cell.runs.values() for run in of_contender]
-    table = write_map(shown_cells, found.folder / "whatif", width, notes=notes, runs=measured)
+    measured = [run for cell in result.cells for of_contender in cell.runs.values() for run in of_contender]
+    table = write_map(shown_cells, result.folder / "whatif", width, notes=notes, runs=measured)
     print()
     table.print(_console())
-    print(f"map: {found.folder / 'whatif.png'}")
+    print(f"map: {result.folder / 'whatif.png'}")
 
 
 def _report_front(result: ComparisonResult, width: str) -> None:

@@ -98,16 +98,16 @@ class CompareOptions:
 
     def axes(self) -> list[Axis]:
         """Return the keys to tune. Raises ValueError."""
-        found = []
+        axes: list[Axis] = []
         for key, ends in (RATES if self.tune is None else self.tune).items():
             numbers = isinstance(ends, list) and len(ends) == 2 and all(_is_number(value) for value in ends)
             if not numbers:
                 raise ValueError(f"compare.tune.{key} must be [lowest, highest], got {ends!r}")
             try:
-                found.append(Axis(key, *ends))
+                axes.append(Axis(key, *ends))
             except ValueError as error:
                 raise ValueError(f"compare.tune.{error}") from error
-        return found
+        return axes
 
 
 def _is_number(value: Any) -> bool:

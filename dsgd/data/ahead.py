@@ -57,7 +57,7 @@ class BatchesAhead:
         input_shape: Sequence[int],
         dtype: torch.dtype,
     ) -> None:
-        """name: of the data. batch_size: of training. most: samples of a batch, of an evaluation's, too."""
+        """name: of the data. batch_size: of training. most: samples of a batch of training or evaluation."""
         self._read, self._batch_size = read, batch_size
         self._pool: ReadingPool | None = ReadingPool(processes, lambda of: read(_as_read(of)), most, input_shape, dtype)
         self.owner = self._pool.owner

@@ -67,7 +67,8 @@ def _tensors(samples: Samples, first: Tensor, classes: int) -> LabelledTensors |
         return None
     inputs, labels = samples.tensors
     plain = all(
-        type(of) is Tensor and of.layout == torch.strided and of.device.type == "cpu" for of in (inputs, labels)
+        type(tensor) is Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
+        for tensor in (inputs, labels)
     )
     if not plain or inputs.is_complex() or labels.is_complex() or labels.numel() != len(labels):
         return None

@@ -92,7 +92,7 @@ class ReadingPool(SlotPool[PendingRead]):
             self._drop(pending)
 
     def cancel(self, pending: PendingRead) -> None:
-        """Drop a batch that nobody takes."""
+        """Drop a batch that will not be taken."""
         pending.cancelled = True
         if pending in self._waiting:
             self._waiting.remove(pending)

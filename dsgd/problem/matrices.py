@@ -16,7 +16,9 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
     """Return the parameters with two axes or more, in order: a kernel [o, c, h, w] of a convolution is [o, c h w].
     Scales, shifts and embeddings are none, nor are the weights that an output layer has in common with an embedding."""
-    embedded = {id(of) for owner in module.modules() if isinstance(owner, EMBEDDINGS) for of in owner.parameters()}
+    embedded = {
+        id(weight) for owner in module.modules() if isinstance(owner, EMBEDDINGS) for weight in owner.parameters()
+    }
     return [
         Matrix(slot.start, rows, slot.shape.numel() // rows)
         for slot in slots

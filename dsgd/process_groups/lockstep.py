@@ -143,7 +143,7 @@ class LockstepWorker:
             "steps": self.worker.steps,
             "rng": dict(self._rng_at_entry),
             "kept": {name: vector.clone() for name, vector in self.worker.kept.items()},
-            "under_way": [[vector.clone() for vector in _vectors(of.request)] for of in self._under_way],
+            "under_way": [[vector.clone() for vector in _vectors(each.request)] for each in self._under_way],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -25,7 +25,8 @@ from dsgd.safe_text import lines_for_terminal
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A contender with its time and cost to the target. beaten: another one has less of both in the median."""
+    """A contender with its time and cost to the target. beaten: in the medians another one has no more of
+    either, and less of one."""
 
     contender: Contender
     time_s: Estimate

@@ -40,8 +40,8 @@ class Profile:
 
 
 def profiles(settings: Iterable[Scores]) -> list[Profile]:
-    """Return the profile of every algorithm. A setting in which nobody reached the target, or one competed, says
-    nothing and is left out, as is an algorithm in fewer settings than FEWEST."""
+    """Return the profile of every algorithm. Settings in which no algorithm reached the target, or only one
+    competed, are left out, and so are algorithms in fewer settings than FEWEST."""
     factors: dict[str, list[float]] = {}
     for seconds in settings:
         best = min(seconds.values(), default=math.inf)

@@ -141,7 +141,7 @@ class SimulatedTraining:
         return self._simulation.trace_rows()
 
     def close(self, outcome: str) -> None:
-        """End the processes that read ahead: nobody else takes part."""
+        """End the processes that read ahead; there are no others."""
         if isinstance(self._data, ReadAhead):
             self._data.close()
 

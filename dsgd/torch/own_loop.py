@@ -262,8 +262,8 @@ def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, algo: A
 
 def _check_alike(channel: GroupChannel, model: nn.Module, arguments: str) -> None:
     """Raise ValueError, on every rank, if ranks differ in the shapes of the model or in what they ask for."""
-    shapes = repr([(name, tuple(of.shape), of.dtype, of.requires_grad) for name, of in model.named_parameters()])
-    shapes += repr([(name, tuple(of.shape), of.dtype) for name, of in model.named_buffers()])
+    shapes = repr([(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in model.named_parameters()])
+    shapes += repr([(name, tuple(x.shape), x.dtype) for name, x in model.named_buffers()])
     device = next(model.parameters()).device
     digests = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) for text in (shapes, arguments)]
     ranks = channel.gathered(torch.tensor(digests, device=device), "the comparison of models")
