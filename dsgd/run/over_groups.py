@@ -120,7 +120,8 @@ class GroupTraining:
         self._diverged = False
         self._due = False
         self._taken: list[tuple[Counters, list[Tensor], list[Tensor], Tensor | None]] = []
-        self._last: Counters | None = None
+        nothing = [0.0] * self.channel.nodes
+        self._last = Counters(0.0, self.clock, 0, nothing, nothing, nothing, 0.0, 0)  # of the latest mark
 
     # Local steps
 
@@ -241,7 +242,6 @@ class GroupTraining:
         return values | measure_workers(problem, [xs[i] for i in chosen], [buffers[i] for i in chosen])
 
     def summary(self) -> Mark:
-        assert self._last is not None
         steps = [self.lockstep.worker.steps] * self.channel.nodes
         classes, d = self.problem.data.classes, self.problem.dimension
         bytes_of_x = float(self.lockstep.worker.x.nbytes)

@@ -10,15 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from dsgd.cli.compose import composed
 from dsgd.run.configuration import configure
+from dsgd.run.over_groups import GroupTraining
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
 from dsgd.sim.simulation import Simulation
 from tests.support.command import wait_until
 
 PATIENCE_S = 120
+LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def started(folder: Path, *overrides: str, killed: bool = False) -> list[tuple[int, str]]:
@@ -61,6 +65,19 @@ def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path:
     assert [mark["test_loss"] for mark in marks] == pytest.approx(losses, rel=1e-4)
 
 
+def test_a_run_that_fails_before_its_first_mark_has_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    plan = plan_run(composed(["nodes=2", "engine=torch"]), [])
+    # rank 0 alone, which the other one has left
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        summary = GroupTraining(plan, torch.device("cpu")).summary()
+    finally:
+        dist.destroy_process_group()
+    assert (summary["samples"], summary["bytes_sent_total"], summary["test_loss"]) == (0, 0, None)
+
+
 @pytest.mark.long
 def test_a_rank_that_dies_ends_the_run_with_a_line_that_names_the_operation(tmp_path: Path) -> None:
     budget = ("budget.epochs=1000", "eval.every_epochs=null", "eval.every_steps=20", "eval.train_samples=8")
@@ -88,8 +105,7 @@ def test_what_cannot_run_over_process_groups_is_said_in_one_line(overrides: list
 
 @pytest.mark.parametrize("override", ["budget.time_s=5", "eval.every_time_s=1", "trace=true", "engine.gpus_per_node=2"])
 def test_a_key_that_engine_torch_does_not_serve_is_named(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name, value in launched.items():
+    for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
         ConfigError, match=rf"^{override.partition('=')[0]} must be .*engine=torch|^engine.gpus_per_node"
