@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.cli.compose import composed
 from dsgd.run.configuration import configure
@@ -70,7 +71,7 @@ def test_a_run_that_fails_before_its_first_mark_has_a_summary(monkeypatch: pytes
         monkeypatch.setenv(name, value)
     plan = plan_run(composed(["nodes=2", "engine=torch"]), [])
     # rank 0 alone, which the other one has left
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         summary = GroupTraining(plan, torch.device("cpu")).summary()
     finally:
