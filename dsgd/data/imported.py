@@ -158,12 +158,11 @@ class ImportedData(ImageSet):
 
     def _read_ends(self, sets: Sets) -> None:
         """Read the first and last samples of the sets that are used, which must be alike. Raises DataLost."""
-        import torch
-
+        from dsgd.data.global_streams import seeded_streams
         from dsgd.data.items import check_alike, read_sample
 
         name = f"data.target={self.target}"
-        with torch.random.fork_rng(devices=[]):  # whatever they draw
+        with seeded_streams():  # whatever they draw
             first, _ = read_sample(name, sets[0], 0, self.classes)
             used = sets if self.evaluate == "test" else sets[:1]  # options are chosen without a look at the test set
             for samples, kind in zip(used, ("", " of the test set"), strict=False):

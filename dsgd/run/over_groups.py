@@ -19,14 +19,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dsgd.data import DataLost
 from dsgd.engine.divergence import is_beyond, limit_of_batch
 from dsgd.engine.marks import Counters, Mark, Progress, summary_of
 from dsgd.engine.rules import StepRules
 from dsgd.engine.trace import TraceRow
+from dsgd.host.gpu_facts import gpu_facts, peak_bytes
 from dsgd.host.signals import remembered as signals_remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.optimizer import State, remembered
 from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
+from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.process_groups.channel import CommunicationFailed, GroupChannel
@@ -35,7 +38,7 @@ from dsgd.run.alike import checked_digest
 from dsgd.run.life import TrainingState, live
 from dsgd.run.meeting import Joined
 from dsgd.run.plan import Plan
-from dsgd.run.values import prefixed
+from dsgd.run.values import ConfigError, prefixed
 from dsgd.safe_text import for_terminal
 from dsgd.streams import stream
 from dsgd.worker import MeanGradient, Worker
@@ -52,12 +55,18 @@ def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended
     gc.freeze()
     try:
         with prefixed(None), _process_group(plan, joined, torch.device(device)):
-            training = GroupTraining(plan, torch.device(device))
+            try:
+                training = GroupTraining(plan, torch.device(device))
+            except (CommunicationFailed, DataLost) as failure:
+                raise ConfigError(str(failure)) from failure
             if joined.rank == 0:
                 with signals_remembered(STOP_SIGNALS) as stops:
                     return live(plan, folder, training, stops)
-            for _ in training.run(lambda: False, lambda _: None):
-                pass
+            try:
+                for _ in training.run(lambda: False, lambda _: None):
+                    pass
+            except (DataLost, ModelFailed) as failure:
+                training.status, training.error = "failed", str(failure)
             if training.error:  # rank 0 prints its own at the end of its record
                 print(for_terminal(training.error), file=sys.stderr, flush=True)
             return training.status
@@ -246,9 +255,10 @@ class GroupTraining:
         classes, d = self.problem.data.classes, self.problem.dimension
         bytes_of_x = float(self.lockstep.worker.x.nbytes)
         backend = str(dist.get_backend())
-        return summary_of(
+        summary = summary_of(
             self.experiment, self.progress, self.status, self._last, steps, [], classes, d, bytes_of_x, backend
         )
+        return summary | gpu_facts([self.problem.device]) | peak_bytes([self.problem.device])
 
     def trace_rows(self) -> list[TraceRow]:
         return []

@@ -25,6 +25,23 @@ from tests.support.command import wait_until
 PATIENCE_S = 120
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
+BREAKING = """
+import torch
+
+class Samples:
+    reads = 0
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        Samples.reads += 1
+        if Samples.reads > 1000:
+            raise OSError("a read too many")
+        return torch.ones(4) * index / 64, index % 2
+
+def sets():
+    return Samples(), Samples()
+"""
+
 
 def started(folder: Path, *overrides: str, killed: bool = False) -> list[tuple[int, str]]:
     """Start two processes as torchrun does. Returns the exit status and standard error of each.
@@ -89,6 +106,21 @@ def test_a_rank_that_dies_ends_the_run_with_a_line_that_names_the_operation(tmp_
     assert summary["status"] == "failed"
     assert summary["error"].startswith("rank 0: mean_gradient at step ")
     assert summary["error"] in text
+
+
+@pytest.mark.long
+def test_data_that_break_while_a_run_trains_are_a_line_on_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "breaking.py").write_text(BREAKING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    data = ("data=import", "data.target=breaking.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
+    ended = started(tmp_path / "run", "algo=sync", "budget.steps=400", "budget.epochs=null", *data)
+    for status, text in ended:
+        assert status == 1, text
+        assert "Traceback" not in text
+        assert "a read too many" in text or "failed" in text
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
 @pytest.mark.parametrize(
