@@ -18,10 +18,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("conf", "csrc", "dsgd", "pyproject.toml", "setup.py", "LICENSE", "README.md")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, because setuptools leaves its traces among them."""
-    copy = tmp_path_factory.mktemp("sources")
+def built_wheel(copy: Path) -> Path:
+    """Build a wheel from a copy of the sources, because setuptools leaves its traces among them."""
+    copy.mkdir()
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
@@ -34,7 +33,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def check_contents(wheel: Path) -> None:
+    """Assert that a wheel holds the package and nothing else."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     packed = {name for name in names if not name.startswith("dsgd-")}
@@ -50,7 +50,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_holds_the_package_alone_and_runs_where_it_is_installed(tmp_path: Path) -> None:
+    wheel = built_wheel(tmp_path / "sources")
+    check_contents(wheel)
     venv, work = tmp_path / "venv", tmp_path / "empty"
     work.mkdir()
     steps = [

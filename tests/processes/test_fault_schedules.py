@@ -16,7 +16,7 @@ from tests.support.faults.trial import ROOT, Baselines, carry_out, has_traceback
 from tests.support.long import long_but
 from tests.support.prefork import Prefork
 
-SAMPLE = long_but((0, 14, 16), range(24))  # the first of sync, of gossip that pushes, and of easgd with two servers
+SAMPLE = long_but((0, 14, 16), range(17))  # the first of sync, of gossip that pushes, and of easgd with two servers
 
 
 @pytest.fixture(scope="session")
