@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ class Muon:
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
 
-    @property
+    @cached_property
     def _vectors(self) -> AdamW:
         return AdamW(self.lr, self.betas, self.eps, self.weight_decay)
 
@@ -61,14 +62,11 @@ class Muon:
     @property
     def remembers(self) -> tuple[str, ...]:
         """The momentum of matrices is in their part of the first moment; the second is zero there."""
-        return AdamW.remembered
+        return self._vectors.remembers
 
     def step(self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()) -> State:
         """Update x [d] in place with the gradient g [d]."""
-        if state is None:
-            state = State({name: g.new_zeros(g.shape) for name in self.remembers})
-        state.steps += 1
-        m, v = (state.vectors[name] for name in self.remembers)
+        state, m, v = self._vectors.begun(state, g)
         for matrix in matrices:
             at = matrix.slice
             momentum = m[at].lerp_(g[at], 1 - self.momentum)

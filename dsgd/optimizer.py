@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,7 +126,6 @@ class AdamW:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     eps: float = 1e-8
     weight_decay: float = 0.01
-    remembered: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def __post_init__(self) -> None:
         _check_rates(self.lr, self.weight_decay)
@@ -149,16 +148,21 @@ class AdamW:
 
     @property
     def remembers(self) -> tuple[str, ...]:
-        return self.remembered
+        return ("first_moment", "second_moment")
 
     def step(self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()) -> State:
         """Update x; t is the step of this state."""
+        state, m, v = self.begun(state, g)
+        self.move(x, g, m, v, state.steps, lr)
+        return state
+
+    def begun(self, state: State | None, g: Tensor) -> tuple[State, Tensor, Tensor]:
+        """Return the state of one more step and its two moments [d], which are zero before the first step."""
         if state is None:
             state = State({name: g.new_zeros(g.shape) for name in self.remembers})
         state.steps += 1
         m, v = (state.vectors[name] for name in self.remembers)
-        self.move(x, g, m, v, state.steps, lr)
-        return state
+        return state, m, v
 
     def move(self, x: Tensor, g: Tensor, m: Tensor, v: Tensor, t: int, lr: float) -> None:
         """Update x and its moments: m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;

@@ -1,4 +1,4 @@
-"""The global random streams of Python, NumPy and torch, from which a data set may draw while it is read."""
+"""The global random streams of Python, NumPy and torch, from which code of the user's may draw."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ import torch
 @contextmanager
 def seeded_streams(seed: int = 0) -> Iterator[None]:
     """Seed every global stream inside of the block, and restore them afterwards. seed: in [0, 2**63)."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), seeded_beside(seed):
         torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+        yield
+
+
+@contextmanager
+def seeded_beside(seed: int) -> Iterator[None]:
+    """Seed the global streams of Python and NumPy inside of the block, and restore them afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def stream_states() -> dict[str, object]:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
+from dsgd.data.global_streams import seeded_beside
 from dsgd.data.protocols import MovableData, evaluation_batches
 from dsgd.experiment import Experiment
 from dsgd.problem.decay import is_norm_or_bias
 from dsgd.problem.matrices import matrices_of
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
-from dsgd.problem.random_state import seeded_beside
 from dsgd.problem.slots import Slot
 from dsgd.problem.state import ModuleState
 from dsgd.streams import stream
