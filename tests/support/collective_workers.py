@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.sim.simulation import build_problem
+from tests.support.forked import forked
 from tests.support.planes import HOST, TOKEN, until
 from tests.support.simulate import experiment
 
@@ -265,20 +265,7 @@ def work(folder: Path, rank: int, nodes: int) -> None:
 
 def main() -> None:
     folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
-    pids = []
-    for rank in range(nodes):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                work(folder, rank, nodes)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        pids.append(pid)
+    pids = forked(nodes, lambda rank: work(folder, rank, nodes))
     for pid in pids[:-1]:
         os.waitpid(pid, 0)
     os.kill(pids[-1], signal.SIGKILL)  # it has stopped or killed itself, or has failed

@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from dsgd.compression.low_rank import first_q, split
 from dsgd.experiment import Experiment
 from dsgd.optimizer import SGD, AdamW
 from dsgd.problem.problem import Problem, build_problem
+from tests.support.forked import forked
 from tests.support.simulate import experiment
 
 ROOT = Path(__file__).parents[2]
@@ -220,20 +220,7 @@ def carry_out(folder: Path, cases: Cases) -> int:
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     (nodes,) = {configured.nodes for _, configured in cases.values()}
     folder.mkdir(parents=True, exist_ok=True)
-    pids = []
-    for rank in range(nodes):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                work(folder, cases, nodes, rank)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        pids.append(pid)
+    pids = forked(nodes, lambda rank: work(folder, cases, nodes, rank))
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     return max(map(abs, statuses))
 

@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from dsgd.problem.problem import Problem, build_problem
+from tests.support.forked import forked
 from tests.support.simulate import experiment
 
 ROOT = Path(__file__).parents[2]
@@ -53,21 +53,13 @@ def main(folder: str, nodes: str, function: str, arguments: str) -> int:
     module, _, name = function.partition(":")
     called = getattr(importlib.import_module(module), name)
     store = f"file://{Path(folder) / function.partition(':')[2]}.store"
-    children = []
-    for rank in range(int(nodes)):
-        if not (child := os.fork()):
-            status = 1
-            try:
-                group = {"rank": rank, "world_size": int(nodes), "timeout": timedelta(seconds=60)}
-                dist.init_process_group("gloo", init_method=store, **group)
-                called(Path(folder), json.loads(arguments))
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(child)
+
+    def work(rank: int) -> None:
+        group = {"rank": rank, "world_size": int(nodes), "timeout": timedelta(seconds=60)}
+        dist.init_process_group("gloo", init_method=store, **group)
+        called(Path(folder), json.loads(arguments))
+
+    children = forked(int(nodes), work)
     return int(sum(os.waitpid(child, 0)[1] for child in children) > 0)
 
 
