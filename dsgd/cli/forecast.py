@@ -21,8 +21,8 @@ RESNET8_S, RESNET8_PIXEL_S = 0.10e-3, 0.76e-6  # a sample, and each of its pixel
 
 @dataclass(frozen=True)
 class Cost:
-    """What a study takes. runs: all of them. core_s: seconds of one core. unknown: runs whose model has no measured
-    cost, or whose budget is a time."""
+    """Count the runs of a study and the seconds of one core that they take, core_s. unknown: runs whose model has no
+    measured cost, or whose budget is a time."""
 
     runs: int = 0
     core_s: float = 0.0
