@@ -91,6 +91,10 @@ class Classification:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
+        return F.cross_entropy(outputs, targets, reduction="none")
+
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
         mean, deviation = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(np.asarray(self.train[0])))

@@ -158,6 +158,10 @@ class Items:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
+        return F.cross_entropy(outputs, targets, reduction="none")
+
     def _ahead_here(self) -> BatchesAhead | None:
         """Return who reads ahead, if that was begun in this process, and not in the one it was forked from."""
         return self._ahead if self._ahead is not None and self._ahead.owner == os.getpid() else None

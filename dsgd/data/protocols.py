@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -34,6 +35,15 @@ class StreamedEvaluation(Protocol):
         """Yield batches of the test or training set (`limit` samples of it), not augmented.
 
         shard: (i, k), read only the i-th of these samples and every k-th after it."""
+        ...
+
+
+@runtime_checkable
+class SampleLosses(Protocol):
+    """Data that return the loss of every single sample."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample of a batch [b], of several labels their mean. `Data.loss` is their mean."""
         ...
 
 
@@ -124,3 +134,10 @@ def evaluation_batches(
     for begin in range(0, len(inputs), EVALUATION_BATCH):
         batch = slice(begin, begin + EVALUATION_BATCH)
         yield inputs[batch], targets[batch]
+
+
+def sample_losses(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Call `SampleLosses.losses`; NaN for every sample where a data set has no such method."""
+    if isinstance(data, SampleLosses):
+        return data.losses(outputs, targets)
+    return outputs.new_full((len(outputs),), math.nan)

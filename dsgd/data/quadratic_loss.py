@@ -51,9 +51,10 @@ class QuadraticData:
         """Return the mean over b of 0.5 sum_j h_j (x_j - c_j)^2 + sum_j n_j x_j, a scalar.
 
         outputs: x, [b, dim]. targets: c and n, [b, 2, dim], or c, n and h, [b, 3, dim]."""
-        return self._each(outputs, targets).mean()
+        return self.losses(outputs, targets).mean()
 
-    def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample [b], of which `loss` is the mean."""
         minimum, noise, *own = targets.unbind(dim=-2)
         curvature = own[0] if own else self._curvature.to(outputs.device)
         curved = 0.5 * curvature * (outputs - minimum) ** 2

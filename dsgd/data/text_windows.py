@@ -70,6 +70,10 @@ class TextWindows:
         [b, context]: a scalar."""
         return F.cross_entropy(outputs.transpose(1, 2).flatten(0, 1), targets.flatten())
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross entropy per byte of each window [b], of which `loss` is the mean."""
+        return F.cross_entropy(outputs, targets, reduction="none").mean(dim=1)
+
 
 def shifted(of: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return inputs and targets [..., context] int64 of windows [..., context + 1] uint8."""

@@ -22,6 +22,7 @@ BLOCK = 2048  # entries of each vector that are compared at once: those of some 
 FIELDS = (
     "train_loss",
     "test_loss",
+    "test_loss_deviation",
     "test_accuracy",
     "test_top5",
     "worker_accuracy_min",
@@ -97,6 +98,7 @@ def fields(train: Measured, test: Measured, xs: Sequence[Tensor]) -> dict[str, f
     return dict.fromkeys(FIELDS) | {
         "train_loss": train.loss,
         "test_loss": test.loss,
+        "test_loss_deviation": test.deviation,
         "test_accuracy": test.accuracy,
         "test_top5": test.top5,
         "consensus_distance": consensus_distance,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
 from dsgd.data.global_streams import seeded_beside
-from dsgd.data.protocols import MovableData, evaluation_batches
+from dsgd.data.protocols import MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
 from dsgd.problem.decay import is_norm_or_bias
 from dsgd.problem.matrices import matrices_of
@@ -27,10 +28,12 @@ T = TypeVar("T")
 
 
 class Sums(NamedTuple):
-    """Sums over labels, of which a sample has one, or one for each of its tokens: of losses; of labels with the largest
-    output, and among the five largest; of all labels. Without classes: over samples."""
+    """Sums over labels, of which a sample has one, or one for each of its tokens: of losses; of squares of the sample's
+    mean loss; of labels with the largest output, and among the five largest; of all labels. Without classes: over
+    samples."""
 
     loss: float
+    square: float
     correct: int
     among_five: int
     samples: int
@@ -38,14 +41,15 @@ class Sums(NamedTuple):
 
 def total(parts: Iterable[Sums]) -> Sums:
     """Add the sums of several parts, in their order."""
-    loss, correct, among_five, samples = zip(*parts, strict=True)
-    return Sums(sum(loss), sum(correct), sum(among_five), sum(samples))
+    return Sums(*(sum(column) for column in zip(*parts, strict=True)))
 
 
 class Measured(NamedTuple):
-    """Mean loss, accuracy (None without classes) and top-5 accuracy (None with no more than five classes)."""
+    """Mean loss, standard deviation of a sample's loss (NaN where the data set does not know them), accuracy (None
+    without classes) and top-5 accuracy (None with no more than five classes)."""
 
     loss: float
+    deviation: float
     accuracy: float | None
     top5: float | None
 
@@ -264,8 +268,9 @@ class Problem:
     def measured(self, sums: Sums) -> Measured:
         """Return means from the sums over all samples."""
         classes, samples = self.data.classes or 0, sums.samples
-        accuracy = sums.correct / samples if classes else None
-        return Measured(sums.loss / samples, accuracy, sums.among_five / samples if classes > 5 else None)
+        loss, accuracy = sums.loss / samples, sums.correct / samples if classes else None
+        deviation = math.sqrt(max(sums.square / samples - loss * loss, 0.0))  # NaN stays: it comes first
+        return Measured(loss, deviation, accuracy, sums.among_five / samples if classes > 5 else None)
 
     @torch.no_grad()
     def sums(
@@ -276,18 +281,23 @@ class Problem:
         self.module.eval()
         classes = self.data.classes or 0
         # read at the end: a GPU goes on to the next batch meanwhile
-        counts, losses, correct, among_five = list[int](), list[Tensor](), list[Tensor](), list[Tensor]()
+        counts, means, squares = list[int](), list[Tensor](), list[Tensor]()
+        correct, among_five = list[Tensor](), list[Tensor]()
         for batch, labels in evaluation_batches(self.data, test, limit, shard):
             batch, labels = batch.to(self.device), labels.to(self.device)
             outputs = self.module(batch) if self.predict is None else self.predict(x, buffers, batch)
             counts.append(labels.numel() if classes else len(batch))
-            losses.append(self.data.loss(outputs, labels))
+            means.append(self.data.loss(outputs, labels))
+            squares.append(sample_losses(self.data, outputs, labels).double().square().mean())
             if classes:
                 correct.append((outputs.argmax(dim=1) == labels).sum())
             if classes > 5:
                 among_five.append((_larger(outputs, labels) < 5).sum())
-        loss = sum(mean * count for mean, count in zip(_numbers(losses), counts, strict=True))
-        return Sums(loss, sum(_numbers(correct)), sum(_numbers(among_five)), sum(counts))
+        loss, square = (
+            sum(value * count for value, count in zip(_numbers(column), counts, strict=True))
+            for column in (means, squares)
+        )
+        return Sums(loss, square, sum(_numbers(correct)), sum(_numbers(among_five)), sum(counts))
 
     @torch.no_grad()
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:

@@ -64,6 +64,7 @@ LABELS = {
     "target_resolution_s": "distance of marks at the target (s)",
     "train_loss": "training loss",
     "test_loss": "test loss",
+    "test_loss_deviation": "deviation of a sample's test loss",
     "test_accuracy": "test accuracy",
     "test_error": "test error",
     "test_top5": "test top-5 accuracy",

@@ -112,6 +112,10 @@ class Images:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
         return F.cross_entropy(outputs, targets)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
+        return F.cross_entropy(outputs, targets, reduction="none")
+
     def close(self) -> None:
         """End the decoding processes of this process; asking for a batch starts new ones."""
         if self._pool is not None:

@@ -25,7 +25,7 @@ PRINTED_LIMIT = 10_000  # characters of what a process says about an error
 FACT_LIMIT = 1000  # characters of a fact of a worker's GPUs
 PRINTED = ("error", "name")  # fields that go to the terminal
 OF_WORKERS = ("computed", "diverged", "gpu")  # not of servers
-SUMS = 4  # numbers of `dsgd.problem.problem.Sums`
+SUMS = 5  # numbers of `dsgd.problem.problem.Sums`
 Check = Callable[[Any], bool]
 
 
@@ -73,9 +73,12 @@ def _are_counters(value: Any) -> bool:
 
 
 def _are_sums(value: Any) -> bool:
-    """Sums over samples, for each set: of losses, which may be no number, and three counts."""
+    """Sums over samples, for each set: of losses and their squares, which may be no numbers, and three counts."""
     return isinstance(value, list) and all(
-        isinstance(sums, list) and len(sums) == SUMS and type(sums[0]) in (int, float) and all(map(_is_whole, sums[1:]))
+        isinstance(sums, list)
+        and len(sums) == SUMS
+        and all(type(number) in (int, float) for number in sums[:2])
+        and all(map(_is_whole, sums[2:]))
         for sums in value
     )
 

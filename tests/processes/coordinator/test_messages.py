@@ -156,7 +156,8 @@ def test_what_processes_send_is_heard(listening: Listening, traced: Listening, l
     assert listening.hears(SNAPSHOTS, CHECKPOINT, vectors=model(velocity=vector(), **kept))
     assert listening.hears({**SNAPSHOTS, "node": 2}, of_server, vectors={"x": vector(), "m": vector()})
     assert listening.hears(EVALUATOR, {"kind": "heartbeat", "steps": 0, "counters": {}})
-    assert listening.hears(EVALUATOR, {"kind": "evaluated", "sums": [[NAN, 1, 1, 5], [INFINITY, 0, 0, 0]]})
+    for loss in (NAN, INFINITY):
+        assert listening.hears(EVALUATOR, {"kind": "evaluated", "sums": [[loss, loss, 1, 1, 5], [loss, 1.0, 0, 0, 0]]})
     assert listening.hears(EVALUATOR, {"kind": "evaluated", "error": "no"})
     assert listening.hears(AGENT, {"kind": "interrupt"})
     assert traced.hears(SNAPSHOTS, SNAPSHOT, vectors=model(**spans(torch.zeros(100, dtype=torch.float64))))
@@ -172,7 +173,7 @@ def without(message: dict[str, Any], field: str) -> dict[str, Any]:
 HEARTBEAT = {"kind": "heartbeat", "steps": 5, "counters": COUNTERS}
 ENDED = {"kind": "ended", "steps": 5, "time_s": 1.0}
 MISSED = {"kind": "missed", "steps": 5, "key": "checkpoint:1"}
-EVALUATED = {"kind": "evaluated", "sums": [[1.0, 1, 1, 5]]}
+EVALUATED = {"kind": "evaluated", "sums": [[1.0, 1.0, 1, 1, 5]]}
 WRONG_STEPS = (-1, 1.0, True, None, "5", 1 << 53, NAN, [], {})
 WRONG_TIMES = (-1.0, True, None, "5", NAN, INFINITY, 10**400, [])
 WRONG_COUNTERS = (
@@ -190,7 +191,10 @@ WRONG_EXTRA: tuple[Any, ...] = (
     {"rng": {}},
     {"rng": "x"},
 )
-WRONG_SUMS = (None, 5, {}, [5], [[1.0, 1, 1]], [[1.0, 1, 1, -1]], [["x", 1, 1, 1]], [[1.0, 1, NAN, 1]], [{}])
+WRONG_SUMS = (
+    *(None, 5, {}, [5], [{}], [[1.0, 1.0, 1, 1]], [[1.0, 1.0, 1, 1, -1]], [["x", 1.0, 1, 1, 1]]),
+    *([[1.0, "x", 1, 1, 1]], [[1.0, 1.0, 1, NAN, 1]]),
+)
 OF_NODES = [
     *({**HEARTBEAT, "steps": steps} for steps in WRONG_STEPS),
     *({"kind": "steps", "steps": steps} for steps in WRONG_STEPS),
@@ -377,7 +381,7 @@ def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
 @pytest.mark.parametrize(
     ("hello", "content"),
     [
-        (EVALUATOR, {**EVALUATED, "sums": [[1.0, 1, 1, 5]]}),  # that nobody has asked for
+        (EVALUATOR, {**EVALUATED, "sums": [[1.0, 1.0, 1, 1, 5]]}),  # that nobody has asked for
         (EVALUATOR, {"kind": "evaluated"}),
         (SNAPSHOTS, {"kind": "snapshot"}),
         (SNAPSHOTS, {"kind": "heartbeat"}),
