@@ -149,7 +149,7 @@ def compare(
         print(_beginning(entries, options, folder), file=sys.stderr)
         conditions, each = cells(options.whatif), len(entries) * options.seeds
         try:
-            searches = tune(entries, composer, runner, options.tune_values, later=each * (1 + len(conditions)))
+            searches = tune(entries, composer, runner, options, later=each * (1 + len(conditions)))
             for search in searches:
                 print(_tuned(search), file=sys.stderr)
             runs = measure(searches, composer, runner, later=each * len(conditions))

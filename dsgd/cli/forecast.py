@@ -49,6 +49,7 @@ def forecast(study: Study, words: Sequence[str]) -> Cost:
         values = 1
         for axis in entry.axes:
             values *= len(axis.grid)
+        values += 2 * sum(axis.between for axis in entry.axes) if compared.tune_fine else 0
         cost += _cost(entry.values, compared.seeds + compared.tune_seeds * (values if entry.axes else 0))
     return cost
 

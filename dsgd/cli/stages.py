@@ -11,6 +11,7 @@ from typing import Any
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.rounds import Job, Runner
 from dsgd.contest.derived import can_derive, derived
+from dsgd.contest.options import CompareOptions
 from dsgd.contest.outcome import outcome
 from dsgd.contest.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values
 from dsgd.record.reader import Run
@@ -45,22 +46,25 @@ class Cell:
     measured: frozenset[str]
 
 
-def tune(entries: Sequence[Entry], composer: Composer, runner: Runner, most: int, later: int = 0) -> list[Search]:
-    """Find the values of every contender's keys, in rounds of runs for all of them. most: values of each. later: how
-    many runs will follow."""
+def tune(
+    entries: Sequence[Entry], composer: Composer, runner: Runner, options: CompareOptions, later: int = 0
+) -> list[Search]:
+    """Find the values of every contender's keys, in rounds of runs for all of them. later: how many runs will
+    follow."""
+    most, fine = options.tune_values, options.tune_fine
     searches = [Search(entry) for entry in entries]
     while True:
         jobs: list[Job] = []
         owners: list[tuple[Search, Values, int]] = []
         expected = 0
         for search in searches:
-            values = next_values(search.entry.axes, search.found, most) if search.entry.axes else []
+            values = next_values(search.entry.axes, search.found, most, fine) if search.entry.axes else []
             limit = limit_s(search.found)
             for point, runs in composer.tuning(search.entry, values, None if math.isinf(limit) else limit).items():
                 jobs += [Job(f"tuning {search.label(point)}", run) for run in runs]
                 owners.append((search, point, len(runs)))
             if values:
-                left = expected_values(search.entry.axes, search.found, most) - len(values)
+                left = expected_values(search.entry.axes, search.found, most, fine) - len(values)
                 expected += left * owners[-1][2]
         if not jobs:
             return searches

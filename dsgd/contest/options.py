@@ -25,6 +25,7 @@ class CompareOptions:
     tune: Mapping[str, Any] | None = None
     tune_seeds: int = 1
     tune_values: int = 16
+    tune_fine: bool = False
     validation: float = 0.1
     seeds: int = 5
     whatif: Mapping[str, Any] | None = None

@@ -1,4 +1,5 @@
-"""Search the values of a contender's keys: a grid of factor 2, extended until what is best has neighbours on all sides.
+"""Search the values of a contender's keys: a grid of factor 2, extended until what is best has neighbours on all sides,
+and on request the values half-way between it and them.
 
 A pure function of what was found so far, so that a comparison that was killed goes on as if it had not been.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 FACTOR = 2
+HALF_WAY = math.sqrt(FACTOR)
 LEAST_VALUES = 2  # of a grid: one value is no choice
 WORKS = 2.0  # a value works that reaches the target within so many times the shortest time
 LOSS_WORKS = 1.1  # or, without a target, comes to so many times the lowest loss
@@ -41,9 +43,19 @@ class Axis:
         count = 1 + math.floor(math.log2(self.high / self.low) + 1e-9)
         return [self.low * FACTOR**i for i in range(max(count, 0))]
 
+    @property
+    def between(self) -> bool:
+        """Return whether values half-way between those of the grid can be tried: not integers."""
+        return not isinstance(self.low, int)
+
+    def is_on_grid(self, value: float) -> bool:
+        """Return whether a value is of the grid or of what extends it, none half-way."""
+        steps = math.log2(value / self.low)
+        return abs(steps - round(steps)) < 0.25
+
     def neighbours(self, value: float) -> list[float]:
         """Return the values next to a value: half of it, where that is possible, and twice as much."""
-        if not isinstance(self.low, int):
+        if self.between:
             return [value / FACTOR, value * FACTOR]
         return [*([value // FACTOR] if value % FACTOR == 0 else []), value * FACTOR]
 
@@ -75,30 +87,58 @@ def middle(axes: Sequence[Axis]) -> Values:
     return tuple(axis.grid[len(axis.grid) // 2] for axis in axes)
 
 
-def next_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int) -> list[Values]:
+def next_values(
+    axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int, fine: bool = False
+) -> list[Values]:
     """Return the values to try next; none when the search is over.
 
     First the middle, whose time is a limit for all others; then the rest of the grid; then what lies beside the best
-    values. most: values of a search, the grid included."""
+    values; with `fine` at last what lies half-way between these. most: values of a search, the grid included."""
     if not axes or len(found) >= most:
         return [] if axes or found else [()]
     if not found:
         return [middle(axes)]
     grid = list(itertools.product(*(axis.grid for axis in axes)))
     missing = [values for values in grid if values not in found]
+    coarse = on_grid(axes, found)
     if not missing:
-        missing = [values for values in beside(axes, best(found)) if values not in found]
+        missing = [values for values in beside(axes, best(coarse)) if values not in found]
+    if not missing and fine:
+        missing = [values for values in half_way(axes, best(coarse)) if values not in found]
     return missing[: most - len(found)]
 
 
-def expected_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int) -> int:
-    """Return how many values a search will try yet, as far as one can tell: the rest of the grid, and one value of each
-    key beyond it, as the best value often lies at an edge."""
+def expected_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int, fine: bool = False) -> int:
+    """Return how many values a search will try yet, as far as one can tell: the rest of the grid, one value of each key
+    beyond it, as the best value often lies at an edge, and those half-way."""
     if not axes:
         return 0
     grid = math.prod(len(axis.grid) for axis in axes)
+    begun = len(on_grid(axes, found)) < len(found)
+    between = 0 if begun or not fine else 2 * sum(axis.between for axis in axes)
     left = len(next_values(axes, found, most)) if len(found) >= grid else grid + len(axes) - len(found)
-    return min(left, max(most - len(found), 0))
+    if fine and not left:
+        return len(next_values(axes, found, most, fine))
+    return min(left + between, max(most - len(found), 0))
+
+
+def on_grid(axes: Sequence[Axis], found: Mapping[Values, Outcome]) -> dict[Values, Outcome]:
+    """Return what values of the grid and of what extends it came to, without those half-way."""
+    return {
+        values: outcome
+        for values, outcome in found.items()
+        if all(axis.is_on_grid(value) for axis, value in zip(axes, values, strict=True))
+    }
+
+
+def half_way(axes: Sequence[Axis], values: Values) -> list[Values]:
+    """Return the values that differ from these in one key, which is no integer, by the root of a factor."""
+    return [
+        (*values[:i], near, *values[i + 1 :])
+        for i, axis in enumerate(axes)
+        if axis.between
+        for near in (values[i] / HALF_WAY, values[i] * HALF_WAY)
+    ]
 
 
 def beside(axes: Sequence[Axis], values: Values) -> list[Values]:
@@ -112,7 +152,7 @@ def beside(axes: Sequence[Axis], values: Values) -> list[Values]:
 
 def open_edges(axes: Sequence[Axis], found: Mapping[Values, Outcome]) -> list[str]:
     """Return the keys at whose edge the best values lie, with nothing known beyond: the search ended too early."""
-    chosen = best(found)
+    chosen = best(on_grid(axes, found))
     return [
         axis.key
         for i, axis in enumerate(axes)

@@ -84,17 +84,20 @@ def test_a_comparison_whose_runs_are_all_there_says_nothing_of_them(capsys: pyte
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize("best_rate", [0.05, 0.1, 0.8, 1.6])
-def test_the_estimate_of_a_search_is_an_upper_bound_unless_it_leaves_its_grid_twice(best_rate: float) -> None:
+def test_the_estimate_of_a_search_is_an_upper_bound_unless_it_leaves_its_grid_twice(
+    best_rate: float, fine: bool
+) -> None:
     """The number of runs is estimated before the first of them, and falls when a search ends early."""
     axes, found = [Axis("optimizer.lr", 0.05, 0.8)], dict[Values, Outcome]()
-    first = expected_values(axes, found, 16)
-    while values := next_values(axes, found, 16):
-        assert expected_values(axes, found, 16) >= len(values)
+    first = expected_values(axes, found, 16, fine)
+    while values := next_values(axes, found, 16, fine):
+        assert expected_values(axes, found, 16, fine) >= len(values)
         found |= {value: Outcome(abs(value[0] / best_rate - 1) + 1, 0.0) for value in values}
     assert best(found) == (best_rate,)
     assert len(found) <= first + (best_rate > 0.8)
-    assert expected_values(axes, found, 16) == 0
+    assert expected_values(axes, found, 16, fine) == 0
     assert expected_values([], {}, 16) == 0
     assert expected_values(axes, {}, 3) == 3
 

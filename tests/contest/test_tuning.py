@@ -26,12 +26,12 @@ PERIOD = Axis("algo.tau", 4, 16)
 
 
 def searched(
-    axes: Sequence[Axis], truth: Callable[[Values], Outcome], most: int = 16
+    axes: Sequence[Axis], truth: Callable[[Values], Outcome], most: int = 16, fine: bool = False
 ) -> tuple[dict[Values, Outcome], list[list[Values]]]:
     """Search to the end. Returns what was found, and the rounds."""
     found: dict[Values, Outcome] = {}
     rounds = []
-    while values := next_values(axes, found, most):
+    while values := next_values(axes, found, most, fine):
         assert not found.keys() & set(values)
         rounds.append(values)
         found |= {point: truth(point) for point in values}
@@ -93,6 +93,21 @@ def test_two_keys_are_searched_as_a_grid_and_each_is_extended() -> None:
     assert len(rounds[0]) + len(rounds[1]) == 15
     assert best(found) == (pytest.approx(1.6), 2)
     assert open_edges([RATE, PERIOD], found) == []
+
+
+@pytest.mark.parametrize(("lowest", "chosen"), [(0.2, 0.2), (0.26, 0.2 * 2**0.5), (0.16, 0.2 / 2**0.5)])
+def test_at_last_values_half_way_to_the_neighbours_of_the_best_are_tried(lowest: float, chosen: float) -> None:
+    found, rounds = searched([RATE], valley(lowest), fine=True)
+    assert best(found)[0] == pytest.approx(chosen)
+    assert [len(values) for values in rounds] == [1, 4, 2]
+    assert sorted(value for (value,) in map(tuple, rounds[-1])) == pytest.approx([0.2 / 2**0.5, 0.2 * 2**0.5])
+    assert open_edges([RATE], found) == []
+
+
+def test_no_integer_lies_half_way() -> None:
+    found, rounds = searched([PERIOD], lambda values: Outcome(math.inf, abs(values[0] - 8)), fine=True)
+    assert sorted(value for (value,) in found) == [4, 8, 16]
+    assert [len(values) for values in rounds] == [1, 2]
 
 
 def test_integers_are_halved_while_they_stay_integers() -> None:
