@@ -19,7 +19,7 @@ from dsgd.papers import papers
 from dsgd.reproduction import archive
 from dsgd.reproduction.overview import OVERVIEW, write_overview
 from dsgd.reproduction.pages import Results, page_of, verdict_lines, write_paper
-from dsgd.reproduction.paper import SCALES, Paper
+from dsgd.reproduction.paper import FULL, REAL, SCALES, SMALL, Paper
 
 ALL = "all"  # papers
 EXAMPLES = """\
@@ -29,6 +29,7 @@ EXAMPLES = """\
     dsgd-reproduce all --anew                   everything again
     dsgd-reproduce all --anew --forecast        how many core-hours that would take
     dsgd-reproduce yardstick                    the simulator's times against those that others measured
+    dsgd-reproduce all --scale real             the claims about learning, by the protocol: many core-hours
     dsgd-reproduce lian2017 --scale full --on slurm slurm.partition=gpu
 
 Typed again, the same command goes on."""
@@ -47,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_yardstick(Path(typed.results or RESULTS), typed.redraw, interruption)
             return
         if not (names or typed.claim or typed.redraw):
-            keys = ", ".join([ALL, YARDSTICK, *(paper.key for paper in papers())])
+            keys = ", ".join([ALL, YARDSTICK, *(paper.name for paper in papers(typed.scale))])
             raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
-        chosen, claims = _chosen(papers(), names, tuple(typed.claim))
-        results = Path(typed.results or ("results/papers" if typed.scale == "small" else "results/papers_full"))
+        chosen, claims = _chosen(papers(typed.scale), names, tuple(typed.claim))
+        results = Path(typed.results or ("results/papers_full" if typed.scale == FULL else "results/papers"))
         if typed.forecast:
             _forecast(chosen, claims, results, typed.scale, typed.anew)
             return
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not typed.redraw:
             check_writable(Path(typed.folder), "--folder")
         with owned(results, "--results"):
-            for paper in papers():  # a broken archive is found before anything runs
+            for paper in papers(typed.scale):  # a broken archive is found before anything runs
                 archive.read(archive.path_of(paper.key, results))
             if not typed.redraw:
                 place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
@@ -81,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
     found.add_argument("--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing")
     found.add_argument("--anew", action="store_true", help="use no logged runs: make all of them again")
-    found.add_argument("--scale", choices=SCALES, default="small", help="of models and data (default: %(default)s)")
+    found.add_argument("--scale", choices=SCALES, default=SMALL, help="of models and data (default: %(default)s)")
     found.add_argument("--on", choices=("here", "slurm"), default="here", help="where (default: %(default)s)")
     found.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one a core)")
     found.add_argument("--folder", default="outputs/papers", metavar="DIR", help="of records (default: %(default)s)")
@@ -94,11 +95,11 @@ def _chosen(
     known: Sequence[Paper], names: Sequence[str], claims: tuple[str, ...]
 ) -> tuple[list[Paper], tuple[str, ...]]:
     """Return the papers and the claims that a command line asks for. Raises ValueError for others than there are."""
-    keys = [paper.key for paper in known]
+    keys = [paper.name for paper in known]
     for name in names:
         if name not in (ALL, *keys):
             raise ValueError(f"PAPER must be one of {', '.join([ALL, YARDSTICK, *keys])}, got {name}")
-    chosen = [paper for paper in known if not names or ALL in names or paper.key in names]
+    chosen = [paper for paper in known if not names or ALL in names or paper.name in names]
     ids = [claim.id for paper in chosen for claim in paper.claims]
     for claim in claims:
         if claim not in ids:
@@ -125,7 +126,7 @@ def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
 def _check_alone(typed: argparse.Namespace, names: Sequence[str]) -> None:
     """Raise ValueError if the yardstick is asked for with what belongs to papers."""
     given = {"another PAPER": len(names) > 1, "--claim": typed.claim, "--on": typed.on != "here"}
-    given["--scale"] = typed.scale != "small"
+    given["--scale"] = typed.scale != SMALL
     for what in (name for name, value in given.items() if value):
         raise ValueError(f"{YARDSTICK} must be without {what}, which belongs to papers, got {' '.join(names)} with it")
 
@@ -204,16 +205,19 @@ def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: 
     """Write the pages of the chosen papers and the table of all, and print the score.
 
     Where claims were asked for, print their verdicts and pages, and write no pages of other papers."""
-    found = [Results.read(paper, results, scale) for paper in papers()]
-    keys = [paper.key for paper in chosen]
+    scales = (FULL,) if scale == FULL else (SMALL, REAL)  # of one overview
+    found = [Results.read(paper, results, one) for one in scales for paper in papers(one)]
+    names = {paper.name for paper in chosen}
     for one in found:
-        if one.paper.key in keys or not (claims or page_of(one.paper, results).exists()):
+        if not one.logged and one.scale == REAL:
+            continue
+        if one.paper.name in names or not (claims or page_of(one.paper, results).exists()):
             write_paper(one, results)
     score = write_overview(found, results) if not claims or (results / OVERVIEW).exists() else ""
     if not claims:
         print(score)
     for one in found:
-        for claim in one.paper.claims if one.paper.key in keys else ():
+        for claim in one.paper.claims if one.paper in chosen else ():
             if claim.id in claims:
                 print(verdict_lines(one, claim, results))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.cli.compare import compare
+from dsgd.cli.comparison_result import contenders_of
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.folders import owned
@@ -17,7 +18,7 @@ from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
 from dsgd.reproduction.archive import Row, rows_of
-from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.logged import Elsewhere, Logged
 from dsgd.reproduction.paper import Study
 from dsgd.run.feasible import KnownModels, check_with_torch
 from dsgd.run.plan import plan_run
@@ -53,7 +54,11 @@ def _compared(words: Sequence[str], folder: Path, place: Place, interruption: In
     with made as comparison:
         tuning = [run for search in comparison.searches for run in search.runs]
         measured = [run for contender in comparison.contenders for run in contender.runs]
-        return Logged(tuple(measured), tuple(tuning), tuple(comparison.contenders))
+        elsewhere = [
+            Elsewhere(cell.conditions, tuple(contenders_of(comparison.searches, cell.runs)))
+            for cell in comparison.cells
+        ]
+        return Logged(tuple(measured), tuple(tuning), tuple(comparison.contenders), tuple(elsewhere))
 
 
 def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:

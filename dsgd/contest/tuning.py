@@ -87,9 +87,7 @@ def middle(axes: Sequence[Axis]) -> Values:
     return tuple(axis.grid[len(axis.grid) // 2] for axis in axes)
 
 
-def next_values(
-    axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int, fine: bool = False
-) -> list[Values]:
+def next_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int, fine: bool = False) -> list[Values]:
     """Return the values to try next; none when the search is over.
 
     First the middle, whose time is a limit for all others; then the rest of the grid; then what lies beside the best

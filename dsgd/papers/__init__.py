@@ -1,7 +1,8 @@
 """One file per paper: its setting, the runs that test it, how its claims are judged, and its figures.
 
 Each file has a `PAPER`. What is claimed, and with which measurement it passes, is in claims.yaml. To add a paper is to
-add a file and its claims."""
+add a file and its claims. The folder `real` has the studies of the claims about learning, by the protocol of
+docs/papers.md."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 from dsgd.reproduction.criterion import read_statements
-from dsgd.reproduction.paper import Paper
+from dsgd.reproduction.paper import REAL, Paper
 
 CLAIMS = read_statements(Path(__file__).with_name("claims.yaml"))  # by their ids
 
 
-def papers() -> list[Paper]:
-    """Return all papers, in the order of their pages."""
-    modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    return sorted((module.PAPER for module in modules), key=lambda paper: paper.order)
+def papers(scale: str) -> list[Paper]:
+    """Return all papers that have studies at a scale, in the order of their pages."""
+    package = import_module(f"{__name__}.{REAL}" if scale == REAL else __name__)
+    modules = [import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
+    return sorted((module.PAPER for module in modules if hasattr(module, "PAPER")), key=lambda paper: paper.order)

@@ -22,11 +22,13 @@ from dsgd.record.reader import Run, number, read_env
 from dsgd.record.writer import CONFIG_SHA256
 from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender
-from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.logged import Elsewhere, Logged
 
 SUFFIX = ".jsonl.gz"
-MEASURED, TUNING = "measured", "tuning"  # stages
-OWN = ("study", "words", "stage", "contender", "chosen", "works", "spent", "made_with", "config", "marks")
+MEASURED, TUNING, ELSEWHERE = "measured", "tuning", "elsewhere"  # stages
+OWN = ("study", "words", "stage", "contender", "chosen", "works", "spent", "conditions", "made_with", "config", "marks")
+STAGES = (MEASURED, TUNING, ELSEWHERE)
+TO_TARGET = ("time_s", "samples", "test_loss", "test_accuracy")  # what is kept of marks under other conditions
 MADE_WITH = ("dsgd", "commit", "python", "torch", "numpy")
 HOST_FIELDS = ("wall_s", "devices", "threads", CONFIG_SHA256)  # of a summary, which say nothing of the result
 DIGITS = 7  # of what marks measure; more than float32 holds of a loss
@@ -42,48 +44,78 @@ def path_of(paper: str, results: Path) -> Path:
 
 def rows_of(study: str, words: Sequence[str], logged: Logged) -> list[Row]:
     """Return the lines of a study, whose records are where its runs say. words: its command line."""
-    owners = {id(run): one for one in logged.contenders for run in one.runs}
-    rows = []
-    for stage, runs in ((MEASURED, logged.runs), (TUNING, logged.tuning)):
-        for run in runs:
-            one = owners.get(id(run))
-            env = read_env(run.folder)
-            summary = {key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS}
-            rows.append(
-                {
-                    "study": study,
-                    "words": list(words),
-                    "stage": stage,
-                    "contender": None if one is None else one.name,
-                    "chosen": None if one is None else dict(one.chosen),
-                    "works": None if one is None or one.works is None else list(one.works),
-                    "spent": None if one is None else one.spent,
-                    "made_with": {key: env.get(key) for key in MADE_WITH},
-                    "config": _writable(run.config),
-                    **summary,
-                    "marks": _columns(run.metrics if stage == MEASURED else run.metrics[-1:]),
-                }
-            )
+    rows = [_row(study, words, MEASURED, run, _owner(logged.contenders, run)) for run in logged.runs]
+    rows += [_row(study, words, TUNING, run) for run in logged.tuning]
+    for cell in logged.elsewhere:
+        pairs = [(one, run) for one in cell.contenders for run in one.runs]
+        rows += [_row(study, words, ELSEWHERE, run, one, cell.conditions) for one, run in pairs]
     return rows
+
+
+def _owner(contenders: Sequence[Contender], run: Run) -> Contender | None:
+    """Return the contender whose run this is; None in a study without contenders."""
+    return next((one for one in contenders if any(run is other for other in one.runs)), None)
+
+
+def _row(
+    study: str,
+    words: Sequence[str],
+    stage: str,
+    run: Run,
+    one: Contender | None = None,
+    conditions: Mapping[str, Any] | None = None,
+) -> Row:
+    env = read_env(run.folder)
+    marks = _columns(run.metrics[-1:] if stage == TUNING else run.metrics)
+    if stage == ELSEWHERE:
+        marks = {name: values for name, values in marks.items() if name in TO_TARGET}
+    return {
+        "study": study,
+        "words": list(words),
+        "stage": stage,
+        "contender": None if one is None else one.name,
+        "chosen": None if one is None else dict(one.chosen),
+        "works": None if one is None or one.works is None else list(one.works),
+        "spent": None if one is None else one.spent,
+        **({} if conditions is None else {"conditions": dict(conditions)}),
+        "made_with": {key: env.get(key) for key in MADE_WITH},
+        "config": _writable(run.config),
+        **{key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS},
+        "marks": marks,
+    }
 
 
 def logged_of(rows: Sequence[Row]) -> Logged:
     """Return what the lines of one study say."""
-    measured, tuning, members = [], [], {}
+    runs: dict[str, list[Run]] = {stage: [] for stage in (MEASURED, TUNING)}
+    measured: list[tuple[Row, Run]] = []
+    elsewhere: dict[str, list[tuple[Row, Run]]] = {}
     for row in rows:
         run = _run(row)
-        (measured if row["stage"] == MEASURED else tuning).append(run)
+        if row["stage"] == ELSEWHERE:
+            elsewhere.setdefault(json.dumps(row["conditions"]), []).append((row, run))
+            continue
+        runs[row["stage"]].append(run)
         if row["contender"] is not None:
-            members.setdefault(row["contender"], []).append((row, run))
+            measured.append((row, run))
+    cells = tuple(Elsewhere(json.loads(text), _contenders(pairs)) for text, pairs in elsewhere.items())
+    return Logged(tuple(runs[MEASURED]), tuple(runs[TUNING]), _contenders(measured), cells)
+
+
+def _contenders(pairs: Iterable[tuple[Row, Run]]) -> tuple[Contender, ...]:
+    """Return the contenders of runs that come with their lines."""
+    members: dict[str, list[tuple[Row, Run]]] = {}
+    for row, run in pairs:
+        members.setdefault(row["contender"], []).append((row, run))
     contenders = []
-    for name, pairs in members.items():
-        first, run = pairs[0]
+    for name, own in members.items():
+        first, run = own[0]
         works = None if first["works"] is None else tuple(first["works"])
-        runs = [one for _, one in pairs]
+        runs = [one for _, one in own]
         contenders.append(
             Contender(name, run.algorithm, run.nodes or 0, runs, first["chosen"] or {}, works, first["spent"] or 0)
         )
-    return Logged(tuple(measured), tuple(tuning), tuple(contenders))
+    return tuple(contenders)
 
 
 def read(path: Path) -> dict[str, list[Row]]:
@@ -129,10 +161,9 @@ def write(path: Path, rows: Mapping[str, Iterable[Row]]) -> None:
 
 def _is_row(row: Row) -> bool:
     kinds = {"study": str, "words": list, "config": dict, "marks": dict}
-    whole = all(isinstance(row.get(key), kind) for key, kind in kinds.items()) and row.get("stage") in (
-        MEASURED,
-        TUNING,
-    )
+    if row.get("stage") == ELSEWHERE:
+        kinds["conditions"] = dict
+    whole = all(isinstance(row.get(key), kind) for key, kind in kinds.items()) and row.get("stage") in STAGES
     columns = row["marks"].values() if whole else ()
     return whole and all(isinstance(column, list) for column in columns) and len({len(c) for c in columns}) <= 1
 

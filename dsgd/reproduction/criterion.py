@@ -36,7 +36,8 @@ LINKS = {
     "no_worse_by": (None,),
 }
 ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
-FIELDS = {"kind", "claim", "source", "passes", "criteria", "need"}
+FIELDS = {"kind", "claim", "source", "passes", "criteria", "need", "real"}
+OPTIONAL = {"need", "real"}
 
 
 class ClaimKind(StrEnum):
@@ -99,7 +100,8 @@ class Statement:
     """What a paper claims, with the thresholds by which the claim passes.
 
     text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
-    checks must pass; None: all."""
+    checks must pass; None: all. real: the claim with what it passes with at the real scale; None: it has no study
+    there."""
 
     id: str
     kind: ClaimKind
@@ -108,6 +110,7 @@ class Statement:
     passes: str
     criteria: Mapping[str, Criterion]
     need: int | None = None
+    real: Statement | None = None
 
     def threshold(self, name: str) -> float:
         """Return the first number of a criterion."""
@@ -136,10 +139,13 @@ def read_statements(path: Path) -> dict[str, Statement]:
 
 
 def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
-    if not FIELDS - {"need"} <= entry.keys() <= FIELDS:
+    if not FIELDS - OPTIONAL <= entry.keys() <= FIELDS:
         raise ValueError(f"{id} must have {', '.join(sorted(FIELDS))}, got {', '.join(entry)}")
+    shared = {key: entry[key] for key in ("kind", "claim", "source")}
+    real = _statement(id, shared | entry["real"]) if "real" in entry else None
     criteria = {name: Criterion.parse(str(text)) for name, text in entry["criteria"].items()}
     written = {name: one.first for name, one in criteria.items()}
     written |= {f"{name}_to": one.second for name, one in criteria.items() if one.second is not None}
     passes = entry["passes"].format_map(written)
-    return Statement(id, ClaimKind(entry["kind"]), entry["claim"], entry["source"], passes, criteria, entry.get("need"))
+    kind = ClaimKind(entry["kind"])
+    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), real)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,25 @@ from dsgd.report.contest import Contender
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """The contenders of a study under other conditions, with the values that were chosen. conditions: key, value."""
+
+    conditions: Mapping[str, Any]
+    contenders: tuple[Contender, ...]
+
+
+@dataclass(frozen=True)
 class Logged:
     """The runs of a study.
 
     runs: those that were measured, in the order of the command line. tuning: those by which rates were chosen, without
-    their curves. contenders: of a study that was tuned, with their measured runs."""
+    their curves. contenders: of a study that was tuned, with their measured runs. elsewhere: the same under each of the
+    other conditions of `compare.whatif`."""
 
     runs: tuple[Run, ...]
     tuning: tuple[Run, ...] = ()
     contenders: tuple[Contender, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     def where(self, **settings: Any) -> list[Run]:
         """Return the runs with these values of settings: `algo`, by its name, or a dotted key with `__` for its dots,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dsgd.record.written import write_atomically
 from dsgd.report.style import drawing, save
 from dsgd.reproduction.criterion import ClaimKind
-from dsgd.reproduction.pages import SMALL, Results, measured_line, table
-from dsgd.reproduction.paper import Claim
-from dsgd.reproduction.profile import profile_figure, profiles, settings_of
+from dsgd.reproduction.pages import Results, measured_line, table
+from dsgd.reproduction.paper import SMALL, Claim
+from dsgd.reproduction.profile import Scores, profile_figure, profiles, settings_of
 from dsgd.reproduction.verdict import Verdict
 
 OVERVIEW = "README.md"
@@ -29,8 +29,10 @@ the program does what it says, not that a paper is right."""
 
 CLAIMS = """## Claims
 
-What can be wrong. PASS: the threshold is met. FAIL: it is not; explained: a second measurement shows why. INCONCLUSIVE:
-the measurement does not decide it."""
+What can be wrong: claims about time, and those about learning that have a study at the real scale, by the protocol.
+PASS: the threshold is met, on both tasks. PASS in a region: under some conditions; the page says which. FAIL: it is not
+met; explained: a second measurement shows why. INCONCLUSIVE: the measurement does not decide it."""
+NO_STUDY = "Claims about learning that have no study at the real scale yet: "
 
 NOT_JUDGED = """## Claims about learning, at the small scale
 
@@ -59,36 +61,52 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
     for head, part in ((CLAIMS, judged), (NOT_JUDGED, shown), (EXACT, exact)):
         if part:
             parts += [head, table(["", "claim", "measured", "threshold", "outcome"], [_row(*entry) for entry in part])]
+        if head == CLAIMS and (missing := _without_study(entries)):
+            parts.append(f"{NO_STUDY}{', '.join(missing)}.")
     parts += _profile(found, results)
     write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
 
 def score_line(entries: Sequence[Entry]) -> str:
-    """Return how many claims came to what: `29 claims: 2 PASS; 1 FAIL; 26 about learning are not judged at the small
-    scale. 16 exact properties: 16 PASS`."""
+    """Return how many claims came to what: `29 claims: 2 PASS; 1 FAIL; 26 about learning without a study. 16 exact
+    properties: 16 PASS`."""
     parts = []
     for exact, name in ((False, "claims"), (True, "exact properties")):
         of_kind = [entry for entry in entries if _is_exact(entry[1]) == exact]
-        judged = [one.findings[claim.id].verdict for one, claim in of_kind if one.is_judged(claim)]
-        counts = Counter(judged)
+        counts = Counter(one.findings[claim.id].verdict for one, claim in of_kind if one.is_judged(claim))
         texts = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
-        if left := len(of_kind) - len(judged):
-            texts.append(f"{left} about learning, not judged at the small scale")
+        if left := _without_study(of_kind):
+            texts.append(f"{len(left)} about learning without a study")
         if of_kind:
-            parts.append(f"{len(of_kind)} {name}: {'; '.join(texts)}")
+            parts.append(f"{len({claim.id for _, claim in of_kind})} {name}: {'; '.join(texts)}")
     return ". ".join(parts)
+
+
+def _without_study(entries: Sequence[Entry]) -> list[str]:
+    """Return the claims that are judged at no scale, by their ids."""
+    judged = {claim.id for one, claim in entries if one.is_judged(claim)}
+    return [claim.id for _, claim in entries if claim.id not in judged]
 
 
 def _profile(found: Sequence[Results], results: Path) -> list[str]:
     """Draw the performance profile over the settings of all papers. Returns its section, empty without enough."""
-    known = profiles(setting for one in found for logged in one.logged.values() for setting in settings_of(logged))
+    real = [one for one in found if one.scale != SMALL]
+    known, notes = profiles(_settings(real)), list[str]()
+    if not known:
+        known, notes = profiles(_settings(found)), [AT_SMALL_SCALE]
     if not known:
         return []
     with drawing("single", log=("x",)):
         save(profile_figure(known), results / PROFILE_FILE)
-    notes = [AT_SMALL_SCALE] if found[0].scale == SMALL else []
     return [PROFILE, *notes, f"![Share of the settings against the factor]({PROFILE_FILE})"]
+
+
+def _settings(found: Sequence[Results]) -> Iterator[Scores]:
+    """Yield the scores in every setting of these papers."""
+    for one in found:
+        for logged in one.logged.values():
+            yield from settings_of(logged)
 
 
 def _is_exact(claim: Claim) -> bool:

@@ -14,12 +14,11 @@ from dsgd.reproduction import archive
 from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import RULE
-from dsgd.reproduction.paper import Chart, Claim, Paper, Study
-from dsgd.reproduction.verdict import Check, Finding, Verdict
+from dsgd.reproduction.paper import SMALL, Chart, Claim, Paper, Study, of_task
+from dsgd.reproduction.verdict import Check, Finding, Verdict, over_tasks
 from dsgd.safe_text import for_markdown
 
 MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
-SMALL = "small"
 # claims about learning are not judged at the small scale: what came out has other words
 OUTCOMES = {
     Verdict.PASS: "met",
@@ -126,6 +125,17 @@ def shown(value: Estimate) -> str:
 
 
 def _finding(claim: Claim, logged: dict[str, Logged]) -> Finding:
+    """Return what a claim came to, on all of its tasks."""
+    if not claim.tasks:
+        return _judged(claim, logged)
+    findings = {}
+    for task in claim.tasks:
+        names = {name: of_task(name, task) for name in claim.studies}
+        findings[task] = _judged(claim, {name: logged[full] for name, full in names.items() if full in logged})
+    return over_tasks(findings)
+
+
+def _judged(claim: Claim, logged: dict[str, Logged]) -> Finding:
     if missing := [name for name in claim.studies if name not in logged]:
         return Finding(Verdict.NOT_RUN, reason=f"Runs are missing: {', '.join(missing)}.")
     return claim.judge(logged)
@@ -134,7 +144,7 @@ def _finding(claim: Claim, logged: dict[str, Logged]) -> Finding:
 def _claim(found: Results, claim: Claim) -> str:
     """Return the section of a claim: what it says, what was measured, why."""
     finding = found.findings[claim.id]
-    used = [study for study in found.paper.studies if study.name in claim.studies]
+    used = [study for study in found.paper.studies if study.name in claim.needs]
     commands = dict.fromkeys(study.command(found.scale) for study in used)  # one program makes several
     parts = [
         f"### {claim.id}",

@@ -43,9 +43,10 @@ def accuracy_gain(one: Contender, reference: Contender) -> Estimate:
     return estimate([number(run.final("test_accuracy")) - number(other.final("test_accuracy")) for run, other in pairs])
 
 
-def samples_to_target(run: Run) -> float:
-    """Return after how many samples the target was reached for good; infinity if it was not."""
-    time_s = time_to_target_s(run, RULE)
+def samples_to_target(run: Run, rule: str | None = RULE) -> float:
+    """Return after how many samples the target was reached; infinity if it was not. rule: of the crossing; None: the
+    run's own."""
+    time_s = time_to_target_s(run, rule)
     if time_s is None:
         return math.inf
     times, samples = ([mark[field] for mark in run.metrics] for field in ("time_s", "samples"))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from dsgd.reproduction.logged import Logged
 
-SCALES = ("small", "full")
+SMALL, REAL, FULL = "small", "real", "full"
+SCALES = (SMALL, REAL, FULL)
 STATUSES = ("published", "unconfirmed", "ours")
 
 Evidence = Mapping[str, "Logged"]  # what was logged of each study, by its name
@@ -25,9 +26,9 @@ Evidence = Mapping[str, "Logged"]  # what was logged of each study, by its name
 class Study:
     """The runs of one command line.
 
-    name: unlike those of the paper's other studies. words: its overrides at every scale; small, full: those of one
-    scale, before them; None: it does not exist at that scale. tuned: made by dsgd-compare, else by dsgd-run -m. by: a
-    program that makes its runs instead, which dsgd-reproduce leaves to its user."""
+    name: unlike those of the paper's other studies. words: its overrides at every scale; small, real, full: those of
+    one scale, before them; None: it does not exist at that scale. tuned: made by dsgd-compare, else by dsgd-run -m. by:
+    a program that makes its runs instead, which dsgd-reproduce leaves to its user."""
 
     name: str
     words: tuple[str, ...]
@@ -35,10 +36,11 @@ class Study:
     full: tuple[str, ...] | None = None
     tuned: bool = False
     by: str | None = None
+    real: tuple[str, ...] | None = None
 
     def at(self, scale: str) -> tuple[str, ...] | None:
         """Return the overrides at a scale; None if the study does not exist there."""
-        own = self.small if scale == "small" else self.full
+        own = {SMALL: self.small, REAL: self.real, FULL: self.full}[scale]
         return None if own is None else (*own, *self.words)
 
     def command(self, scale: str) -> str:
@@ -64,16 +66,23 @@ class Assumption:
 class Claim:
     """A statement of a paper, and how it is judged here.
 
-    studies: by whose runs it is judged; none: by numbers that need no run."""
+    studies: by whose runs it is judged; none: by numbers that need no run. tasks: on each of these it is judged by the
+    study of that name and task, `race_shapes`, which the judge finds as `race`; none: by the studies as they are."""
 
     statement: Statement
     studies: tuple[str, ...]
     judge: Callable[[Evidence], Finding]
+    tasks: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """Return its short name, like J1."""
         return self.statement.id
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the names of all studies by whose runs it is judged."""
+        return tuple(of_task(name, task) for task in self.tasks for name in self.studies) or self.studies
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper. key: name of its file and its pages. order: of its page among the others. summary: what it is about, and
-    what of it can be shown here, in a few sentences."""
+    """A paper. key: name of its file and its pages, at the real scale with `_real`. order: of its page among the
+    others. summary: what it is about, and what of it can be shown here, in a few sentences."""
 
     key: str
     order: int
@@ -101,18 +110,29 @@ class Paper:
     claims: tuple[Claim, ...]
     charts: tuple[Chart, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Return the key as a user types it, at every scale."""
+        return self.key.removesuffix(f"_{REAL}")
+
     def __post_init__(self) -> None:
         names = [study.name for study in self.studies]
         if len({*names}) < len(names):
             raise ValueError(f"{self.key}: studies must have names that differ, got {', '.join(names)}")
         for user in (*self.claims, *self.charts):
-            if unknown := {*user.studies} - {*names}:
+            needed = user.needs if isinstance(user, Claim) else user.studies
+            if unknown := {*needed} - {*names}:
                 raise ValueError(f"{self.key}: {user} names studies that there are not: {', '.join(unknown)}")
 
     def studies_of(self, claims: tuple[str, ...] = ()) -> list[Study]:
         """Return the studies that these claims need, by their ids; all studies without any."""
-        needed = {name for claim in self.claims if claim.id in claims for name in claim.studies}
+        needed = {name for claim in self.claims if claim.id in claims for name in claim.needs}
         return [study for study in self.studies if not claims or study.name in needed]
+
+
+def of_task(study: str, task: str) -> str:
+    """Return the name of a study on one task."""
+    return f"{study}_{task}"
 
 
 def listed(values: Sequence[float]) -> str:

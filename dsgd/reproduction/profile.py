@@ -54,7 +54,7 @@ def profiles(settings: Iterable[Scores]) -> list[Profile]:
 def settings_of(logged: Logged) -> list[Scores]:
     """Return the scores in each setting of a study with a target; none of another."""
     found: dict[str, dict[str, float]] = {}
-    for one in logged.contenders:
+    for one in (*logged.contenders, *(one for cell in logged.elsewhere for one in cell.contenders)):
         if all(run.target is not None for run in one.runs):
             seconds = estimate(scores(one)).median
             of_setting = found.setdefault(_setting(one), {})

@@ -9,7 +9,7 @@ A claim that fails is explained where a second measurement shows the cause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     PASS = "PASS"
     FAIL = "FAIL"
     EXPLAINED = "FAIL, explained"
+    REGION = "PASS in a region"
     INCONCLUSIVE = "INCONCLUSIVE"
     NOT_TESTABLE = "NOT TESTABLE HERE"
     NOT_RUN = "not run"
@@ -123,6 +124,41 @@ def judged(
     if verdict is Verdict.FAIL and explained_by and explaining >= (len(explained_by) if need is None else need):
         return replace(found, verdict=Verdict.EXPLAINED, explanation=tuple(explained_by))
     return replace(found, explanation=tuple(explained_by)) if verdict is not Verdict.PASS else found
+
+
+def over_tasks(findings: Mapping[str, Finding]) -> Finding:
+    """Return the finding of a claim on several tasks, by their names: it passes where it does on all of them, and fails
+    where it does on one. Its checks and reasons say of which task they are."""
+    verdicts = [finding.verdict for finding in findings.values()]
+    if Verdict.NOT_RUN in verdicts:
+        verdict = Verdict.NOT_RUN
+    elif len({*verdicts}) == 1:
+        verdict = verdicts[0]
+    elif {*verdicts} & {Verdict.FAIL, Verdict.EXPLAINED}:
+        verdict = Verdict.FAIL
+    elif {*verdicts} <= {Verdict.PASS, Verdict.REGION}:
+        verdict = Verdict.REGION
+    else:
+        verdict = Verdict.INCONCLUSIVE
+    checks = [
+        replace(check, what=f"{task}: {check.what}") for task, finding in findings.items() for check in finding.checks
+    ]
+    parts = [f"On {task} {finding.verdict}. {finding.reason}".strip() for task, finding in findings.items()]
+    return Finding(verdict, tuple(checks), "\n\n".join(parts))
+
+
+def over_region(cells: Mapping[str, Finding]) -> Finding:
+    """Return the finding of a claim under several conditions, by their names: it passes where it does under all, and in
+    a region where it does under some. Its reason says under which."""
+    names = {verdict: [name for name, cell in cells.items() if cell.verdict is verdict] for verdict in Verdict}
+    passed = names[Verdict.PASS]
+    open_still = names[Verdict.INCONCLUSIVE]
+    verdict = Verdict.INCONCLUSIVE if open_still else Verdict.FAIL
+    if passed:
+        verdict = Verdict.PASS if len(passed) == len(cells) else Verdict.REGION
+    checks = [replace(check, what=f"{name}: {check.what}") for name, cell in cells.items() for check in cell.checks]
+    told = "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
+    return Finding(verdict, tuple(checks), f"{told}.")
 
 
 def _estimate(value: Estimate | float) -> Estimate:

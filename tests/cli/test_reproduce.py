@@ -21,7 +21,7 @@ from dsgd.reproduction.verdict import Finding, at_least, exactly, judged
 from tests.support.command import shell, start, wait_until
 
 STEPS = ("engine=sim", "engine.gradients=none", "cluster.gradient_s=0.01", "budget.epochs=null", "budget.steps=4")
-NOT_JUDGED = "1 about learning, not judged at the small scale"
+NOT_JUDGED = "1 about learning without a study"
 TINY = ("engine=sim", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5")
 
 
@@ -66,7 +66,7 @@ def paper(*words: str) -> Paper:
 
 @pytest.fixture
 def of_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(reproduce, "papers", lambda: [paper()])
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper()])
     monkeypatch.chdir(tmp_path)
     return tmp_path / "results" / "papers"
 
@@ -123,7 +123,7 @@ def test_a_study_that_has_changed_is_run_again(
     of_nobody: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--claim", "N1"]) == 0
-    monkeypatch.setattr(reproduce, "papers", lambda: [paper("seed=1")])
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper("seed=1")])
     assert main(["--redraw"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"2 claims: 1 not run; {NOT_JUDGED}"
     assert main(["--claim", "N1"]) == 0
@@ -171,7 +171,7 @@ def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: py
         ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
         ("slurm.partition=gpu", "slurm.partition needs --on slurm, got --on here"),
         ("--on slurm nodes=4", "words must be papers or slurm.KEY=VALUE, got nodes=4"),
-        ("--scale huge", "argument --scale: invalid choice: 'huge' (choose from 'small', 'full')"),
+        ("--scale huge", "argument --scale: invalid choice: 'huge' (choose from 'small', 'real', 'full')"),
     ],
 )
 def test_bad_input_ends_in_one_line_before_anything_is_written(
@@ -194,7 +194,7 @@ def test_a_broken_archive_ends_it_before_anything_runs(of_nobody: Path, capsys: 
 def test_a_wrong_study_ends_in_one_line_of_its_key(
     of_nobody: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reproduce, "papers", lambda: [paper("batch_size=0")])
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper("batch_size=0")])
     assert main(["--claim", "N1"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "dsgd-reproduce: batch_size must be >= 1, got 0"
 

@@ -67,5 +67,5 @@ def test_the_sentence_has_the_numbers_by_which_a_claim_is_judged(tmp_path: Path)
 def test_an_incomplete_statement_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(ENTRY.replace("source", "sauce"))
-    with pytest.raises(ValueError, match="X1 must have claim, criteria, kind, need, passes, source, got"):
+    with pytest.raises(ValueError, match="X1 must have claim, criteria, kind, need, passes, real, source, got"):
         read_statements(path)

@@ -1,0 +1,173 @@
+"""Jin et al. 2016 at the real scale: maps of who is first, over overlap, jitter and the number of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, sync
+from dsgd.report.contest import Contender
+from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.verdict import Finding, Verdict, over_region
+
+FEW, LAST = (4, 8, 16), 100
+MANY = {"shapes": (32, 64, LAST), "fashion": (64, LAST)}  # where a run of the ResNet-8 takes minutes
+TAUS = (1, 10)
+JITTER = 0.1  # under which values are chosen
+JITTERS = (0.0, 0.3, 1.0)  # under which they are measured again
+LAW = "cluster.jitter_distribution=lognormal"  # whose tail is heavy: its skew is 3 j + j^3
+ASYNCHRONOUS = ("easgd", "gossip")
+
+SYNC = [{"algo": "sync", "algo.overlap": "true"}, {"algo": "sync", "algo.overlap": "false"}]
+EASGD = [{"algo": "easgd", "algo.tau": tau} for tau in TAUS]
+GOSSIP = [{"algo": "gossip", "algo.mode": mode, "algo.tau": tau} for mode in ("pull", "push") for tau in TAUS]
+SELDOM = [one for one in (*EASGD, *GOSSIP) if one["algo.tau"] == TAUS[-1]]
+
+Conditions = Mapping[str, Sequence[Contender]]  # all contenders under each jitter, by its name
+Cell = Callable[[Sequence[Contender], bool], Finding]  # overlap
+
+
+def j1(found: Evidence) -> Finding:
+    """Compare times to the target on few nodes, in every cell of overlap and jitter."""
+
+    def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
+        checks = len(FEW) * len([*EASGD, *GOSSIP])
+        by_algo = []
+        for algo in ASYNCHRONOUS:
+            ratios = []
+            for nodes in FEW:
+                exact = sync(contenders, nodes, overlap)
+                others = [one for one in contenders if one.algo == algo and one.nodes == nodes]
+                all_ratios = [(time_ratio(exact, one, checks, _null(found, nodes)), one) for one in others]
+                best, one = max(all_ratios, key=lambda pair: (pair[0].low, pair[0].median))
+                what = f"{nodes} nodes: time of sync over that of {one.name}"
+                ratios.append(stated("J1").check("sooner", what, best))
+            by_algo.append(stated("J1").judged(ratios))
+        passed = [finding for finding in by_algo if finding.verdict is Verdict.PASS]
+        undecided = [finding for finding in by_algo if finding.verdict is Verdict.INCONCLUSIVE]
+        return (passed or undecided or by_algo)[0]
+
+    return _map(_conditions(found, "few"), cell)
+
+
+def j2(found: Evidence) -> Finding:
+    """Compare losses at the end, and times to the target, on 100 nodes."""
+    claim, contenders = stated("J2"), found["hundred"].contenders
+    exact, null = found["hundred"].contender(algo="sync"), null_of(found, "hundred", LAST)
+    others = [one for one in contenders if one is not exact]
+    count = 2 * len(others)
+    checks = [
+        claim.check("loss", f"final test loss, sync over {one.name}", loss_ratio(exact, one, count, null))
+        for one in others
+    ]
+    race_null = null_of(found, "many", LAST)
+    racing = [one for one in found["many"].contenders if one.nodes == LAST]
+    exact = sync(racing, LAST, overlap=True)
+    for one in racing:
+        if one.algo in ASYNCHRONOUS:
+            ratio = time_ratio(exact, one, count, race_null)
+            checks.append(claim.check("time", f"time to the target, sync over {one.name}", ratio))
+    return claim.judged(checks)
+
+
+def j3(found: Evidence) -> Finding:
+    """Find whether all-reduce is behind with 16 nodes, and first with 64, in every cell of overlap and jitter."""
+    claim = stated("J3")
+    few, many = _conditions(found, "few"), _conditions(found, "many")
+    count = 2 * len([*EASGD, *GOSSIP])
+
+    def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
+        checks = []
+        for name, nodes in (("before", FEW[-1]), ("behind", 64)):
+            exact = sync(contenders, nodes, overlap)
+            others = [one for one in contenders if one.algo in ASYNCHRONOUS and one.nodes == nodes]
+            ratios = [(time_ratio(exact, one, count, _null(found, nodes)), one) for one in others]
+            ratio, one = max(ratios, key=lambda pair: (pair[0].low, pair[0].median))
+            checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {one.name}", ratio))
+        return claim.judged(checks)
+
+    return _map({name: [*few[name], *many[name]] for name in few if name in many}, cell)
+
+
+def j4(found: Evidence) -> Finding:
+    """Compare samples to the target of tau = 1 and 10, on eight nodes."""
+    claim, nodes = stated("J4"), 8
+    pairs = [({"algo": "easgd"}, "easgd"), ({"algo": "gossip", "algo__mode": "pull"}, "gossip, pull")]
+    pairs.append(({"algo": "gossip", "algo__mode": "push"}, "gossip, push"))
+    checks = []
+    for settings, name in pairs:
+        often, seldom = (found["few"].contender(nodes=nodes, algo__tau=tau, **settings) for tau in TAUS)
+        ratio = sample_ratio(seldom, often, len(pairs), _null(found, nodes))
+        checks.append(claim.check("samples", f"{name}: samples to the target, tau = 10 over tau = 1", ratio))
+    return claim.judged(checks)
+
+
+def _conditions(found: Evidence, study: str) -> Conditions:
+    """Return the contenders of a study under each jitter."""
+    logged = found[study]
+    elsewhere = {_named(cell.conditions["cluster.jitter"]): cell.contenders for cell in logged.elsewhere}
+    return {_named(JITTER): logged.contenders} | elsewhere
+
+
+def _named(jitter: float) -> str:
+    return f"jitter {100 * jitter:.0f} %"
+
+
+def _map(conditions: Conditions, cell: Cell) -> Finding:
+    """Judge every cell of overlap and jitter."""
+    return over_region(
+        {
+            f"{name}, {'overlap' if overlap else 'no overlap'}": cell(contenders, overlap)
+            for name, contenders in conditions.items()
+            for overlap in (True, False)
+        }
+    )
+
+
+def _null(found: Evidence, nodes: int) -> Null:
+    return null_of(found, "few" if nodes in FEW else "many", nodes)
+
+
+def _studies() -> Iterator[Study]:
+    under = (LAW, f"cluster.jitter={JITTER}")
+    jitters = f"compare.whatif={{cluster.jitter: [{', '.join(map(str, JITTERS))}]}}"
+    for task in TASKS:
+        for name, nodes, contenders, more in (
+            ("few", FEW, [*SYNC, *EASGD, *GOSSIP], (jitters,)),
+            ("many", MANY[task], [*SYNC, *SELDOM], (jitters, "eval.every_steps=32")),
+        ):
+            counts = f"nodes={','.join(map(str, nodes))}"
+            yield race(name, task, named(contenders), counts, *under, *more)
+            yield race(f"null_{name}", task, named(SYNC[:1]), counts, *under, *more[1:], NULL)
+        hundred = (f"nodes={LAST}", *under, "eval.every_steps=640")
+        yield ending("hundred", task, named([*SYNC[:1], *SELDOM]), *hundred)
+        yield ending("null_hundred", task, named(SYNC[:1]), *hundred, NULL)
+
+
+PAPER = Paper(
+    key="jin2016_real",
+    order=1,
+    title="How to scale distributed deep learning? At the real scale",
+    reference="Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581.",
+    summary=(
+        "When EASGD and gossip are ahead of all-reduce, and when behind: maps over overlap, jitter and the number of "
+        "nodes, by the protocol of [docs/papers.md](../../docs/papers.md)."
+    ),
+    assumptions=(
+        Assumption("messages", "ResNet-18, 46.8 MB", "published"),
+        Assumption("network", "10 Gbit/s, 50 us", "ours"),
+        Assumption("gradient time", "0.2 s for 32 images; jitter of 0, 10, 30 and 100 %, log-normal", "ours"),
+        Assumption("periods", "tau = 1 and 10; on more than 16 nodes 10", "published"),
+        Assumption("momentum", "Nesterov 0.9, local", "published"),
+        Assumption("moving rate of EASGD", "0.9 / p", "unconfirmed"),
+        Assumption("schedule", "cosine, over a number of steps that is tuned with the rate", "ours"),
+        Assumption("target", "the test loss of one worker at 80 % of 20,480 steps: 0.3 and 0.28", "ours"),
+    ),
+    studies=tuple(_studies()),
+    claims=(
+        Claim(stated("J1"), ("few", "null_few"), j1, TASKS),
+        Claim(stated("J2"), ("hundred", "null_hundred", "many", "null_many"), j2, TASKS),
+        Claim(stated("J3"), ("few", "null_few", "many", "null_many"), j3, TASKS),
+        Claim(stated("J4"), ("few", "null_few"), j4, TASKS),
+    ),
+)

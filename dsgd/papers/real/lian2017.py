@@ -1,0 +1,84 @@
+"""Lian et al. 2017 at the real scale: D-PSGD per sample, over the rate, and against one server in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, swept
+from dsgd.report.contest import Contender
+from dsgd.reproduction.fair import Null, loss_ratio, time_ratio
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.verdict import Finding, over_region
+
+NODES, SLOW_NODES = 8, 16
+RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
+SEEDS = 10
+SYNC, DPSGD = {"algo": "sync"}, {"algo": "dpsgd"}
+SERVER = {"algo": "sync", "cluster.collective": "star"}
+
+
+def l1(found: Evidence) -> Finding:
+    """Compare the losses at the end with the rate that suits each, and with every rate that both have."""
+    claim, tuned, logged = stated("L1"), found["per_sample"], found["rates"]
+    null, count = null_of(found, "per_sample", NODES), 1 + len(RATES)
+
+    def cell(one: Contender, reference: Contender) -> Finding:
+        ratio = loss_ratio(one, reference, count, null)
+        return claim.judged([claim.check("loss", "test loss, D-PSGD over all-reduce", ratio)])
+
+    cells = {"each tuned": cell(tuned.contender(algo="dpsgd"), tuned.contender(algo="sync"))}
+    for rate in RATES:
+        both = (_with_rate(logged, algo, rate) for algo in ("dpsgd", "sync"))
+        cells[f"rate {rate:g}"] = cell(*both)
+    return over_region(cells)
+
+
+def l3a(found: Evidence) -> Finding:
+    """Compare the time to the target with that of a synchronous server, on 16 nodes at 10 Mbit/s."""
+    claim, logged = stated("L3a"), found["slow"]
+    server, one = logged.contender(algo="sync"), logged.contender(algo="dpsgd")
+    null = Null(server, found["null_slow"].contender(algo="sync"))
+    what = f"{SLOW_NODES} nodes, 10 Mbit/s: time to the target, server over D-PSGD"
+    return claim.judged([claim.check("time", what, time_ratio(server, one, 1, null))])
+
+
+def _with_rate(logged: Logged, algo: str, rate: float) -> Contender:
+    """Return the runs of one algorithm with one rate as a contender that nothing was tuned for."""
+    return Contender(algo, algo, NODES, logged.where(algo=algo, optimizer__lr=rate), {}, None, 0)
+
+
+def _studies() -> Iterator[Study]:
+    slow = (f"nodes={SLOW_NODES}", "cluster=lian2017_10mbit")
+    rates = f"optimizer.lr={listed(RATES)}"
+    for task in TASKS:
+        alike = (f"nodes={NODES}", "eval.every_steps=640")
+        yield ending("per_sample", task, named([SYNC, DPSGD]), *alike)
+        yield ending("null_per_sample", task, named([SYNC]), *alike, NULL)
+        yield swept("rates", task, *alike, "algo=sync,dpsgd", rates, f"seed={listed(range(SEEDS))}")
+        yield race("slow", task, named([SERVER, DPSGD]), *slow)
+        yield race("null_slow", task, named([SERVER]), *slow, NULL)
+
+
+PAPER = Paper(
+    key="lian2017_real",
+    order=2,
+    title="Can decentralized algorithms outperform centralized ones? At the real scale",
+    reference="Lian et al. 2017, arXiv 1705.09056.",
+    summary=(
+        "Whether D-PSGD on a ring learns from a sample as much as all-reduce does, over the rate, and how much sooner "
+        "it reaches a target on a slow network, by the protocol of [docs/papers.md](../../docs/papers.md)."
+    ),
+    assumptions=(
+        Assumption("graph", "ring", "published"),
+        Assumption("order of mixing", "gradient at the un-mixed parameters", "published"),
+        Assumption("network of L3a", "10 Mbit/s, messages of ResNet-20", "published"),
+        Assumption("momentum", "Nesterov 0.9, local", "ours"),
+        Assumption("schedule", "cosine; 5,120 steps, in L3a tuned with the rate", "ours"),
+    ),
+    studies=tuple(_studies()),
+    claims=(
+        Claim(stated("L1"), ("per_sample", "null_per_sample", "rates"), l1, TASKS),
+        Claim(stated("L3a"), ("slow", "null_slow"), l3a, TASKS),
+    ),
+)

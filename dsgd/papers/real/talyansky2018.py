@@ -1,0 +1,55 @@
+"""Talyansky et al. 2018 at the real scale: what a period costs in accuracy, over the number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated
+from dsgd.reproduction.fair import Null, accuracy_gain
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.verdict import Finding, over_region
+
+NODES, TAU = 4, 16
+STEPS = (1280, 5120, 20480)
+SYNC, DELAYFREE = {"algo": "sync"}, {"algo": "delayfree", "algo.tau": TAU}
+# half a point needs many test images: there are no more of Fashion-MNIST
+TEST = {"shapes": ("data.test_size=100000",), "fashion": ()}
+
+
+def t3(found: Evidence) -> Finding:
+    """Compare the accuracy at the end with that of all-reduce, at equal samples, over the number of steps."""
+    claim, cells = stated("T3"), {}
+    for steps in STEPS:
+        one, exact = (found["accuracy"].contender(algo=algo, budget__steps=steps) for algo in ("delayfree", "sync"))
+        null = Null(exact, found["null_accuracy"].contender(algo="sync", budget__steps=steps))
+        gain = accuracy_gain(one, exact, len(STEPS), null)
+        what = f"tau = {TAU}: test accuracy, delayfree minus all-reduce"
+        cells[f"{steps:,} steps"] = claim.judged([claim.check("accuracy", what, gain)])
+    return over_region(cells)
+
+
+def _studies() -> Iterator[Study]:
+    for task in TASKS:
+        steps = f"budget.steps={','.join(map(str, STEPS))}"
+        words = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *TEST[task])
+        yield ending("accuracy", task, named([SYNC, DELAYFREE]), *words)
+        yield ending("null_accuracy", task, named([SYNC]), *words, NULL)
+
+
+PAPER = Paper(
+    key="talyansky2018_real",
+    order=3,
+    title="Asynchronous SGD without gradient delay, at the real scale",
+    reference="Talyansky, Kisilev, Melamed, Peterfreund, Verner, Slavin 2018, submission to ICLR 2019.",
+    summary=(
+        "What delay-free averaging with tau = 16 costs in accuracy, over the number of steps, by the protocol of "
+        "[docs/papers.md](../../docs/papers.md)."
+    ),
+    assumptions=(
+        Assumption("workers", "4", "published"),
+        Assumption("momentum", "Nesterov 0.9, local", "ours"),
+        Assumption("schedule", "cosine, over 1,280, 5,120 or 20,480 steps", "ours"),
+    ),
+    studies=tuple(_studies()),
+    claims=(Claim(stated("T3"), ("accuracy", "null_accuracy"), t3, TASKS),),
+)

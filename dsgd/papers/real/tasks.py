@@ -1,0 +1,81 @@
+"""The two tasks on which every claim about learning is judged, and what all studies of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsgd.papers import CLAIMS
+from dsgd.report.contest import Contender
+from dsgd.reproduction.criterion import Statement
+from dsgd.reproduction.fair import Null
+from dsgd.reproduction.paper import Evidence, Study, of_task
+
+TASKS = ("shapes", "fashion")
+# the test loss that one worker, tuned, has at 80 % of a budget of 20,480 steps: study `target` of jin2016
+TARGETS: Mapping[str, float] = {"shapes": 0.3, "fashion": 0.28}
+PROTOCOL = ("compare.tune_seeds=3", "compare.tune_fine=true", "compare.seeds=10")
+# with a target the number of steps is tuned, too: a cosine schedule that ends late reaches it late
+BUDGET = "compare.tune={optimizer.lr: [0.025, 0.2], budget.steps: [640, 5120]}"
+RATE = "compare.tune={optimizer.lr: [0.025, 0.2]}"
+TO_TARGET = (BUDGET, "compare.tune_values=40", "target.stop=true")
+NULL = "seed=1000"  # of the same algorithm under another name: no seed is one of the study's
+
+
+def race(name: str, task: str, contenders: str, *words: str) -> Study:
+    """Return a study of times to the target, each contender with the rate and the number of steps that suit it."""
+    target = f"target.loss={TARGETS[task]}"
+    return tuned(name, task, contenders, target, *TO_TARGET, *words)
+
+
+def ending(name: str, task: str, contenders: str, *words: str) -> Study:
+    """Return a study of what 5,120 steps come to, each contender with the rate that suits it."""
+    return tuned(name, task, contenders, RATE, *words)
+
+
+def tuned(name: str, task: str, contenders: str, *words: str) -> Study:
+    """Return a study of contenders on one task, tuned and measured as the protocol says."""
+    return Study(
+        of_task(name, task),
+        (f"compare.contenders=[{contenders}]", *PROTOCOL, *words),
+        small=None,
+        tuned=True,
+        real=setting(task),
+    )
+
+
+def swept(name: str, task: str, *words: str) -> Study:
+    """Return a study of a grid on one task."""
+    return Study(of_task(name, task), words, small=None, real=setting(task))
+
+
+def setting(task: str) -> tuple[str, ...]:
+    """Return what all runs of a task have in common."""
+    return (f"experiment=real_{task}",)
+
+
+def named(contenders: Sequence[Mapping[str, object]]) -> str:
+    """Return contenders as `compare.contenders` has them."""
+    return ", ".join("{" + ", ".join(f"{key}: {value}" for key, value in one.items()) + "}" for one in contenders)
+
+
+def stated(id: str) -> Statement:
+    """Return a claim with what it passes with at this scale."""
+    claim = CLAIMS[id].real
+    assert claim is not None  # claims.yaml
+    return claim
+
+
+def sync(contenders: Sequence[Contender], nodes: int, overlap: bool) -> Contender:
+    """Return all-reduce on so many nodes."""
+    (found,) = (
+        one
+        for one in contenders
+        if one.algo == "sync" and one.nodes == nodes and one.runs[0].setting("algo.overlap") == overlap
+    )
+    return found
+
+
+def null_of(found: Evidence, study: str, nodes: int) -> Null:
+    """Return the null test of a study on so many nodes."""
+    first = sync(found[study].contenders, nodes, overlap=True)
+    return Null(first, found[f"null_{study}"].contender(algo="sync", nodes=nodes))

@@ -1,0 +1,97 @@
+"""Compare two contenders as the protocol of docs/papers.md says.
+
+Intervals of one claim hold together with 95 %, and are widened by what the seeds do not show: the test set, and the
+null test, one algorithm that was tuned and measured under two names with other seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import Contender, final_loss
+from dsgd.report.crossing import end_s, seconds_to_target, target_crossing
+from dsgd.report.interval import CONFIDENCE, Estimate, estimate
+from dsgd.report.ratio import paired_ratio
+from dsgd.reproduction.paired import samples_to_target
+from dsgd.reproduction.protocol import (
+    confidence_of_each,
+    gain_error,
+    null_difference,
+    null_factor,
+    ratio_error,
+    widened,
+    widened_ratio,
+)
+
+TEST_SAMPLES = {"fashion_mnist": 10_000}  # of data sets that do not say it in their options
+SOURCES = 2  # of error of a loss or an accuracy: seeds and test set
+
+
+@dataclass(frozen=True)
+class Null:
+    """One algorithm under two names. first, second: its contenders, with seeds of their own."""
+
+    first: Contender
+    second: Contender
+
+
+def time_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+    """Return the seconds to the target of a contender over those of another. checks: of the claim."""
+    value = _times(one, reference, confidence_of_each(checks))
+    return widened_ratio(value, null_factor(_times(null.first, null.second)))
+
+
+def sample_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+    """Return the samples to the target of a contender over those of another. checks: of the claim."""
+    value = _samples(one, reference, confidence_of_each(checks))
+    return widened_ratio(value, null_factor(_samples(null.first, null.second)))
+
+
+def loss_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+    """Return the test loss at the end of a contender over that of another. checks: of the claim."""
+    confidence = confidence_of_each(checks, SOURCES)
+    value = widened_ratio(_losses(one, reference, confidence), null_factor(_losses(null.first, null.second)))
+    pair = (one.runs[0], reference.runs[0])
+    deviations = [number(run.metrics[-1].get("test_loss_deviation")) for run in pair]
+    error = ratio_error([final_loss(run) for run in pair], deviations, test_size(one.runs[0]), confidence)
+    return widened_ratio(value, error)
+
+
+def accuracy_gain(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+    """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
+    confidence = confidence_of_each(checks, SOURCES)
+    spread = null_difference(_accuracies(null.first, null.second))
+    reached, other = (estimate([_accuracy(run) for run in pair.runs]).median for pair in (one, reference))
+    error = gain_error(reached, other, test_size(one.runs[0]), confidence)
+    return widened(_accuracies(one, reference, confidence), spread + error)
+
+
+def test_size(run: Run) -> int:
+    """Return the number of test samples of a run."""
+    size = run.setting("data.test_size")
+    return size if isinstance(size, int) else TEST_SAMPLES[str(run.chosen("data"))]
+
+
+def _times(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
+    values, others = ([seconds_to_target(run, target_crossing(run)) for run in pair.runs] for pair in (one, reference))
+    ends, limits = ([end_s(run) for run in pair.runs] for pair in (one, reference))
+    return paired_ratio(values, others, confidence, ends, limits)
+
+
+def _samples(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
+    values, others = ([samples_to_target(run, None) for run in pair.runs] for pair in (one, reference))
+    return paired_ratio(values, others, confidence)
+
+
+def _losses(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
+    values, others = ([final_loss(run) for run in pair.runs] for pair in (one, reference))
+    return paired_ratio(values, others, confidence)
+
+
+def _accuracies(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
+    pairs = zip(one.runs, reference.runs, strict=True)
+    return estimate([_accuracy(run) - _accuracy(other) for run, other in pairs], confidence)
+
+
+def _accuracy(run: Run) -> float:
+    return number(run.final("test_accuracy"))
