@@ -19,7 +19,9 @@ from dsgd.papers import papers
 from dsgd.reproduction import archive
 from dsgd.reproduction.overview import OVERVIEW, write_overview
 from dsgd.reproduction.pages import Results, page_of, verdict_lines, write_paper
-from dsgd.reproduction.paper import FULL, REAL, SCALES, SMALL, Paper
+from dsgd.reproduction.paper import FULL, REAL, SCALES, SMALL, Paper, Study
+
+Wanted = Sequence[tuple[Paper, Sequence[Study]]]
 
 ALL = "all"  # papers
 EXAMPLES = """\
@@ -51,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             keys = ", ".join([ALL, YARDSTICK, *(paper.name for paper in papers(typed.scale))])
             raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
         chosen, claims = _chosen(papers(typed.scale), names, tuple(typed.claim))
+        wanted = _wanted(chosen, claims, tuple(typed.study))
         results = Path(typed.results or ("results/papers_full" if typed.scale == FULL else "results/papers"))
         if typed.forecast:
-            _forecast(chosen, claims, results, typed.scale, typed.anew)
+            _forecast(wanted, results, typed.scale, typed.anew)
             return
         check_writable(results, "--results")
         if not typed.redraw:
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 archive.read(archive.path_of(paper.key, results))
             if not typed.redraw:
                 place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
-                _run(chosen, claims, place, results, typed.scale, typed.anew, interruption)
+                _run(wanted, place, results, typed.scale, typed.anew, interruption)
             _draw(chosen, claims, results, typed.scale)
 
     return ended("dsgd-reproduce", work)
@@ -79,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--version", action="version", version=version_line())
     found.add_argument("--claim", action="append", default=[], metavar="ID", help="only what this claim needs, like J1")
+    found.add_argument("--study", action="append", default=[], metavar="NAME", help="only these runs, like few_shapes")
     found.add_argument("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
     found.add_argument("--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing")
     found.add_argument("--anew", action="store_true", help="use no logged runs: make all of them again")
@@ -109,6 +113,16 @@ def _chosen(
     return chosen, claims
 
 
+def _wanted(chosen: Sequence[Paper], claims: tuple[str, ...], studies: tuple[str, ...]) -> Wanted:
+    """Return the studies that a command line asks for, of each paper. Raises ValueError for others than there are."""
+    wanted = [(paper, paper.studies_of(claims)) for paper in chosen]
+    names = [study.name for _, of_paper in wanted for study in of_paper]
+    for name in studies:
+        if name not in names:
+            raise ValueError(f"--study must be one of {', '.join(names)}, got {name}")
+    return [(paper, [one for one in of_paper if not studies or one.name in studies]) for paper, of_paper in wanted]
+
+
 def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
     if typed.jobs is not None and typed.jobs < 1:
         raise ValueError(f"--jobs must be >= 1, got {typed.jobs}")
@@ -132,8 +146,7 @@ def _check_alone(typed: argparse.Namespace, names: Sequence[str]) -> None:
 
 
 def _run(
-    chosen: Sequence[Paper],
-    claims: tuple[str, ...],
+    wanted: Wanted,
     place: Place,
     results: Path,
     scale: str,
@@ -143,11 +156,11 @@ def _run(
     """Make the runs that are missing, and add them to the archives, a study at a time. Raises Unfinished when all that
     can be run has been, if runs failed or are with SLURM."""
     unfinished = []
-    missing = _missing(chosen, claims, results, scale, anew)
-    for paper in chosen:
+    missing = _missing(wanted, results, scale, anew)
+    for paper, studies in wanted:
         path = archive.path_of(paper.key, results)
         rows = archive.read(path)
-        for study in paper.studies_of(claims):
+        for study in studies:
             words = study.at(scale)
             if words is None or (paper.key, study.name) not in missing:
                 continue
@@ -169,12 +182,12 @@ def _run(
         raise Unfinished("; ".join(unfinished))
 
 
-def _forecast(chosen: Sequence[Paper], claims: tuple[str, ...], results: Path, scale: str, anew: bool) -> None:
+def _forecast(wanted: Wanted, results: Path, scale: str, anew: bool) -> None:
     """Print what each study that is missing costs, and their sum. Writes nothing."""
-    missing = _missing(chosen, claims, results, scale, anew)
+    missing = _missing(wanted, results, scale, anew)
     total = Cost()
-    for paper in chosen:
-        for study in paper.studies_of(claims):
+    for paper, studies in wanted:
+        for study in studies:
             words = study.at(scale)
             if words is not None and study.by is None and (paper.key, study.name) in missing:
                 cost = forecast(study, words)
@@ -183,14 +196,12 @@ def _forecast(chosen: Sequence[Paper], claims: tuple[str, ...], results: Path, s
     print(f"all: {total}")
 
 
-def _missing(
-    chosen: Sequence[Paper], claims: tuple[str, ...], results: Path, scale: str, anew: bool
-) -> list[tuple[str, str]]:
+def _missing(wanted: Wanted, results: Path, scale: str, anew: bool) -> list[tuple[str, str]]:
     """Return the studies whose runs are not in the archives, as keys of papers and names."""
     missing = []
-    for paper in chosen:
+    for paper, studies in wanted:
         rows = archive.read(archive.path_of(paper.key, results))
-        for study in paper.studies_of(claims):
+        for study in studies:
             words = study.at(scale)
             if words is not None and (anew or not _is_there(rows.get(study.name, []), words)):
                 missing.append((paper.key, study.name))
@@ -209,8 +220,6 @@ def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: 
     found = [Results.read(paper, results, one) for one in scales for paper in papers(one)]
     names = {paper.name for paper in chosen}
     for one in found:
-        if not one.logged and one.scale == REAL:
-            continue
         if one.paper.name in names or not (claims or page_of(one.paper, results).exists()):
             write_paper(one, results)
     score = write_overview(found, results) if not claims or (results / OVERVIEW).exists() else ""

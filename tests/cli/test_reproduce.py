@@ -170,6 +170,7 @@ def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: py
         ("--redraw --forecast", "--forecast is of runs, --redraw makes none: give one of them"),
         ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
         ("slurm.partition=gpu", "slurm.partition needs --on slurm, got --on here"),
+        ("all --study nothing", "--study must be one of steps, contest, got nothing"),
         ("--on slurm nodes=4", "words must be papers or slurm.KEY=VALUE, got nodes=4"),
         ("--scale huge", "argument --scale: invalid choice: 'huge' (choose from 'small', 'real', 'full')"),
     ],
