@@ -1,4 +1,4 @@
-"""Faults at random moments of real runs: does every run end as docs/real_processes.md says, and is its record true?
+"""Inject faults at random moments of real runs: each run must end as docs/explanation/real_processes.md says.
 
     python benchmarks/faults.py --schedules 1000 --out results/faults      # goes on where it was stopped
     python benchmarks/faults.py --only 137                                 # one again, with all that it printed

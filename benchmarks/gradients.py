@@ -63,7 +63,7 @@ def against_loop(name: str, overrides: Sequence[str], *goals: Goal, steps: int =
 
 
 def recorded(name: str, overrides: Sequence[str], steps: int, sync: float, dpsgd: float) -> dict[str, Case]:
-    """Return the cases of whole updates whose ratios stood in docs/fast_simulator.md before."""
+    """Return the cases of whole updates whose ratios stood in docs/explanation/fast_simulator.md before."""
     return {
         f"{overrides[0].partition('=')[2]}_{algo}": against_loop(
             f"{name}, `{algo}`",
@@ -97,7 +97,7 @@ CASES = {
         ["model=resnet18", *LARGE, "nodes=2", "batch_size=32"],
         Goal("chosen", "loop", ">= 1.3"),
     ),
-    "text": against_loop("GPT of docs/text.md, 4 windows of 32", TEXT, Goal("chosen", "loop", ">= 2"), steps=5),
+    "text": against_loop("GPT of docs/howto/text.md, 4 windows of 32", TEXT, Goal("chosen", "loop", ">= 2"), steps=5),
     "text_1": against_loop(
         "the same, 1 window of 32", [*TEXT, "batch_size=1"], Goal("chosen", "loop", "3.40 before", True), steps=10
     ),

@@ -1,7 +1,7 @@
 """Which way of distributing SGD reaches a given accuracy soonest, and is what the papers say true there?
 
 From Python: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`,
-`dsgd.__version__` (docs/python.md).
+`dsgd.__version__` (docs/reference/python.md).
 Importing dsgd alone imports none of it."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What a Python program or a notebook calls: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`
-(docs/python.md)."""
+(docs/reference/python.md)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def compare(
     folder: str | os.PathLike[str] = "comparison",
     config_dir: str | os.PathLike[str] | None = None,
 ) -> Compared:
-    """Run `dsgd-compare` with these overrides, in a process of its own, and return what it came to (docs/compare.md).
+    """Run `dsgd-compare` with these overrides in a process of its own; return its result (docs/howto/compare.md).
 
     Called again it goes on with what is missing. The arguments and errors are those of `run`; RuntimeError also where
     runs have failed, or are with SLURM."""
@@ -129,7 +129,7 @@ def compare(
 def load_runs(paths: Paths) -> Any:
     """Return a pandas.DataFrame with a row for each run: of a folder, of all below it, or of several.
 
-    Its columns: docs/python.md. Raises ValueError where there is no run or a record cannot be read, and
+    Its columns: docs/reference/python.md. Raises ValueError where there is no run or a record cannot be read, and
     ModuleNotFoundError without pandas."""
     pandas = _pandas()
     return pandas.DataFrame(run_rows(find_runs(_several(paths))))

@@ -1,4 +1,4 @@
-"""docs/record.md names what a record has, and nothing else, on both engines."""
+"""docs/reference/record.md names what a record has, and nothing else, on both engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.prefork import Prefork
 
-TEXT = (Path(__file__).parents[1] / "docs" / "record.md").read_text()
+TEXT = (Path(__file__).parents[1] / "docs" / "reference" / "record.md").read_text()
 OTHERS = {"sim": "dist", "dist": "sim"}
 
 

@@ -35,7 +35,7 @@ def usage(values: Mapping[str, Any]) -> str:
         return f"in your own script: not with {reason}"
     lines = (IMPORT, f"optimizer = {_optimizer(values)}", f"model = {_distribute(values)}", STEP)
     return "\n".join(
-        ("in your own script (docs/own_loop.md), under torchrun or srun:", *(f"    {line}" for line in lines))
+        ("in your own script (docs/howto/own_loop.md), under torchrun or srun:", *(f"    {line}" for line in lines))
     )
 
 

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--html", metavar="FILE", help="write one page for a browser instead: table, curves, differences"
     )
-    compared = parser.add_argument_group("one figure of your own, with its table (docs/figures.md)")
+    compared = parser.add_argument_group("one figure of your own, with its table (docs/howto/figures.md)")
     compared.add_argument("--y", metavar="FIELD", help="a field of the summary, or derived: test_error, step_s, ...")
     compared.add_argument("--lines", metavar="KEYS", help="a line for each value (default: whatever else differs)")
     compared.add_argument("--panels", metavar="KEY", help="a panel for each value")

@@ -166,7 +166,7 @@ def _run(
                 continue
             print(f"{paper.key}: {study.command(scale)}", file=sys.stderr, flush=True)
             if study.by is not None:
-                print(f"{paper.key}: {study.name} is left to you, see docs/papers.md", file=sys.stderr)
+                print(f"{paper.key}: {study.name} is left to you, see docs/explanation/papers.md", file=sys.stderr)
                 continue
             here = Place(place.folder / paper.key, place.at_once, place.on, place.slurm)
             part = f"study {1 + missing.index((paper.key, study.name))} of {len(missing)}" if len(missing) > 1 else ""

@@ -44,7 +44,7 @@ class ClaimKind(StrEnum):
     """What a claim is about.
 
     EXACT: a closed form or an invariant, which holds by construction and is tested. TIME: times that need no training.
-    LEARNING: what trained models come to, which needs the protocol of docs/papers.md."""
+    LEARNING: what trained models come to, which needs the protocol of docs/explanation/papers.md."""
 
     EXACT = "exact"
     TIME = "time"

@@ -20,7 +20,7 @@ INTRODUCTION = """# The papers, reproduced
 
 Every claim has a threshold that was fixed before anything was measured, and is held against runs that anybody can make
 again: `make reproduce`. The protocol says which runs may decide a claim about learning
-([docs/papers.md](../../docs/papers.md))."""
+([docs/explanation/papers.md](../../docs/explanation/papers.md))."""
 
 EXACT = """## Exact properties
 

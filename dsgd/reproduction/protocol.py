@@ -1,4 +1,4 @@
-"""Widen intervals by what seeds do not show, as the protocol of docs/papers.md says.
+"""Widen intervals by what seeds do not show, as the protocol of docs/explanation/papers.md says.
 
 The interval over seeds covers what another seed does. Three things more move a measurement:
 

@@ -25,7 +25,7 @@ INTRODUCTION = """# The yardstick: times that others measured
 Published measurements of training and its communication, each row beside what the simulator predicts for it. Every
 prediction is a run of `dsgd-run` without gradients, whose command is in [predicted.json](predicted.json).
 `dsgd-reproduce yardstick` makes all of them and this page. What the model has and lacks:
-[docs/network.md](../../docs/network.md)."""
+[docs/explanation/network.md](../../docs/explanation/network.md)."""
 
 Predictions = Mapping[str, Sequence[float]]  # of each table, by its key, row by row
 

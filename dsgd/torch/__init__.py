@@ -1,4 +1,4 @@
-"""dsgd's algorithms in a training loop of the user's, over torch.distributed (docs/own_loop.md).
+"""dsgd's algorithms in a training loop of the user's, over torch.distributed (docs/howto/own_loop.md).
 
 model = dsgd.torch.distribute(model, optimizer, algo="diloco", options={"tau": 100})
 for batch in loader:

@@ -1,5 +1,5 @@
-"""All papers: their claims are those of docs/papers.md, their command lines resolve, and their pages follow from the
-logged runs."""
+"""All papers: docs/explanation/papers.md lists their claims, their command lines resolve, and their pages follow from
+the logged runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsgd.run.plan import plan_run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "papers"
-DOCUMENT = ROOT / "docs" / "papers.md"
+DOCUMENT = ROOT / "docs" / "explanation" / "papers.md"
 CLAIMS = {
     *("J1", "J2", "J3", "J4", "J5", "J6", "L1", "L2", "L3a", "L3b", "L4", "L5", "T1", "T2", "T3", "T4", "T5"),
     *("E1", "E2", "E3", "E4", "E5", "A1", "A2", "A3", "A4", "A5", "G1", "G2", "G3", "G4", "G5"),
@@ -36,7 +36,7 @@ STUDIES = [(paper, study) for paper in (*PAPERS, *AT_REAL_SCALE) for study in pa
 
 
 def table() -> str:
-    """Return the table of claims that docs/papers.md has; `python -m tests.papers.test_papers` prints it."""
+    """Return the table of claims in docs/explanation/papers.md; `python -m tests.papers.test_papers` prints it."""
     lines = ["| claim | what the paper says | source | passes with |", "|---|---|---|---|"]
     for paper in PAPERS:
         stated = [claim.statement for claim in paper.claims]

@@ -1,4 +1,4 @@
-"""The laws of the gradient time beside a trace of real stragglers, as docs/nodes.md has them."""
+"""The laws of the gradient time beside a trace of real stragglers, as docs/explanation/nodes.md has them."""
 
 from __future__ import annotations
 

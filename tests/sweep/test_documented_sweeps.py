@@ -11,8 +11,8 @@ import pytest
 from dsgd.cli.sweep import main, parser
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "slurm.md").read_text()
-TEXTS = {"docs/slurm.md": PAGE, "README.md": (ROOT / "README.md").read_text()}
+PAGE = (ROOT / "docs" / "howto" / "slurm.md").read_text()
+TEXTS = {"docs/howto/slurm.md": PAGE, "README.md": (ROOT / "README.md").read_text()}
 COMMANDS = [
     shlex.split(line, comments=True)
     for text in TEXTS.values()

@@ -105,7 +105,7 @@ def test_where_no_crop_fits_it_is_torchvisions_central_one(size: tuple[int, int]
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("size", [(700, 900), (1500, 1203), (2100, 2050)], ids=str)
 def test_large_images_are_decoded_smaller_and_look_the_same(decoder: str, size: tuple[int, int]) -> None:
-    """Mean difference below 4 of 255: the limit that docs/imagenet.md states."""
+    """Mean difference below 4 of 255: the limit that docs/howto/imagenet.md states."""
     content = jpeg(photograph(*size))
     assert reduction(*size, 256) >= 2
     found = np.empty((3, SIDE, SIDE), np.uint8)

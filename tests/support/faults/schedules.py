@@ -1,6 +1,6 @@
 """Draw what happens to a run from a number, and say how the run may end: the rules by which every trial is judged.
 
-The rules are those of the table in docs/real_processes.md.
+The rules are those of the table in docs/explanation/real_processes.md.
 """
 
 from __future__ import annotations
