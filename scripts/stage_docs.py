@@ -1,10 +1,10 @@
-"""Stage the documentation site: docs/, pages generated from the package, and every repository file that a page links to.
+"""Stage the documentation site: docs/, pages generated from the package, and the repository files that pages link to.
 
     python scripts/stage_docs.py build/docs      # then: zensical build --strict -f build/zensical.toml; or: make docs
 
-Generated: reference/keys.md from conf/, reference/commands.md from the commands' own help, reference/algorithms/*.md from
-the docstrings in dsgd/algorithms with the NumPy loops of the tests. The Python API is read by mkdocstrings.
-A link that leaves docs/ leads to a copy: a Markdown page stays a page, an image an image, any other text is shown as code.
+Generated: reference/keys.md from conf/, reference/commands.md from the help of the commands, reference/algorithms/*.md
+from the docstrings in dsgd/algorithms with the NumPy loops of the tests. mkdocstrings reads the Python API.
+A link that leaves docs/ leads to a copy: a Markdown page stays a page, an image an image; other text is shown as code.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 CONF, ALGORITHMS, REFERENCE = ROOT / "conf", ROOT / "dsgd" / "algorithms", ROOT / "tests" / "support" / "reference.py"
 LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".h": "c", ".c": "c", ".sh": "bash", ".def": "text", ".ipynb": "json"}
-PARAGRAPH = re.compile(
-    r"\n(?=\S)((?:Differences|Cost|Output model|A worker that fails)\b)"
-)  # of an algorithm's docstring
+# Lines of an algorithm's docstring that begin a paragraph.
+PARAGRAPH = re.compile(r"\n(?=\S)((?:Differences|Cost|Output model|A worker that fails)\b)")
+# of an algorithm's docstring
 COMMANDS = ("compare", "plot", "sweep", "reproduce", "calibrate")  # whose help argparse prints; Hydra prints dsgd-run's
 # By algorithm: the functions that are its NumPy loop, where the name alone does not find them.
 LOOPS = {
@@ -119,8 +119,8 @@ def keys_page() -> str:
     """Return the page of all configuration keys, from conf/ and its comments."""
     blocks = [
         "# Configuration keys\n\nThis page is generated from the files in `conf/`. Type any key as `key=value` behind "
-        "`dsgd-run` or `dsgd-compare`; `group=choice` selects a file of a group. `dsgd-run --help` prints the same keys "
-        "with the values that your command line gives them.\n",
+        "`dsgd-run` or `dsgd-compare`; `group=choice` selects a file of a group. `dsgd-run --help` prints the same "
+        "keys with the values that your command line gives them.\n",
         "## Keys of every run\n\n" + key_table(CONF / "config.yaml", ""),
         "## Keys of dsgd-compare\n\n" + key_table(CONF / "compare.yaml", ""),
     ]
@@ -128,7 +128,7 @@ def keys_page() -> str:
         blocks.append(f"## {title}\n\n" + "\n".join(choices(group)))
     rows = [f"| `experiment={path.stem}` | {title_of(path)} |" for path in sorted((CONF / "experiment").glob("*.yaml"))]
     blocks.append(
-        "## Experiments\n\nAn experiment sets several groups and keys at once. Your own `key=value` wins over it."
+        "## Experiments\n\nAn experiment sets several groups and keys at once. Your own `key=value` wins."
         "\n\n| choice | sets |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
     return "\n".join(blocks)
@@ -220,8 +220,10 @@ def algorithm_page(name: str) -> str:
     page = f"# {name}\n\n{docstring}\n\n## Options\n\nSelect it with `algo={name}`.\n\n{table}"
     if loops := list(numpy_loops(name)):
         page += (
-            "\n## The same in NumPy\n\nThe tests hold the algorithm against this loop. `s` is the setting: workers, steps, "
-            "learning rate, gradients. `X` has one row per worker.\n\n```python\n" + "\n\n\n".join(loops) + "\n```\n"
+            "\n## The same in NumPy\n\nThe tests hold the algorithm against this loop. `s` is the setting: workers, "
+            "steps, learning rate, gradients. `X` has one row per worker.\n\n```python\n"
+            + "\n\n\n".join(loops)
+            + "\n```\n"
         )
     return page
 
