@@ -33,11 +33,16 @@ def opened(page: Path, script: str, folder: Path, width: int = 1000, dark: bool 
     tried = folder / "tried.html"
     head, end, tail = page.read_text().rpartition("</body>")
     tried.write_text(f"{head}<script>{script}</script>{end}{tail}")
+    return browsed(tried.as_uri(), folder, width, dark)
+
+
+def browsed(address: str, folder: Path, width: int = 1000, dark: bool = False) -> tuple[str, list[str]]:
+    """Open an address; return as `opened` does."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions"]
     flags += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", f"--window-size={width},1200"]
     flags += ["--blink-settings=preferredColorScheme=0"] * dark
     ended = subprocess.run(
-        [find_browser(), *flags, "--virtual-time-budget=2000", "--dump-dom", tried.as_uri()],
+        [find_browser(), *flags, "--virtual-time-budget=2000", "--dump-dom", address],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

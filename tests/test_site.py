@@ -1,0 +1,69 @@
+"""The documentation site builds without a warning, and a browser shows it at both widths, in both colours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import PATIENCE_S, browsed, find_browser
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("index.html", "reference/keys.html", "reference/algorithms/diloco.html")
+# What a page says of itself: elements that reach beyond the window, its colour scheme, its background.
+LOOK = """
+addEventListener("load", () => {
+    const wide = document.documentElement.scrollWidth > innerWidth + 1;
+    const scheme = document.body.getAttribute("data-md-color-scheme");
+    console.log(JSON.stringify({wide, scheme, background: getComputedStyle(document.body).backgroundColor}));
+});
+"""
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.long
+def test_the_site_builds_strictly_and_shows_in_a_browser(tmp_path: Path) -> None:
+    find_browser()
+    stage = [sys.executable, str(ROOT / "scripts" / "stage_docs.py"), str(tmp_path / "docs")]
+    subprocess.run(stage, check=True, cwd=ROOT, timeout=PATIENCE_S)
+    config = (tmp_path / "zensical.toml").read_text()
+    (tmp_path / "zensical.toml").write_text(config.replace('paths = [".."]', f"paths = [{str(ROOT)!r}]"))
+    build = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "-f", "zensical.toml"]
+    built = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    site = tmp_path / "site"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        looks = [(page, dark) for page in PAGES for dark in (False, True)]
+        backgrounds = {(page, dark): _look(site, page, server.server_port, dark) for page, dark in looks}
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert all(backgrounds[page, False] != backgrounds[page, True] for page in PAGES)
+
+
+def _look(site: Path, page: str, port: int, dark: bool) -> str:
+    """Open a page, narrow if dark, wide if light; return its background. It fits, and loads only files of the site."""
+    path = site / page
+    text = path.read_text()
+    assert re.findall(r'(?:src|<link[^>]* href)="(?:https?:)?//[^"]*', text) == []
+    tried = path.with_name(f"tried_{dark}.html")
+    tried.write_text(text.replace("</body>", f"<script>{LOOK}</script></body>"))
+    address = f"http://127.0.0.1:{port}/{tried.relative_to(site)}"
+    _, console = browsed(address, site.parent / f"browser_{dark}", width=400 if dark else 1400, dark=dark)
+    (line,) = console
+    assert '"wide":false' in line.replace("\\", "")
+    assert f'"scheme":"{"slate" if dark else "default"}"' in line.replace("\\", "")
+    return line.rpartition("background")[2]
