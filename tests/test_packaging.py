@@ -48,6 +48,21 @@ def test_the_container_has_the_files_that_an_installation_needs() -> None:
     used = {"constraints.txt", "pyproject.toml", "setup.py", "csrc", "dsgd", "conf", PROJECT["project"]["readme"]}
     licences = {name for name in PROJECT["project"]["license-files"] if not name.startswith("dsgd/")}
     assert copied.keys() == used | licences
-    assert "--constraint /opt/dsgd/constraints.txt /opt/dsgd\n" in sections["post"]
+    assert "--constraint /opt/dsgd/constraints.txt '/opt/dsgd[torchvision,wandb]'\n" in sections["post"]
     lowest = PROJECT["project"]["requires-python"].removeprefix(">=")
     assert f"From: python:{lowest}-slim\n" in recipe
+
+
+def test_the_workflows_call_targets_of_the_makefile() -> None:
+    """What CI runs for strangers is what they can type."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)) | {".venv/ready"}
+    workflows = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").iterdir()]
+    steps = [step for workflow in workflows for job in workflow["jobs"].values() for step in job["steps"]]
+    called = {word for step in steps for word in re.findall(r"make (\S+)", step.get("run", ""))}
+    assert {"lint", "docs", "test", "test-long"} <= called <= targets
+
+
+def test_the_released_version_heads_the_changelog() -> None:
+    """Below what is unreleased."""
+    released = re.findall(r"^## (\d\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert released[0] == PROJECT["project"]["version"]

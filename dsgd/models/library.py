@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dsgd.models import labelled, measured
@@ -27,6 +28,8 @@ class Torchvision:
         if len(input_shape) != 3 or input_shape[0] != 3:
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"model={self.name} needs images of 3 channels, got inputs of {shape}")
+        if find_spec("torchvision") is None:
+            raise ValueError(f"model={self.name} needs torchvision, got none: pip install torchvision")
         if self.zero_init_last_norm and "resne" not in self.name:
             raise ValueError(f"model.zero_init_last_norm must be false without residual blocks, got model={self.name}")
 
