@@ -19,8 +19,6 @@ FEWEST = 8  # sentences of a page below which shares mean nothing
 PENDING = {
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
     "docs/explanation/crosschecks.md",
     "docs/explanation/fast_simulator.md",
     "docs/explanation/many_workers.md",
@@ -30,7 +28,6 @@ PENDING = {
     "docs/explanation/real_processes.md",
     "docs/howto/imagenet.md",
     "docs/reference/record.md",
-    "examples/README.md",
 }
 GENERATED = "results/"  # by scripts, from logged runs
 IDIOMS = {
