@@ -21,13 +21,10 @@ PENDING = {
     "CHANGELOG.md",
     "docs/explanation/crosschecks.md",
     "docs/explanation/fast_simulator.md",
-    "docs/explanation/many_workers.md",
     "docs/explanation/network.md",
     "docs/explanation/nodes.md",
     "docs/explanation/papers.md",
     "docs/explanation/real_processes.md",
-    "docs/howto/imagenet.md",
-    "docs/reference/record.md",
 }
 GENERATED = "results/"  # by scripts, from logged runs
 IDIOMS = {
