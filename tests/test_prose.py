@@ -24,7 +24,6 @@ PENDING = {
     "docs/explanation/network.md",
     "docs/explanation/nodes.md",
     "docs/explanation/papers.md",
-    "docs/explanation/real_processes.md",
 }
 GENERATED = "results/"  # by scripts, from logged runs
 IDIOMS = {
