@@ -27,10 +27,10 @@ lint: $(READY)  ## style and types
 
 docs: $(READY)  ## the documentation site: build/site/index.html; a dead link is an error
 	$(BIN)/python scripts/stage_docs.py build/docs
-	cd build && $(CURDIR)/$(BIN)/zensical build --strict -f zensical.toml
+	cd build && ../$(BIN)/zensical build --strict -f zensical.toml
 
 docs-serve: docs  ## the site at http://127.0.0.1:8000; type it again after an edit
-	cd build && $(CURDIR)/$(BIN)/zensical serve -f zensical.toml
+	cd build && ../$(BIN)/zensical serve -f zensical.toml
 
 bench: $(READY)  ## speed and memory of the simulator, and of whole runs; of real processes and data: run by name
 	for benchmark in gradients logistic timing_only memory whole_runs; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
