@@ -2,7 +2,7 @@
 
 Each file has a `PAPER`. What is claimed, and with which measurement it passes, is in claims.yaml. To add a paper is to
 add a file and its claims. The folder `real` has the studies of the claims about learning, by the protocol of
-docs/papers.md."""
+docs/explanation/papers.md."""
 
 from __future__ import annotations
 

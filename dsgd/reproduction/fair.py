@@ -1,4 +1,4 @@
-"""Compare two contenders as the protocol of docs/papers.md says.
+"""Compare two contenders as the protocol of docs/explanation/papers.md says.
 
 Intervals of one claim hold together with 95 %, and are widened by what the seeds do not show: the test set, and the
 null test, one algorithm that was tuned and measured under two names with other seeds."""

@@ -45,7 +45,7 @@ def table() -> str:
 
 
 def real_table() -> str:
-    """Return the table of what claims pass with at the real scale, which docs/papers.md has, too."""
+    """Return the table of what claims pass with at the real scale, which docs/explanation/papers.md has, too."""
     lines = ["| claim | passes with, on both tasks |", "|---|---|"]
     for paper in AT_REAL_SCALE:
         lines += [f"| {claim.id} | {claim.statement.passes} |" for claim in paper.claims]

@@ -1,1 +1,1 @@
-"""One file per paper: the studies of its claims about learning, by the protocol of docs/papers.md."""
+"""One file per paper: the studies of its claims about learning, by the protocol of docs/explanation/papers.md."""

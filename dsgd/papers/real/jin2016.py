@@ -151,7 +151,7 @@ PAPER = Paper(
     reference="Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581.",
     summary=(
         "When EASGD and gossip are ahead of all-reduce, and when behind: maps over overlap, jitter and the number of "
-        "nodes, by the protocol of [docs/papers.md](../../docs/papers.md)."
+        "nodes, by [the protocol](../../docs/explanation/papers.md)."
     ),
     assumptions=(
         Assumption("messages", "ResNet-18, 46.8 MB", "published"),

@@ -67,7 +67,7 @@ PAPER = Paper(
     reference="Lian et al. 2017, arXiv 1705.09056.",
     summary=(
         "Whether D-PSGD on a ring learns from a sample as much as all-reduce does, over the rate, and how much sooner "
-        "it reaches a target on a slow network, by the protocol of [docs/papers.md](../../docs/papers.md)."
+        "it reaches a target on a slow network, by [the protocol](../../docs/explanation/papers.md)."
     ),
     assumptions=(
         Assumption("graph", "ring", "published"),

@@ -43,7 +43,7 @@ PAPER = Paper(
     reference="Talyansky, Kisilev, Melamed, Peterfreund, Verner, Slavin 2018, submission to ICLR 2019.",
     summary=(
         "What delay-free averaging with tau = 16 costs in accuracy, over the number of steps, by the protocol of "
-        "[docs/papers.md](../../docs/papers.md)."
+        "[the protocol](../../docs/explanation/papers.md)."
     ),
     assumptions=(
         Assumption("workers", "4", "published"),
