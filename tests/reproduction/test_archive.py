@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 from dsgd.reproduction import archive
-from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.logged import Elsewhere, Logged
 from tests.support import logged
 from tests.support.contenders import contender
 
@@ -38,6 +38,16 @@ def grid() -> Logged:
 def contest() -> Logged:
     found = logged.contest(contender("sync", [1.0, 2.0]), contender("gossip, tau=10", [3.0, 4.0]))
     return replace(found, tuning=(logged.run("sync", {}, MARKS), logged.run("gossip", {}, MARKS)))
+
+
+def elsewhere() -> Logged:
+    """Return the same with the contenders under other conditions."""
+    found = contest()
+    cells = [
+        Elsewhere({"cluster.jitter": jitter}, (contender("sync", [5.0, 6.0]), contender("gossip, tau=10", [1 + jitter, 2.0])))
+        for jitter in (0.0, 0.3)
+    ]
+    return replace(found, elsewhere=tuple(cells))
 
 
 def written(path: Path, found: Logged) -> Logged:
@@ -120,3 +130,16 @@ def test_the_fields_of_a_line_are_none_of_a_summary() -> None:
     """They stand side by side, so that pandas has a column for each."""
     summary = {key for run in (*grid().runs, *contest().runs) for key in run.summary or {}}
     assert summary.isdisjoint(archive.OWN)
+
+
+def test_contenders_under_other_conditions_come_back_with_the_times_of_their_marks(tmp_path: Path) -> None:
+    before, after = elsewhere(), written(tmp_path / "x.jsonl.gz", elsewhere())
+    assert [one.name for one in after.contenders] == [one.name for one in before.contenders]
+    assert len(after.runs) == len(before.runs)
+    assert [cell.conditions for cell in after.elsewhere] == [{"cluster.jitter": 0.0}, {"cluster.jitter": 0.3}]
+    for cell, other in zip(before.elsewhere, after.elsewhere, strict=True):
+        for one, same in zip(cell.contenders, other.contenders, strict=True):
+            assert (one.name, one.chosen, one.spent) == (same.name, same.chosen, same.spent)
+            for run, again in zip(one.runs, same.runs, strict=True):
+                assert set(again.metrics[0]) == {"time_s", "test_loss", "test_accuracy"}
+                assert [mark["time_s"] for mark in again.metrics] == [mark["time_s"] for mark in run.metrics]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.verdict import (
     Check,
+    Finding,
     Verdict,
     above,
     at_least,
@@ -20,10 +21,13 @@ from dsgd.reproduction.verdict import (
     exactly,
     holds,
     judged,
+    over_region,
+    over_tasks,
     within,
 )
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
+REGION = Verdict.REGION
 
 
 def seeds(median: float, low: float, high: float) -> Estimate:
@@ -118,3 +122,43 @@ def test_a_claim_without_checks_is_a_mistake() -> None:
 def test_anything_else_is_put_in_words() -> None:
     found = holds("slope", 0.4, "between the others", good=False)
     assert (found.verdict, found.threshold) == (FAIL, "between the others")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (PASS, PASS, PASS),
+        (PASS, FAIL, FAIL),
+        (OPEN, FAIL, FAIL),
+        (PASS, OPEN, OPEN),
+        (PASS, REGION, REGION),
+        (REGION, REGION, REGION),
+        (PASS, Verdict.NOT_RUN, Verdict.NOT_RUN),
+    ],
+)
+def test_a_claim_passes_on_several_tasks_where_it_does_on_all(
+    first: Verdict, second: Verdict, verdict: Verdict
+) -> None:
+    findings = {"a": Finding(first, (check(first),), "Why."), "b": Finding(second, (check(second),))}
+    found = over_tasks(findings)
+    assert found.verdict is verdict
+    assert [one.what for one in found.checks] == ["a: x", "b: x"]
+    assert found.reason == f"On a {first}. Why.\n\nOn b {second}."
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        ([PASS, PASS], PASS),
+        ([PASS, FAIL], REGION),
+        ([PASS, OPEN], REGION),
+        ([OPEN, FAIL], OPEN),
+        ([FAIL, FAIL], FAIL),
+    ],
+)
+def test_a_claim_holds_in_the_region_of_the_conditions_under_which_it_passes(
+    verdicts: list[Verdict], verdict: Verdict
+) -> None:
+    found = over_region({f"cell {i}": Finding(one, (check(one),)) for i, one in enumerate(verdicts)})
+    assert found.verdict is verdict
+    assert all(f"cell {i}" in found.reason for i in range(len(verdicts)))

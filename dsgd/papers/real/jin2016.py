@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from matplotlib.figure import Figure
+
+from dsgd.papers.real.charts import advantage_map, on_each_task
 from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, sync
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
@@ -144,6 +147,14 @@ def _studies() -> Iterator[Study]:
         yield ending("null_hundred", task, named(SYNC[:1]), *hundred, NULL)
 
 
+def _draw_map(found: Evidence, task: str) -> Figure:
+    conditions = {name: list(contenders) for name, contenders in _conditions(found, f"few_{task}").items()}
+    if (many := f"many_{task}") in found:
+        for name, contenders in _conditions(found, many).items():
+            conditions[name] += contenders
+    return advantage_map(conditions, ASYNCHRONOUS)
+
+
 PAPER = Paper(
     key="jin2016_real",
     order=1,
@@ -170,4 +181,5 @@ PAPER = Paper(
         Claim(stated("J3"), ("few", "null_few", "many", "null_many"), j3, TASKS),
         Claim(stated("J4"), ("few", "null_few"), j4, TASKS),
     ),
+    charts=on_each_task("map", "Who is before all-reduce", ("few",), _draw_map),
 )

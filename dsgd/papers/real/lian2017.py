@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsgd.papers.real.charts import losses_over_rates, on_each_task
 from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, swept
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, time_ratio
@@ -80,5 +81,11 @@ PAPER = Paper(
     claims=(
         Claim(stated("L1"), ("per_sample", "null_per_sample", "rates"), l1, TASKS),
         Claim(stated("L3a"), ("slow", "null_slow"), l3a, TASKS),
+    ),
+    charts=on_each_task(
+        "rates",
+        "Test loss after 5,120 steps of eight workers",
+        ("rates",),
+        lambda found, task: losses_over_rates(found[f"rates_{task}"]),
     ),
 )

@@ -1,0 +1,73 @@
+"""The figures of the claims about learning, one for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from dsgd.papers.real.tasks import TASKS
+from dsgd.report.contest import Contender, final_loss
+from dsgd.report.crossing import seconds_to_target, target_crossing
+from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
+from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Chart, Evidence, of_task
+
+Draw = Callable[[Evidence, str], Figure]  # of a task
+
+
+def on_each_task(name: str, caption: str, studies: Sequence[str], draw: Draw) -> tuple[Chart, ...]:
+    """Return a figure for each task. studies: whose runs it needs."""
+
+    def of(task: str) -> Chart:
+        needed = tuple(of_task(study, task) for study in studies)
+        return Chart(of_task(name, task), f"{caption}, {task}", needed, lambda found: draw(found, task))
+
+    return tuple(of(task) for task in TASKS)
+
+
+def losses_over_rates(logged: Logged) -> Figure:
+    """Draw the test loss at the end against the learning rate, of every algorithm of a grid."""
+    lines = []
+    for algo in logged.values("algo"):
+        points = [
+            (float(rate), estimate([final_loss(run) for run in logged.where(algo=algo, optimizer__lr=rate)]))
+            for rate in logged.values("optimizer.lr")
+        ]
+        lines.append(ChartLine(algo, algo, points))
+    return chart([ChartPanel("", "learning rate", "test loss at the end", lines, log_x=True, log_y=True)])
+
+
+def advantage_map(conditions: Mapping[str, Sequence[Contender]], algos: Sequence[str]) -> Figure:
+    """Draw how many times as soon as all-reduce each algorithm, in its best form, reaches the target, against nodes: a
+    panel for each condition and each form of all-reduce."""
+    panels = []
+    for overlap in (True, False):
+        for name, contenders in conditions.items():
+            lines = [ChartLine(algo, algo, _advantages(contenders, algo, overlap)) for algo in algos]
+            title = f"{name}, {'overlap' if overlap else 'no overlap'}"
+            panels.append(
+                ChartPanel(title, "nodes", "time of sync over theirs", lines, log_x=True, log_y=True, level=1.0)
+            )
+    return chart(panels, ["above the dashed line the algorithm, in its best form, is before all-reduce"])
+
+
+def _advantages(contenders: Sequence[Contender], algo: str, overlap: bool) -> list[tuple[float, Estimate]]:
+    points = []
+    for nodes in sorted({one.nodes for one in contenders}):
+        on_nodes = [one for one in contenders if one.nodes == nodes]
+        (exact,) = (one for one in on_nodes if one.algo == "sync" and _setting(one, "algo.overlap") == overlap)
+        ratios = [paired_ratio(_seconds(exact), _seconds(one)) for one in on_nodes if one.algo == algo]
+        if ratios:
+            points.append((float(nodes), max(ratios, key=lambda ratio: ratio.median)))
+    return points
+
+
+def _seconds(one: Contender) -> list[float]:
+    return [seconds_to_target(run, target_crossing(run)) for run in one.runs]
+
+
+def _setting(one: Contender, key: str) -> object:
+    return one.runs[0].setting(key)

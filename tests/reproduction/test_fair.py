@@ -1,0 +1,75 @@
+"""Comparisons by the protocol: how far intervals reach beyond what the seeds say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dsgd.record.reader import Run
+from dsgd.report.contest import Contender
+from dsgd.reproduction.fair import Null, accuracy_gain, loss_ratio, time_ratio
+from dsgd.reproduction.protocol import confidence_of_each, gain_error, sampling_error
+from tests.support.contenders import contender
+
+SEEDS = 10
+TEST = 10_000  # samples
+
+
+def by_time(name: str, seconds: Sequence[float]) -> Contender:
+    """Return a contender that reaches its target after these seconds."""
+    return contender(name, seconds)
+
+
+def at_end(name: str, loss: float, accuracy: float = 0.9, deviation: float = 0.5) -> Contender:
+    """Return a contender whose seeds all end alike."""
+    made = contender(name, [loss] * SEEDS, target=None, test_accuracy=accuracy)
+
+    def ended(run: Run) -> Run:
+        last = run.metrics[-1] | {"test_loss_deviation": deviation}
+        data = {"name": "shapes", "test_size": TEST}
+        return replace(run, config=run.config | {"data": data}, metrics=[*run.metrics[:-1], last])
+
+    return replace(made, runs=[ended(run) for run in made.runs])
+
+
+def test_a_null_test_without_spread_leaves_the_interval_of_the_seeds() -> None:
+    slow, fast = by_time("sync", [20.0] * SEEDS), by_time("gossip", [10.0] * SEEDS)
+    same = Null(slow, slow)
+    value = time_ratio(slow, fast, 1, same)
+    assert (value.low, value.median, value.high) == pytest.approx((2, 2, 2), rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [12.0, 8.0])
+def test_an_interval_is_longer_by_the_spread_of_the_null_test_at_both_ends(other: float) -> None:
+    slow, fast = by_time("sync", [20.0] * SEEDS), by_time("gossip", [10.0] * SEEDS)
+    null = Null(by_time("sync", [10.0] * SEEDS), by_time("sync", [other] * SEEDS))
+    spread = max(other / 10, 10 / other)
+    value = time_ratio(slow, fast, 1, null)
+    assert (value.low, value.high) == pytest.approx((2 / spread, 2 * spread), rel=1e-3)
+
+
+def test_a_null_test_that_missed_its_target_decides_nothing() -> None:
+    slow, fast = by_time("sync", [20.0] * SEEDS), by_time("gossip", [10.0] * SEEDS)
+    value = time_ratio(slow, fast, 1, Null(slow, by_time("sync", [math.inf] * SEEDS)))
+    assert (value.low, value.high) == (0, math.inf)
+
+
+def test_more_checks_make_intervals_longer() -> None:
+    one, reference = by_time("gossip", [10.0 + i for i in range(SEEDS)]), by_time("sync", [10.0] * SEEDS)
+    null = Null(reference, reference)
+    single, several = (time_ratio(one, reference, checks, null) for checks in (1, 20))
+    assert several.low < single.low < single.high < several.high
+
+
+def test_the_test_set_is_part_of_the_interval_of_a_loss_and_of_an_accuracy() -> None:
+    one, reference = at_end("gossip", 0.3, accuracy=0.89), at_end("sync", 0.3, accuracy=0.91)
+    null, confidence = Null(reference, reference), confidence_of_each(2, 2)
+    ratio = loss_ratio(one, reference, 2, null)
+    assert math.log(ratio.high) == pytest.approx(sampling_error(math.hypot(0.5 / 0.3, 0.5 / 0.3), TEST, confidence))
+    assert ratio.low == pytest.approx(1 / ratio.high)
+    gain = accuracy_gain(one, reference, 2, null)
+    error = gain_error(0.89, 0.91, TEST, confidence)
+    assert (gain.low, gain.high) == pytest.approx((-0.02 - error, -0.02 + error))
