@@ -44,7 +44,9 @@ def elsewhere() -> Logged:
     """Return the same with the contenders under other conditions."""
     found = contest()
     cells = [
-        Elsewhere({"cluster.jitter": jitter}, (contender("sync", [5.0, 6.0]), contender("gossip, tau=10", [1 + jitter, 2.0])))
+        Elsewhere(
+            {"cluster.jitter": jitter}, (contender("sync", [5.0, 6.0]), contender("gossip, tau=10", [1 + jitter, 2.0]))
+        )
         for jitter in (0.0, 0.3)
     ]
     return replace(found, elsewhere=tuple(cells))
