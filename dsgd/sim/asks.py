@@ -50,6 +50,8 @@ class Asks:
         self._network.send(peer.worker.rank, [(asking.rank, self._message_bytes, self._answered, arguments)])
 
     def _answered(self, task: Task[Any], peer: Node, answer: Tensor, steps: int) -> None:
+        if task.closed:  # the worker has failed since
+            return
         self._count_staleness(peer.worker.steps - steps)
         task.owner.received += 1
         self._take(task, answer)

@@ -86,24 +86,22 @@ class ConservingMachine(Machine):
             self._calls[task.owner.worker.rank] += request.scalars[0] * self._seen(request.vector)
         super()._call(task, request)
 
-    def _serve(
-        self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
-    ) -> None:
+    def _serve(self, task: Task[Any], request: Call, shard: int, part: Tensor | None) -> tuple[Tensor | None, int]:
         x, rows = self.shards[shard].server.x, self._shard_rows[shard]
         before = self._seen(x, rows)
-        super()._serve(task, request, shard, part, answers, missing)
+        answer = super()._serve(task, request, shard, part)
         self._calls[task.owner.worker.rank] += self._seen(x, rows) - before
+        return answer
 
-    def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
-        worker, whole = task.owner.worker, missing[0] == 1
+    def _take_call(self, task: Task[Any], answer: Tensor | None) -> None:
+        worker = task.owner.worker
         before = self._seen(worker.x)
         change = self._calls[worker.rank].clone()
-        if whole:  # what is done with the answer may begin the next call
-            self._calls[worker.rank] = 0
-        super()._answered(task, answers, missing)
-        if whole and self._law == "workers and centre":
+        self._calls[worker.rank] = 0  # what is done with the answer may begin the next call
+        super()._take_call(task, answer)
+        if self._law == "workers and centre":
             self._conclude(change + self._seen(worker.x) - before)
-        elif whole and self._law == "centre":
+        elif self._law == "centre":
             self._conclude(change)
 
     def _answer_ask(self, task: Task[Any], peer: Node, vector: Tensor) -> Tensor:

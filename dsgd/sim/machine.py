@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,10 +25,12 @@ from dsgd.sim.cluster_network import network_of
 from dsgd.sim.compute import Processor
 from dsgd.sim.downtime import Downtime, LockstepFailures, outages_of
 from dsgd.sim.loop import EventLoop
-from dsgd.sim.node import Node, PendingAllReduce, PendingExchange, VectorMessage
+from dsgd.sim.node import Node, PendingAllReduce
 from dsgd.sim.null_vector import null_vector
+from dsgd.sim.pairs import Pairs
 from dsgd.sim.quorum import Quorum
 from dsgd.sim.restarts import Restarts
+from dsgd.sim.servers import Servers
 from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
@@ -85,6 +87,10 @@ class Machine:
             buffers = start if self.timing_only else problem.start_buffers.clone()
             self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
+        counted = (self.message_bytes, self._count_staleness)
+        self.servers = Servers(
+            self.shards, self.server_ports, self.loop, self.network, *counted, self._serve, self._take_call
+        )
         self.restarts = self._restarts()
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
@@ -97,18 +103,17 @@ class Machine:
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
         )
         self.quorum = Quorum(p, self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
-        asks = Asks(
-            self.nodes, self.network, self.message_bytes, self._count_staleness, self._answer_ask, self._take_answer
-        )
+        pairs = Pairs(self.nodes, self.loop, self.network, *counted)
+        asks = Asks(self.nodes, self.network, *counted, self._answer_ask, self._take_answer)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
             MeanOfFirst: self.quorum.enter,
             Busy: self._busy,
             AllReduceMean: self._all_reduce_mean,
-            Exchange: self._exchange,
-            Pull: self._pull,
-            Push: self._push,
+            Exchange: pairs.exchange,
+            Pull: pairs.pull,
+            Push: pairs.push,
             Ask: asks.send,
             Call: self._call,
         }
@@ -262,116 +267,22 @@ class Machine:
         else:
             task.when_taken(lambda: self._count_staleness(worker.steps - entered))
 
-    # Pairs
-
-    def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        node, worker, size = task.owner, task.owner.worker, self.message_bytes * request.size
-        rank, steps = worker.rank, worker.steps
-        self.network.send(
-            rank,
-            [
-                (target, size, self._arrived, (self.nodes[target], rank, (vector, steps)))
-                for target, vector in request.vectors.items()
-            ],
-        )
-        exchange = PendingExchange(task, request.sources)
-        node.expect(exchange)
-        if not exchange.missing:  # faster neighbours' vectors have come already, or none is due
-            self.loop.at(self.loop.now, self._complete_exchanges, node)
-
-    def _arrived(self, node: Node, source: int, message: VectorMessage) -> None:
-        if node.receive(source, message):
-            self._complete_exchanges(node)
-
-    def _complete_exchanges(self, node: Node) -> None:
-        """Resume the tasks whose exchanges are complete."""
-        while (exchange := node.completed()) is not None:
-            received: dict[int, Tensor] = {}
-            for source, message in exchange.arrived.items():
-                assert message is not None
-                received[source], steps = message
-                self._count_staleness(self.nodes[source].worker.steps - steps)
-            node.received += len(received)
-            exchange.task.resume(received)
-
-    def _pull(self, task: Task[Any], request: Pull) -> None:
-        self.network.notify(task.owner.worker.rank, request.peer, self._serve_pull, task, request.peer)
-
-    def _serve_pull(self, task: Task[Any], peer: int) -> None:
-        rank = task.owner.worker.rank
-        if self.nodes[peer].down:
-            self.network.notify(peer, rank, task.resume, None)
-            return
-        vector, steps = self.nodes[peer].published
-        self.network.send(peer, [(rank, self.message_bytes, self._pulled, (task, peer, vector, steps))])
-
-    def _pulled(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
-        self._count_staleness(self.nodes[peer].worker.steps - steps)
-        task.owner.received += 1
-        task.resume(vector)
-
-    def _push(self, task: Task[Any], request: Push) -> None:
-        worker = task.owner.worker
-        arguments = (task, request.peer, request.vector, worker.steps)
-        message = (request.peer, self.message_bytes * request.size, self._pushed, arguments)
-        self.network.send_once(worker.rank, message, task.resume)
-
-    def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
-        if not self.nodes[peer].down:
-            self.nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
-        task.resume()
+    # Answers of peers and servers
 
     def _answer_ask(self, task: Task[Any], peer: Node, vector: Tensor) -> Tensor:
         return self.experiment.algo.answer(peer.worker, vector)
 
+    def _call(self, task: Task[Any], request: Call) -> None:
+        self.servers.call(task, request)
+
+    def _serve(self, task: Task[Any], request: Call, shard: int, part: Tensor | None) -> tuple[Tensor | None, int]:
+        return self.shards[shard].serve(task.owner.worker.rank, request.operation, part, request.scalars)
+
     def _take_answer(self, task: Task[Any], answer: Tensor) -> None:
         task.resume(answer)
 
-    # Servers
-
-    def _call(self, task: Task[Any], request: Call) -> None:
-        k, rank = len(self.shards), task.owner.worker.rank
-        answers: list[Any] = [None] * k
-        missing = [k]  # shared by the shards' answers
-        if request.vector is None:
-            for shard in range(k):
-                port = self.server_ports[shard]
-                self.network.notify(rank, port, self._serve, task, request, shard, None, answers, missing)
-            return
-        size = self.message_bytes / k
-        messages = [
-            (self.server_ports[shard], size, self._serve, (task, request, shard, part, answers, missing))
-            for shard, part in enumerate(request.vector.tensor_split(k))
-        ]
-        self._send(rank, messages)
-
-    def _send(self, port: int, messages: list[tuple[int, float, Callable[..., None], tuple[Any, ...]]]) -> None:
-        """Send messages through the network; those to the sender's own port take no time."""
-        for receiver, _, action, arguments in messages:
-            if receiver == port:
-                self.loop.at(self.loop.now, action, *arguments)
-        leaving = [message for message in messages if message[0] != port]
-        if leaving:
-            self.network.send(port, leaving)
-
-    def _serve(
-        self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
-    ) -> None:
-        rank = task.owner.worker.rank
-        answers[shard], staleness = self.shards[shard].serve(rank, request.operation, part, request.scalars)
-        if part is not None:
-            self._count_staleness(staleness)
-        if answers[shard] is None:
-            self.network.notify(self.server_ports[shard], rank, self._answered, task, answers, missing)
-            return
-        size = self.message_bytes / len(self.shards)
-        self._send(self.server_ports[shard], [(rank, size, self._answered, (task, answers, missing))])
-
-    def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
-        missing[0] -= 1
-        if missing[0] == 0:
-            task.owner.received += answers[0] is not None
-            task.resume(None if answers[0] is None else answers[0] if len(answers) == 1 else torch.cat(answers))
+    def _take_call(self, task: Task[Any], answer: Tensor | None) -> None:
+        task.resume(answer)
 
     # Nodes that fail
 
@@ -389,7 +300,7 @@ class Machine:
         outages = [outages_of(self.experiment, rank, self.message_bytes) for rank in range(len(self.nodes))]
         shared = (self.loop, self.network, self.downtime, self.experiment.seed)
         drop, enter = self._drop_pending, self._enter_again
-        return Restarts(self.nodes, servers, self.message_bytes, outages, *shared, self._send, drop, enter)
+        return Restarts(self.nodes, servers, self.message_bytes, outages, *shared, self.servers.send, drop, enter)
 
     def _drop_pending(self, rank: int) -> None:
         self._pending = [gradient for gradient in self._pending if gradient.rank != rank]

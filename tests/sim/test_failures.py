@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from dsgd.algorithms.adpsgd import ADPSGD
 from dsgd.algorithms.downpour import Downpour
+from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cli.compose import composed
 from dsgd.cluster import Cluster
@@ -19,6 +21,8 @@ from dsgd.failures import Failures
 from dsgd.run.configuration import configure
 from dsgd.sim.simulation import Simulation
 from dsgd.streams import stream
+from dsgd.topology import Ring
+from dsgd.worker import Algorithm
 from tests.support.timing import timed
 
 LOCKSTEP = (
@@ -147,6 +151,23 @@ def test_a_free_running_step_costs_its_share_of_a_restart(tmp_path: Path) -> Non
     assert timed(Downpour(), cluster(), nodes=1, steps=3).time_s == pytest.approx(9.0)
     assert late.time_s == pytest.approx(14.0)
     assert late.summary()["lost_work_s"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("algo", [Gossip(Ring().build(2, 0)), ADPSGD(Ring().build(2, 0)), Downpour()])
+def test_answers_to_a_worker_that_has_failed_are_not_received(algo: Algorithm, tmp_path: Path) -> None:
+    """Messages take as long as gradients, and the outages of a worker begin at ten different moments of its steps."""
+    failures = trace(tmp_path, *((0, 7.3 * k, 7.3 * k + 3 + 0.17 * k) for k in range(1, 11)))
+    received: list[int] = []
+
+    def look(simulation: Simulation) -> bool:
+        node = simulation.machine.nodes[0]
+        if node.down:
+            received.append(node.received)
+        return False
+
+    timed(algo, cluster(failures=failures), nodes=2, steps=25, interrupt=look)
+    assert len(received) > 20
+    assert set(received) == {0}
 
 
 def test_random_failures_have_the_given_times() -> None:

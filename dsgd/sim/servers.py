@@ -1,0 +1,88 @@
+"""Calls of workers to the shards of a parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsgd.engine.shard import Shard
+from dsgd.engine.task import Task
+from dsgd.sim.loop import EventLoop
+from dsgd.sim.network import Message, Network
+from dsgd.worker import Call
+
+
+class Servers:
+    """Carry the parts of a call to all shards, have each of them served on arrival, and carry the answers back.
+
+    shards: in order. ports: of each of them."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        ports: Sequence[int],
+        loop: EventLoop,
+        network: Network,
+        message_bytes: float,
+        count_staleness: Callable[[int], None],
+        serve: Callable[[Task[Any], Call, int, Tensor | None], tuple[Tensor | None, int]],
+        take: Callable[[Task[Any], Tensor | None], None],
+    ) -> None:
+        """serve: has a shard answer its part of a call; returns the answer and its staleness. take: gives a task the
+        answer that it waits for."""
+        self.shards = shards
+        self.ports = ports
+        self._loop = loop
+        self._network = network
+        self._message_bytes = message_bytes
+        self._count_staleness = count_staleness
+        self._serve_part = serve
+        self._take = take
+
+    def call(self, task: Task[Any], request: Call) -> None:
+        """Send a call to all shards. The task is resumed with their answers."""
+        k, rank = len(self.shards), task.owner.worker.rank
+        answers: list[Any] = [None] * k
+        missing = [k]  # shared by the shards' answers
+        if request.vector is None:
+            for shard, port in enumerate(self.ports):
+                self._network.notify(rank, port, self._serve, task, request, shard, None, answers, missing)
+            return
+        size = self._message_bytes / k
+        messages = [
+            (self.ports[shard], size, self._serve, (task, request, shard, part, answers, missing))
+            for shard, part in enumerate(request.vector.tensor_split(k))
+        ]
+        self.send(rank, messages)
+
+    def send(self, port: int, messages: list[Message]) -> None:
+        """Send messages through the network; those to the sender's own port take no time."""
+        for receiver, _, action, arguments in messages:
+            if receiver == port:
+                self._loop.at(self._loop.now, action, *arguments)
+        leaving = [message for message in messages if message[0] != port]
+        if leaving:
+            self._network.send(port, leaving)
+
+    def _serve(
+        self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
+    ) -> None:
+        rank = task.owner.worker.rank
+        answers[shard], staleness = self._serve_part(task, request, shard, part)
+        if part is not None:
+            self._count_staleness(staleness)
+        if answers[shard] is None:
+            self._network.notify(self.ports[shard], rank, self._answered, task, answers, missing)
+            return
+        size = self._message_bytes / len(self.shards)
+        self.send(self.ports[shard], [(rank, size, self._answered, (task, answers, missing))])
+
+    def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
+        missing[0] -= 1
+        if missing[0] or task.closed:  # a failed worker does not receive
+            return
+        task.owner.received += answers[0] is not None
+        self._take(task, None if answers[0] is None else answers[0] if len(answers) == 1 else torch.cat(answers))
