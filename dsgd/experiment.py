@@ -141,9 +141,13 @@ class Experiment:
             return
         if self.budget.time_s is not None:
             failing.check_time(self.budget.time_s)
-        if self.eval.conservation and not self.algo.lockstep:
-            rule = "eval.conservation must be false with cluster.failures and a method that is not in lock-step"
-            raise ValueError(f"{rule}, whose workers come back with others' parameters, got true")
+        if self.eval.conservation and (self.algo.elastic or not self.algo.lockstep):
+            rule = "eval.conservation must be false with cluster.failures and algo.elastic or a method that is not in"
+            raise ValueError(f"{rule} lock-step, whose workers come back with others' parameters, got true")
+        cluster = self.cluster
+        if self.algo.elastic and (cluster.islands > 1 or cluster.links is not None or cluster.collective_messages):
+            rule = "algo.elastic must be false with cluster.islands, links or collective_messages"
+            raise ValueError(f"{rule}, which know no all-reduce without some of the nodes, got true")
 
     def _check_limits(self) -> None:
         """Raise ValueError for numbers beyond those in which samples are counted, and for marks without end."""

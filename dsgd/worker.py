@@ -271,6 +271,9 @@ class Algorithm:
     lockstep: every worker makes the same number of steps; otherwise fast workers do more of the common budget. With
         `cluster.failures` one that fails in lock-step comes back with all that it had, and the others wait where they
         need it; another one comes back with a peer's or the servers' x and enters `train` anew, without what it kept.
+    elastic: in lock-step, the others go on with means over those that are up. One that fails enters `train` anew with
+        x, steps and all that a peer keeps, at the peer's call of `done`. For methods whose only communication is
+        `all_reduce_mean`, awaited at once.
     barrier: every step waits for all workers, so that what is computed, marks included, does not depend on the cluster.
     servers: over how many nodes the centre is sharded; 0 for methods without one.
     backups: how many workers' samples do not count in a step of all; 0 for most methods.
@@ -284,6 +287,7 @@ class Algorithm:
     lockstep: ClassVar[bool] = False
     servers: int = 0
     backups: int = 0
+    elastic: bool = False
 
     @property
     def barrier(self) -> bool:

@@ -33,7 +33,8 @@ local optimiser goes on with what it remembers, as in all implementations that w
 after the last round is not sent.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits every tau
 steps for the slowest sum of tau gradient times; with overlap for an all-reduce that takes longer than a round.
-A worker that fails (`cluster.failures`): all wait for it at the end of the round.
+A worker that fails (`cluster.failures`): all wait for it at the end of the round. With elastic D is the mean over those
+that are up; one that is back takes x, theta, v and momentum from a peer, and goes on with the rest of the round.
 Output model: theta; with eager the mean of the x_i, which at the end of a round is that of the theta_i. One worker:
 exactly SGD with olr = 1 and beta = 0 and not delayed, otherwise SGD with an outer optimiser.
 """
@@ -60,6 +61,7 @@ class DiLoCo(Algorithm):
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.9  # momentum of the outer steps
     overlap: str = "none"  # of the average with the next round: none | delayed | eager
+    elastic: bool = False  # go on without workers that fail; false: wait for them
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -69,6 +71,8 @@ class DiLoCo(Algorithm):
             raise ValueError(f"outer must be one of {', '.join(OUTER)}, got {self.outer!r}")
         if self.overlap not in OVERLAP:
             raise ValueError(f"overlap must be one of {', '.join(OVERLAP)}, got {self.overlap!r}")
+        if self.elastic and self.overlap != "none":
+            raise ValueError(f"overlap must be none with elastic, got {self.overlap!r}")
         if not 0 <= self.olr < float("inf"):
             raise ValueError(f"olr must be >= 0, got {self.olr}")
         if not 0 <= self.beta < 1:

@@ -24,7 +24,8 @@ Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau b
 the all-reduce of `sync`, overlapped. Waits every tau steps for the slowest sum of tau gradient times. In a group of g
 everybody sends everybody its vector, (g - 1) N for an average where a ring would send 2 (g - 1) / g N, and waits for
 the slowest of the group.
-A worker that fails (`cluster.failures`): all wait for it at the next average.
+A worker that fails (`cluster.failures`): all wait for it at the next average. With elastic they average without it;
+when it is back it takes x and momentum from a peer, in the midst of a round, and goes on with the rest of the round.
 Output model: the mean of the x_i. One worker: exactly SGD, but for `momentum=zero`.
 """
 
@@ -50,6 +51,7 @@ class LocalSGD(Algorithm):
     momentum: str = "keep"  # of the local optimiser, at an average: keep | zero | average
     group: int = 1  # workers of a group with consecutive ranks, as those of an island; 1: no groups
     inner_tau: int = 1  # local steps between the averages of a group
+    elastic: bool = False  # go on without workers that fail; false: wait for them
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -65,6 +67,10 @@ class LocalSGD(Algorithm):
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.group > 1 and self.tau % self.inner_tau:
             raise ValueError(f"inner_tau must divide tau ({self.tau}), got {self.inner_tau}")
+        if self.elastic and self.switch:
+            raise ValueError(f"switch must be 0 with elastic, got {self.switch}")
+        if self.elastic and self.group > 1:
+            raise ValueError(f"group must be 1 with elastic, got {self.group}")
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if nodes % self.group:

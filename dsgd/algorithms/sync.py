@@ -22,7 +22,8 @@ part in the all-reduce, the late ones with zeros. A late gradient is not begun a
 step() may add momentum, in a buffer that is the same everywhere.
 Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody,
 with backups for all but b.
-A worker that fails (`cluster.failures`): all wait until it is back; with backups they go on with p - 1 gradients.
+A worker that fails (`cluster.failures`): all wait until it is back; with backups they go on with p - 1 gradients. With
+elastic g is the mean over those that are up; one that is back takes x and the momentum from a peer.
 Output model: the mean of the x_i, which are equal bit for bit. One worker: exactly SGD.
 """
 
@@ -38,11 +39,16 @@ from dsgd.worker import Algorithm, Worker
 class Sync(Algorithm):
     overlap: bool = True  # false: a step costs the gradient and then the all-reduce
     backups: int = 0  # workers whose gradients a step does without: those that come last
+    elastic: bool = False  # go on without workers that fail; false: wait for them
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.backups and self.overlap:
             raise ValueError("overlap must be false with backups: the first to come are whole gradients, got true")
+        if self.elastic and self.overlap:
+            raise ValueError("overlap must be false with elastic: who is up is known after whole gradients, got true")
+        if self.elastic and self.backups:
+            raise ValueError(f"backups must be 0 with elastic, got {self.backups}")
 
     @property
     def barrier(self) -> bool:

@@ -23,7 +23,8 @@ FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can h
 
 
 class AllReduces:
-    """Let p workers enter all-reduces, each of them in the same order, and end these in that order.
+    """Let p workers enter all-reduces, each of them in the same order, and end these in that order. Workers may leave,
+    and join again, where these are not made of messages.
 
     taken: the collective of the latest one, `none` before the first."""
 
@@ -43,6 +44,7 @@ class AllReduces:
         self.taken = "none"
         self._collective = cluster.collective
         self._nodes = nodes
+        self._members = nodes  # of the workers, those that are expected
         self._ports = [*range(nodes), centre]
         self._message_bytes = message_bytes
         self._links = links_of(cluster, nodes)
@@ -81,7 +83,7 @@ class AllReduces:
         node.collectives += 1
         pending = self._pending.get(number)
         if pending is None:
-            pending = self._pending[number] = PendingAllReduce(self._nodes)
+            pending = self._pending[number] = PendingAllReduce(self._nodes, self._members, n_bytes, parts)
             if self._messages is not None:
                 self.taken = self._collective
                 ends = [None] * (parts - 1) + [partial(self._end, pending)]
@@ -96,22 +98,44 @@ class AllReduces:
                 ready_s = _ready_s(begin_s, end_s, k / parts)
                 self._loop.at(ready_s, self._messages.ready, part, node.worker.rank)
         elif last:
-            self._loop.at(self._run(pending.begin_s, pending.end_s, n_bytes, parts), self._end, pending)
+            self._loop.at(self._run(pending, pending.begin_s, pending.end_s), self._end, pending)
 
-    def _run(self, first_s: float, last_s: float, n_bytes: float, parts: int) -> float:
+    def leave(self, rank: int) -> None:
+        """Expect a worker no more. An all-reduce that waits for nothing else begins now."""
+        self._members -= 1
+        waiting = [(number, pending) for number, pending in self._pending.items() if pending.missing]
+        for number, pending in waiting:
+            pending.withdraw(rank)
+            if not any(pending.tasks):
+                del self._pending[number]
+            elif not pending.missing:
+                now_s = self._loop.now
+                self._loop.at(self._run(pending, now_s, now_s), self._end, pending)
+
+    def join(self, number: int) -> None:
+        """Expect one more worker, from the all-reduce with this number on."""
+        self._members += 1
+        for each, pending in self._pending.items():
+            if each >= number:
+                pending.missing += 1
+
+    def _run(self, pending: PendingAllReduce, first_s: float, last_s: float) -> float:
         """Run an all-reduce whose first and last part are ready everywhere at these times, and return when it is over.
 
         It is held up by its first or by its last part alone: those of one worker are ready at regular intervals, so
         the times at which everybody's are, the latest of p such sequences, lie on or below a line from first to
         last."""
-        part_s, self.taken = all_reduce_s(self._collective, self._nodes, n_bytes / parts, self._links)
+        n_bytes, parts, nodes, ports = pending.n_bytes, pending.parts, self._members, self._ports
+        if nodes < self._nodes:
+            ports = [*(rank for rank, task in enumerate(pending.tasks) if task is not None), self._ports[-1]]
+        part_s, self.taken = all_reduce_s(self._collective, nodes, n_bytes / parts, self._links)
         startup_s = 0.0
-        if self._nodes > 1:
+        if nodes > 1:
             startup_s, part_s = self._startup_s, part_s + self._bucket_startup_s
         begin_s = max(first_s, self._free_s)
         self._free_s = max(begin_s + startup_s + parts * part_s, last_s + part_s)
-        sizes = bytes_of_nodes(self.taken, self._nodes, n_bytes)
-        for port, size in zip(self._ports, sizes, strict=False):  # without a star there is no centre
+        sizes = bytes_of_nodes(self.taken, nodes, n_bytes)
+        for port, size in zip(ports, sizes, strict=False):  # without a star there is no centre
             self._network.count(port, size, begin_s, self._free_s)
         routes = self._network.routes
         if routes is not None and routes.regions > 1:

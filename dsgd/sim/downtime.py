@@ -66,13 +66,13 @@ class LockstepFailures:
 
 
 def outages_of(experiment: Experiment, rank: int, message_bytes: float) -> Iterator[Outage]:
-    """Return the outages of a worker; in lock-step until it has its parameters again, by one message.
+    """Return the outages of a worker; where others wait for it, until it has its parameters again, by one message.
 
     message_bytes: of the parameters."""
-    cluster = experiment.cluster
+    cluster, algo = experiment.cluster, experiment.algo
     assert cluster.failing is not None
     restore_s = 0.0
-    if experiment.algo.lockstep:
+    if algo.lockstep and not algo.elastic:
         restore_s = cluster.latency_s + message_bytes / cluster.receive_bytes_per_s(rank, experiment.nodes)
     return cluster.failing.outages_of(rank, stream("failures", experiment.seed, rank), restore_s)
 

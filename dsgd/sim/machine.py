@@ -24,6 +24,7 @@ from dsgd.sim.asks import Asks
 from dsgd.sim.cluster_network import network_of
 from dsgd.sim.compute import Processor
 from dsgd.sim.downtime import Downtime, LockstepFailures, outages_of
+from dsgd.sim.elastic import ElasticRestarts
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.node import Node, PendingAllReduce
 from dsgd.sim.null_vector import null_vector
@@ -91,6 +92,7 @@ class Machine:
         self.servers = Servers(
             self.shards, self.server_ports, self.loop, self.network, *counted, self._serve, self._take_call
         )
+        self.elastic: ElasticRestarts | None = None
         self.restarts = self._restarts()
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
@@ -133,15 +135,21 @@ class Machine:
     @property
     def over(self) -> bool:
         """Tell whether all workers have ended, or free-running ones have used up the budget, which drops gradients
-        under way, or the run has diverged."""
-        return self.diverged or self.training == 0 or self.samples >= self._free_running_budget
+        under way, or the run has diverged. Workers that are all down will be up again."""
+        ended = self.training == 0 and not self.present[0].down
+        return self.diverged or ended or self.samples >= self._free_running_budget
 
     def perform(self, task: Task[Any], request: Request) -> None:
         self._perform[type(request)](task, request)
 
+    @property
+    def present(self) -> list[Node]:
+        """Return the workers that make up the output model."""
+        return self.nodes if self.elastic is None else self.elastic.present()
+
     def centre(self) -> Tensor | None:
         """Return the vector [d] that is the output model, None where that is the workers' mean."""
-        name, last = self.experiment.algo.output, self.nodes[-1].worker
+        name, last = self.experiment.algo.output, self.present[-1].worker
         if self.shards:
             return torch.cat([getattr(shard.server, name or "x") for shard in self.shards])
         return None if name is None else last.kept.get(name, last.x)  # before the first step there is only x
@@ -169,7 +177,10 @@ class Machine:
         return [vector for vector, _, _ in taken]
 
     def done(self, worker: Worker) -> bool:
-        return self.rules.done(worker, self.samples)
+        done = self.rules.done(worker, self.samples)
+        if self.elastic is not None and not done:
+            self.elastic.begin_step(worker.rank)
+        return done
 
     def learning_rate(self, worker: Worker) -> float:
         return self.rules.learning_rate(worker, self.samples)
@@ -243,10 +254,12 @@ class Machine:
 
     def _reduced(self, all_reduce: PendingAllReduce) -> None:
         vectors: list[Tensor] = []
-        for node, contribution in zip(self.nodes, all_reduce.contributions, strict=True):
+        for node, task, contribution in zip(self.nodes, all_reduce.tasks, all_reduce.contributions, strict=True):
+            if task is None:  # the worker was down
+                continue
             if isinstance(contribution, PendingGradient):
                 contribution = self._finish_gradient(node, contribution)
-            else:
+            elif not task.closed:
                 node.received += 1
             if contribution is not None:
                 vectors.append(contribution)
@@ -254,9 +267,9 @@ class Machine:
             return
         result = mean(vectors)
         for task, steps in zip(all_reduce.tasks, all_reduce.steps, strict=True):
-            assert task is not None
-            self._count_mean(task, steps)
-            task.resume(result)
+            if task is not None and not task.closed:
+                self._count_mean(task, steps)
+                task.resume(result)
 
     def _count_mean(self, task: Task[Any], entered: int) -> None:
         """Count the staleness of a mean where the algorithm takes it. entered: the worker's steps when it gave its
@@ -288,21 +301,33 @@ class Machine:
 
     def _lockstep_failures(self, rank: int) -> LockstepFailures | None:
         """Return what fails a worker whose steps others wait for, None if nothing does."""
-        if self.downtime is None or not self.experiment.algo.lockstep:
+        algo = self.experiment.algo
+        if self.downtime is None or not algo.lockstep or algo.elastic:
             return None
         return LockstepFailures(rank, outages_of(self.experiment, rank, self.message_bytes), self.downtime)
 
     def _restarts(self) -> Restarts | None:
-        """Return what fails free-running workers, None if nothing does."""
-        if self.downtime is None or self.experiment.algo.lockstep:
+        """Return what fails workers that others do not wait for, None if nothing does."""
+        algo = self.experiment.algo
+        if self.downtime is None or (algo.lockstep and not algo.elastic):
             return None
         servers = list(zip(self.server_ports, self.shards, strict=True))
         outages = [outages_of(self.experiment, rank, self.message_bytes) for rank in range(len(self.nodes))]
-        shared = (self.loop, self.network, self.downtime, self.experiment.seed)
-        drop, enter = self._drop_pending, self._enter_again
-        return Restarts(self.nodes, servers, self.message_bytes, outages, *shared, self.servers.send, drop, enter)
+        simulated = (self.loop, self.network, self.downtime, self.experiment.seed, self.servers.send)
+        shared = (self.nodes, servers, self.message_bytes, outages, *simulated, self._leave, self._enter_again)
+        if not algo.elastic:
+            return Restarts(*shared)
+        self.elastic = ElasticRestarts(*shared, join=self._join)
+        return self.elastic
 
-    def _drop_pending(self, rank: int) -> None:
+    def _join(self, node: Node) -> None:
+        self.training += 1
+        self.all_reduces.join(node.collectives)
+
+    def _leave(self, rank: int) -> None:
+        if self.elastic is not None:
+            self.training -= 1
+            self.all_reduces.leave(rank)
         self._pending = [gradient for gradient in self._pending if gradient.rank != rank]
         if self.compute_spans is not None:
             now_s = self.loop.now

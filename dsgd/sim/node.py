@@ -127,13 +127,17 @@ class Node:
 
 
 class PendingAllReduce:
-    """Collect the contributions to one all-reduce, by rank, and its earliest begin and end."""
+    """Collect the contributions to one all-reduce, by rank, and its earliest begin and end.
 
-    def __init__(self, nodes: int) -> None:
+    members: how many of the workers are expected."""
+
+    def __init__(self, nodes: int, members: int, n_bytes: float, parts: int) -> None:
         self.tasks: list[Task[Any] | None] = [None] * nodes
         self.contributions: list[Any] = [None] * nodes
         self.steps = [0] * nodes
-        self.missing = nodes
+        self.missing = members
+        self.n_bytes = n_bytes
+        self.parts = parts
         self.begin_s = 0.0  # when the last worker is ready to communicate
         self.end_s = 0.0  # not before the last worker has computed
 
@@ -146,3 +150,9 @@ class PendingAllReduce:
         self.end_s = max(self.end_s, end_s)
         self.missing -= 1
         return self.missing == 0
+
+    def withdraw(self, rank: int) -> None:
+        """Expect a worker no more, and drop what it has contributed."""
+        if self.tasks[rank] is None:
+            self.missing -= 1
+        self.tasks[rank] = self.contributions[rank] = None

@@ -36,11 +36,11 @@ class Restarts:
         downtime: Downtime,
         seed: int,
         send: Callable[[int, list[Message]], None],
-        drop: Callable[[int], None],
+        leave: Callable[[int], None],
         enter: Callable[[Node], None],
     ) -> None:
         """servers: the port of each shard. outages: of each node. send: messages through a port, those to itself, too.
-        drop: the pending gradient of a rank. enter: the algorithm on a node."""
+        leave: called when a rank has failed. enter: the algorithm on a node."""
         self._nodes = nodes
         self._servers = servers
         self._message_bytes = message_bytes
@@ -50,7 +50,7 @@ class Restarts:
         self._downtime = downtime
         self._rngs = [stream("restart", seed, rank) for rank in range(len(nodes))]
         self._send = send
-        self._drop = drop
+        self._leave = leave
         self._enter = enter
         self._places = [0] * len(nodes)  # of each node's latest outage in the downtime
 
@@ -73,7 +73,7 @@ class Restarts:
         self._places[rank] = len(self._downtime.down)
         self._downtime.down.append((rank, now_s, inf))
         node.fail(now_s)
-        self._drop(rank)
+        self._leave(rank)
         self._loop.at(up_s, self._restore, rank)
 
     def _restore(self, rank: int) -> None:

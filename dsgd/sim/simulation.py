@@ -149,8 +149,8 @@ class Simulation:
         machine, experiment = self.machine, self.experiment
         measured: dict[str, float | None] = dict.fromkeys(FIELDS)
         if experiment.gradients != "none":
-            xs = [node.worker.x for node in machine.nodes]
-            buffers = [node.buffers for node in machine.nodes]
+            xs = [node.worker.x for node in machine.present]
+            buffers = [node.buffers for node in machine.present]
             measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre())
         return self.counters(time_s).fields(experiment) | measured | self._drift()
 
@@ -214,7 +214,7 @@ class Simulation:
     def _downtime(self) -> Mark:
         """Return what failures have cost, where nodes can fail."""
         downtime, algo = self.machine.downtime, self.experiment.algo
-        together = algo.lockstep and not algo.backups
+        together = algo.lockstep and not (algo.backups or algo.elastic)
         return {} if downtime is None else downtime.summary(self.time_s, len(self.machine.nodes), together)
 
     def trace_rows(self) -> list[TraceRow]:
