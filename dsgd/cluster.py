@@ -256,8 +256,6 @@ class Cluster:
             self.link_matrix.check(nodes)
         if self.replayed is not None:
             self.replayed.check(nodes)
-        if self.failing is not None:
-            self.failing.check(nodes)
         if nodes % self.islands:
             raise ValueError(f"islands must divide the number of nodes (nodes={nodes}), got {self.islands}")
         named = [("slow_nodes", node) for node in self.slow_nodes or {}]

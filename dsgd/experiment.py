@@ -139,6 +139,7 @@ class Experiment:
         failing = self.cluster.failing
         if failing is None:
             return
+        failing.check(self.nodes, 0 if self.cluster.servers_colocated else self.algo.servers)
         if self.budget.time_s is not None:
             failing.check_time(self.budget.time_s)
         if self.eval.conservation and (self.algo.elastic or not self.algo.lockstep):

@@ -15,7 +15,7 @@ from dsgd.trace_file import read_rows, whole
 if TYPE_CHECKING:
     import numpy as np
 
-KEY = "failures"
+KEY, CHECKPOINT = "failures", "server_checkpoint_s"
 Outage = tuple[float, float]  # from when until when a node is down
 
 
@@ -26,34 +26,46 @@ class Failures:
     Either at random, {every_s: 2e7, repair_s: 5e5}: each node runs for an exponential time with mean every_s, and its
     repair takes an exponential time with mean repair_s; with repair_median_s a log-normal one of this mean and median.
     Or {trace: FILE}, a csv file `node,down_s,up_s` with a line for each outage.
+
+    With server_checkpoint_s servers fail likewise, in a trace as nodes after the workers; those on a worker's node fail
+    with it. They come back with the state of their latest checkpoint of so many seconds, with 0 with that of a replica.
     """
 
     every_s: float = inf
     repair_s: float = 0.0
     repair_median_s: float | None = None
+    server_checkpoint_s: float | None = None  # None: servers do not fail
     outages: Mapping[int, tuple[Outage, ...]] = field(default_factory=dict)  # of a trace, in order of time
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> Failures:
         """Make the failures from `cluster.failures`. Raises ValueError."""
+        entry, checkpoint_s = dict(entry), entry.get(CHECKPOINT)
+        if entry.pop(CHECKPOINT, None) is not None and not _is_time(checkpoint_s, zero=True):
+            raise ValueError(f"{KEY}: {CHECKPOINT} must be >= 0 and <= {LONGEST_S:g}, got {_shown(checkpoint_s)}")
         if set(entry) == {"trace"} and isinstance(entry["trace"], str):
-            return Failures(outages=_read(entry["trace"]))
+            return Failures(outages=_read(entry["trace"]), server_checkpoint_s=checkpoint_s)
         if not {"every_s", "repair_s"} <= set(entry) <= {"every_s", "repair_s", "repair_median_s"}:
             forms = "{every_s, repair_s} with or without repair_median_s, or {trace: FILE}"
-            raise ValueError(f"{KEY} must be {forms}, got {', '.join(map(str, entry)) or 'nothing'}")
+            given = ", ".join(map(str, entry)) or "nothing"
+            raise ValueError(f"{KEY} must be {forms}, both with or without {CHECKPOINT}, got {given}")
         for name, value in entry.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST_S:
+            if not _is_time(value):
                 raise ValueError(f"{KEY}: {name} must be > 0 and <= {LONGEST_S:g}, got {_shown(value)}")
-        failures = Failures(**entry)
+        failures = Failures(**entry, server_checkpoint_s=checkpoint_s)
         if failures.repair_median_s is not None and failures.repair_median_s > failures.repair_s:
             rule = f"{KEY}: repair_median_s must be <= repair_s ({failures.repair_s:g}), as log-normals have it"
             raise ValueError(f"{rule}, got {failures.repair_median_s:g}")
         return failures
 
-    def check(self, nodes: int) -> None:
-        """Raise ValueError if a trace names a node that a cluster of so many does not have."""
-        if self.outages and (last := max(self.outages)) >= nodes:
-            raise ValueError(f"{KEY} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {last} in its trace")
+    def check(self, nodes: int, servers: int) -> None:
+        """Raise ValueError if a trace names a node that does not fail.
+
+        servers: those on nodes of their own, which come after the workers' nodes."""
+        ports = nodes + (0 if self.server_checkpoint_s is None else servers)
+        if self.outages and (last := max(self.outages)) >= ports:
+            which = f"nodes={nodes}" + (f" and {ports - nodes} servers" if ports > nodes else "")
+            raise ValueError(f"cluster.{KEY} must name nodes in 0..{ports - 1} ({which}), got {last} in its trace")
 
     def check_time(self, limit_s: float) -> None:
         """Raise ValueError if a repair takes longer than a run may."""
@@ -101,6 +113,13 @@ def _read(path: str) -> dict[int, tuple[Outage, ...]]:
                 rule = f"{KEY} must have outages of a node one after the other"
                 raise ValueError(f"{rule}, got node {node} down at {down_s:g} before it is up at {up_s:g} {where}")
     return {node: tuple((down_s, up_s) for down_s, up_s, _ in spans) for node, spans in outages.items()}
+
+
+def _is_time(value: Any, zero: bool = False) -> bool:
+    """Tell whether a value is a number of seconds, above 0 unless zero is allowed."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 < value <= LONGEST_S or (zero and value == 0)
 
 
 def _shown(value: Any) -> str:

@@ -13,24 +13,34 @@ Span = tuple[int, float, float]  # a node, and from when until when
 
 
 class Downtime:
-    """Collect the times in which nodes were down, until they had their parameters again, and in which they computed
-    what they then lost. Spans may lie in the future."""
+    """Collect the times in which workers and servers were down, until they had their parameters again, and in which
+    workers computed what they then lost. Spans may lie in the future.
+
+    lost_updates: of servers, those since the checkpoints that they came back with."""
 
     def __init__(self) -> None:
         self.down: list[Span] = []
         self.lost: list[Span] = []
+        self.servers: list[Span] = []
+        self.lost_updates = 0
 
     def summary(self, time_s: float, nodes: int, together: bool) -> dict[str, Any]:
         """Return how often nodes have failed until a time, how long they computed what was lost, and the goodput.
 
-        together: no node makes progress while another one is down, or computes what it then loses."""
-        down = [(begin, min(end, time_s)) for _, begin, end in self.down if begin < time_s]
-        lost = [(begin, end) for _, begin, end in self.lost if end <= time_s]
-        spans = down + lost
-        idle_s = _covered(spans) if together else sum(end - begin for begin, end in spans) / nodes
+        together: no worker makes progress while another one is down, or computes what it then loses. None does while a
+        server is down."""
+        down = [(node, begin, min(end, time_s)) for node, begin, end in self.down if begin < time_s]
+        lost = [(node, begin, end) for node, begin, end in self.lost if end <= time_s]
+        servers = [(begin, min(end, time_s)) for _, begin, end in self.servers if begin < time_s]
+        by_node: dict[int, list[tuple[float, float]]] = {}
+        for node, begin, end in down + lost:
+            by_node.setdefault(0 if together else node, []).append((begin, end))
+        idle_s = sum(_covered(spans + servers) for spans in by_node.values())
+        if not together:
+            idle_s = (idle_s + (nodes - len(by_node)) * _covered(servers)) / nodes
         return {
-            "failures": len(down),
-            "lost_work_s": sum((end - begin for begin, end in lost), 0.0),
+            "failures": len(down) + len(servers),
+            "lost_work_s": sum((end - begin for _, begin, end in lost), 0.0),
             "goodput": 1 - idle_s / time_s if time_s > 0 else 1.0,
         }
 
@@ -65,16 +75,16 @@ class LockstepFailures:
             start_s = self._up_s
 
 
-def outages_of(experiment: Experiment, rank: int, message_bytes: float) -> Iterator[Outage]:
-    """Return the outages of a worker; where others wait for it, until it has its parameters again, by one message.
+def outages_of(experiment: Experiment, port: int, restored_bytes: float | None = None) -> Iterator[Outage]:
+    """Return the outages of a worker or a server, by its port.
 
-    message_bytes: of the parameters."""
-    cluster, algo = experiment.cluster, experiment.algo
+    restored_bytes: of a message that ends them; None: what comes after the repair is left to the caller."""
+    cluster = experiment.cluster
     assert cluster.failing is not None
     restore_s = 0.0
-    if algo.lockstep and not algo.elastic:
-        restore_s = cluster.latency_s + message_bytes / cluster.receive_bytes_per_s(rank, experiment.nodes)
-    return cluster.failing.outages_of(rank, stream("failures", experiment.seed, rank), restore_s)
+    if restored_bytes is not None:
+        restore_s = cluster.latency_s + restored_bytes / cluster.receive_bytes_per_s(port, experiment.nodes)
+    return cluster.failing.outages_of(port, stream("failures", experiment.seed, port), restore_s)
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

@@ -31,6 +31,7 @@ from dsgd.sim.null_vector import null_vector
 from dsgd.sim.pairs import Pairs
 from dsgd.sim.quorum import Quorum
 from dsgd.sim.restarts import Restarts
+from dsgd.sim.server_failures import ServerFailures
 from dsgd.sim.servers import Servers
 from dsgd.streams import stream
 from dsgd.worker import (
@@ -89,9 +90,8 @@ class Machine:
             self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         counted = (self.message_bytes, self._count_staleness)
-        self.servers = Servers(
-            self.shards, self.server_ports, self.loop, self.network, *counted, self._serve, self._take_call
-        )
+        served = (self._serve, self._take_call, self._server_failures())
+        self.servers = Servers(self.shards, self.server_ports, self.loop, self.network, *counted, *served)
         self.elastic: ElasticRestarts | None = None
         self.restarts = self._restarts()
         self.tasks: list[Task[None]] = []
@@ -127,6 +127,8 @@ class Machine:
         if self.restarts is not None:
             for rank in range(len(self.nodes)):
                 self.restarts.await_failure(rank)
+        if self.servers.failures is not None:
+            self.servers.failures.begin()
 
     async def _train(self, worker: Worker) -> None:
         await self.experiment.algo.train(worker)
@@ -306,15 +308,23 @@ class Machine:
             return None
         return LockstepFailures(rank, outages_of(self.experiment, rank, self.message_bytes), self.downtime)
 
+    def _server_failures(self) -> ServerFailures | None:
+        """Return what fails servers, None if nothing does."""
+        failing = self.experiment.cluster.failing
+        if self.downtime is None or failing is None or failing.server_checkpoint_s is None or not self.shards:
+            return None
+        part_bytes = self.message_bytes / len(self.shards)
+        outages = [outages_of(self.experiment, port, part_bytes) for port in self.server_ports]
+        return ServerFailures(self.shards, outages, failing.server_checkpoint_s, self.loop, self.downtime)
+
     def _restarts(self) -> Restarts | None:
         """Return what fails workers that others do not wait for, None if nothing does."""
         algo = self.experiment.algo
         if self.downtime is None or (algo.lockstep and not algo.elastic):
             return None
-        servers = list(zip(self.server_ports, self.shards, strict=True))
-        outages = [outages_of(self.experiment, rank, self.message_bytes) for rank in range(len(self.nodes))]
-        simulated = (self.loop, self.network, self.downtime, self.experiment.seed, self.servers.send)
-        shared = (self.nodes, servers, self.message_bytes, outages, *simulated, self._leave, self._enter_again)
+        outages = [outages_of(self.experiment, rank) for rank in range(len(self.nodes))]
+        simulated = (self.loop, self.network, self.downtime, self.experiment.seed)
+        shared = (self.nodes, self.servers, self.message_bytes, outages, *simulated, self._leave, self._enter_again)
         if not algo.elastic:
             return Restarts(*shared)
         self.elastic = ElasticRestarts(*shared, join=self._join)

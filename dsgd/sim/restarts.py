@@ -8,12 +8,12 @@ from math import inf
 import torch
 from torch import Tensor
 
-from dsgd.engine.shard import Shard
 from dsgd.failures import Outage
 from dsgd.sim.downtime import Downtime
 from dsgd.sim.loop import EventLoop
-from dsgd.sim.network import Message, Network
+from dsgd.sim.network import Network
 from dsgd.sim.node import Node
+from dsgd.sim.servers import Servers
 from dsgd.streams import stream
 
 
@@ -23,24 +23,22 @@ class Restarts:
     A worker that fails loses all that it has: its gradient under way, its parameters, what its algorithm and its
     optimiser keep, and what was pushed to it. After the repair it fetches parameters, from the servers or else from a
     random peer that is up, and enters its algorithm with them, at the step that it has come to. Where no peer is up it
-    goes on from the parameters that it had. Servers do not fail."""
+    goes on from the parameters that it had."""
 
     def __init__(
         self,
         nodes: Sequence[Node],
-        servers: Sequence[tuple[int, Shard]],
+        servers: Servers,
         message_bytes: float,
         outages: Sequence[Iterator[Outage]],
         loop: EventLoop,
         network: Network,
         downtime: Downtime,
         seed: int,
-        send: Callable[[int, list[Message]], None],
         leave: Callable[[int], None],
         enter: Callable[[Node], None],
     ) -> None:
-        """servers: the port of each shard. outages: of each node. send: messages through a port, those to itself, too.
-        leave: called when a rank has failed. enter: the algorithm on a node."""
+        """outages: of each node. leave: called when a rank has failed. enter: the algorithm on a node."""
         self._nodes = nodes
         self._servers = servers
         self._message_bytes = message_bytes
@@ -49,7 +47,7 @@ class Restarts:
         self._network = network
         self._downtime = downtime
         self._rngs = [stream("restart", seed, rank) for rank in range(len(nodes))]
-        self._send = send
+        self._send = servers.send
         self._leave = leave
         self._enter = enter
         self._places = [0] * len(nodes)  # of each node's latest outage in the downtime
@@ -78,9 +76,10 @@ class Restarts:
 
     def _restore(self, rank: int) -> None:
         """Let a repaired worker ask for parameters."""
-        if self._servers:
-            parts: list[Tensor | None] = [None] * len(self._servers)
-            for shard, (port, _) in enumerate(self._servers):
+        ports = self._servers.ports
+        if ports:
+            parts: list[Tensor | None] = [None] * len(ports)
+            for shard, port in enumerate(ports):
                 self._network.notify(rank, port, self._serve_part, rank, shard, parts)
             return
         up = [node.worker.rank for node in self._nodes if not node.down]
@@ -98,9 +97,11 @@ class Restarts:
         self._send(peer, [(rank, self._message_bytes, self._take, (rank, node.worker.x.clone()))])
 
     def _serve_part(self, rank: int, shard: int, parts: list[Tensor | None]) -> None:
-        port, served = self._servers[shard]
-        arguments = (rank, shard, served.server.x.clone(), parts)
-        self._send(port, [(rank, self._message_bytes / len(self._servers), self._take_part, arguments)])
+        servers = self._servers
+        if servers.failures is not None and servers.failures.holds(shard, self._serve_part, rank, shard, parts):
+            return
+        arguments = (rank, shard, servers.shards[shard].server.x.clone(), parts)
+        self._send(servers.ports[shard], [(rank, self._message_bytes / len(parts), self._take_part, arguments)])
 
     def _take_part(self, rank: int, shard: int, part: Tensor, parts: list[Tensor | None]) -> None:
         parts[shard] = part

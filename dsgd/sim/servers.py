@@ -12,6 +12,7 @@ from dsgd.engine.shard import Shard
 from dsgd.engine.task import Task
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Message, Network
+from dsgd.sim.server_failures import ServerFailures
 from dsgd.worker import Call
 
 
@@ -30,6 +31,7 @@ class Servers:
         count_staleness: Callable[[int], None],
         serve: Callable[[Task[Any], Call, int, Tensor | None], tuple[Tensor | None, int]],
         take: Callable[[Task[Any], Tensor | None], None],
+        failures: ServerFailures | None,
     ) -> None:
         """serve: has a shard answer its part of a call; returns the answer and its staleness. take: gives a task the
         answer that it waits for."""
@@ -41,6 +43,7 @@ class Servers:
         self._count_staleness = count_staleness
         self._serve_part = serve
         self._take = take
+        self.failures = failures
 
     def call(self, task: Task[Any], request: Call) -> None:
         """Send a call to all shards. The task is resumed with their answers."""
@@ -70,7 +73,9 @@ class Servers:
     def _serve(
         self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
     ) -> None:
-        rank = task.owner.worker.rank
+        rank, failures = task.owner.worker.rank, self.failures
+        if failures is not None and failures.holds(shard, self._serve, task, request, shard, part, answers, missing):
+            return
         answers[shard], staleness = self._serve_part(task, request, shard, part)
         if part is not None:
             self._count_staleness(staleness)

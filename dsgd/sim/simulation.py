@@ -215,7 +215,10 @@ class Simulation:
         """Return what failures have cost, where nodes can fail."""
         downtime, algo = self.machine.downtime, self.experiment.algo
         together = algo.lockstep and not (algo.backups or algo.elastic)
-        return {} if downtime is None else downtime.summary(self.time_s, len(self.machine.nodes), together)
+        if downtime is None:
+            return {}
+        fields = downtime.summary(self.time_s, len(self.machine.nodes), together)
+        return fields if self.machine.servers.failures is None else fields | {"lost_updates": downtime.lost_updates}
 
     def trace_rows(self) -> list[TraceRow]:
         """Return the timelines of all ports, if the experiment asks for a trace."""

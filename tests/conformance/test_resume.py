@@ -131,7 +131,7 @@ def test_after_any_event_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("algo", ["sync", "gossip", "adpsgd", "downpour", "diloco algo.tau=3 algo.elastic=true"])
 def test_with_nodes_that_fail_and_laws_that_remember(algo: str) -> None:
-    failures = "cluster.failures={every_s: 0.3, repair_s: 0.2, repair_median_s: 0.1}"
+    failures = "cluster.failures={every_s: 0.3, repair_s: 0.2, repair_median_s: 0.1, server_checkpoint_s: 0.1}"
     law = ("cluster.jitter_distribution=lognormal", "cluster.jitter_skew=1.5", "cluster.jitter_memory_s=0.1")
     experiment = prepared(*QUADRATIC, *f"algo={algo}".split(), failures, *law)
     expected = uninterrupted(experiment)

@@ -189,7 +189,11 @@ def test_random_failures_have_the_given_times() -> None:
     [
         (
             {"every_s": 1.0},
-            "failures must be {every_s, repair_s} with or without repair_median_s, or {trace: FILE}, got",
+            "failures must be {every_s, repair_s} with or without repair_median_s, or {trace: FILE}, both with or",
+        ),
+        (
+            {"every_s": 1.0, "repair_s": 1.0, "server_checkpoint_s": -1},
+            "failures: server_checkpoint_s must be >= 0 and <= 1e+09, got -1",
         ),
         ({"every_s": 1.0, "repair_s": -1.0}, "failures: repair_s must be > 0 and <= 1e+09, got -1.0"),
         (
