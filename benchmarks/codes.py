@@ -1,6 +1,9 @@
-"""How long coding and decoding take of a step with `algo=compressed`: what to set `algo.code_s` to.
+"""How long coding and decoding take of a step with `algo=compressed` or `choco`: what to set `algo.code_s` to.
 
     python benchmarks/codes.py [--nodes 8] [--rounds 7] [model=resnet20 data=shapes ...]
+
+--nodes: whose codes a worker decodes, all with `compressed`, its neighbours and itself with `choco`, 3 on a ring. Where
+workers share processors they take longer, by the number of workers over that of processors.
 
 For each code the milliseconds in which a worker codes its gradient and decodes those of all workers (PowerSGD: both
 products and the basis), on one thread, and their ratio to the gradient; medians of rounds that take turns. What

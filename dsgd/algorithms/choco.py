@@ -25,8 +25,8 @@ step begins with it. qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels),
 enlarge what it should approach. The whole vector is compressed at once, not layer by layer. step() may add local
 momentum, which is not mixed.
 Cost per step and worker: deg(i) codes of n bytes, whose sizes are those of `algo=compressed`. Waits for its
-neighbours' codes of the present step. Time of a step: t + a + deg n / B; with order=code max(t, a + deg n / B). Coding
-takes no time in the simulator.
+neighbours' codes of the present step. Time of a step: t + c + a + deg n / B; with order=code max(t, c + a + deg n / B).
+c is `code_s`, which real processes take for 1 encoding and deg + 1 decodings (benchmarks/codes.py measures it).
 A worker that fails (`cluster.failures`): its neighbours wait until it is back, with its copies of theirs.
 Output model: the mean of the x_i. One worker: exactly SGD, as its s_i is its h_i.
 """
@@ -56,6 +56,7 @@ class CHOCO(Algorithm):
     gamma: float = 0.45  # step of the mixing
     order: str = "paper"  # paper: step, send, mix | code: send while the gradient is computed, step, mix
     seed: int = 0  # of random places
+    code_s: float = 0.0  # seconds that coding and decoding take in a step
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -69,6 +70,8 @@ class CHOCO(Algorithm):
             raise ValueError(f"gamma must be >= 0, got {self.gamma}")
         if self.order not in SENDING:
             raise ValueError(f"order must be one of {', '.join(SENDING)}, got {self.order!r}")
+        if not 0 <= self.code_s < float("inf"):
+            raise ValueError(f"code_s must be >= 0, got {self.code_s}")
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
 
@@ -114,6 +117,8 @@ class CHOCO(Algorithm):
         a = worker.x - hat
         size = codes.packed_size(self.compressor, d, a.element_size(), k, self.levels) / d
         peers = self.topology.targets(worker.rank)
+        if self.code_s > 0:
+            await worker.busy(self.code_s)
         if not a.numel():  # a run for its times alone
             await worker.exchange(a, peers, size=size)
             return

@@ -25,7 +25,8 @@ Cost per worker, every tau steps: async: one message of N bytes each way, the se
 trip, and so for the server's port when p exceeds about tau t B / N. sync: an all-reduce; waits for everybody.
 round_robin: one message of N bytes; waits for its turn, which comes every max(tau t, p (a + N / B)).
 A worker that fails (`cluster.failures`): async: no worker waits, and it comes back with c and v = 0; for a server
-that fails workers wait, and it comes back with c and z of a checkpoint. sync: all wait until it is back; round_robin: for its turn.
+that fails workers wait, and it comes back with c and z of a checkpoint. sync: all wait until it is back; round_robin:
+for its turn.
 Output model: the centre c, or z. One worker is exactly SGD only with alpha = 0.
 """
 

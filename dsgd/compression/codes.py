@@ -40,12 +40,16 @@ def unpack(packed: Tensor, kinds: Sequence[tuple[torch.dtype, int]]) -> list[Ten
 
 def pack_bits(bits: Tensor) -> Tensor:
     """Return n bits, given as booleans, as ceil(n / 8) bytes."""
+    if bits.device.type == "cpu":  # in a tenth of the time
+        return torch.from_numpy(np.packbits(bits.numpy()))
     filled = torch.cat((bits, bits.new_zeros(-len(bits) % 8))).view(-1, 8)
     return (filled.to(torch.uint8) * torch.tensor(POWERS, dtype=torch.uint8, device=bits.device)).sum(1).to(torch.uint8)
 
 
 def unpack_bits(raw: Tensor, count: int) -> Tensor:
     """Return the first `count` bits, as booleans."""
+    if raw.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(raw.numpy(), count=count)).view(torch.bool)
     return (
         raw.unsqueeze(1).bitwise_and(torch.tensor(POWERS, dtype=torch.uint8, device=raw.device)).ne(0).flatten()[:count]
     )
@@ -69,7 +73,7 @@ def encode_sign(a: Tensor) -> Tensor:
 
 def decode_sign(packed: Tensor, d: int) -> Tensor:
     scale, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d / 8))))
-    return torch.where(unpack_bits(raw, d), scale, -scale)
+    return unpack_bits(raw, d).to(packed.dtype).mul_(2).sub_(1).mul_(scale)  # torch.where takes ten times as long
 
 
 def encode_qsgd(a: Tensor, levels: int, rng: np.random.Generator) -> Tensor:

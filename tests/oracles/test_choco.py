@@ -194,12 +194,12 @@ def test_a_graph_must_be_undirected_and_fixed(graph: TopologyConfig) -> None:
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_codes_go_to_the_neighbours_and_overlap_in_the_order_of_the_code(compressor: str, order: str) -> None:
     p, steps, d, N = 5, 4, 20, 1e6
-    algo = CHOCO(Ring().build(p, 0), compressor, share=0.1, order=order)
+    algo = CHOCO(Ring().build(p, 0), compressor, share=0.1, order=order, code_s=0.5)
     simulation = timed(algo, Cluster(1.0, 8e6, 0.75, message_bytes=N), p, steps)
     n = packed_size(compressor, d, 8, 2, 127) / d * N
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
     assert sent == pytest.approx([steps * 2 * n] * p, rel=1e-9)
-    exchange = 0.75 + 2 * n / 1e6
+    exchange = 0.5 + 0.75 + 2 * n / 1e6
     step = 1 + exchange if order == "paper" else max(1.0, exchange)
     assert simulation.time_s == pytest.approx(steps * step, rel=1e-9)
 

@@ -243,3 +243,14 @@ def test_the_first_q_is_that_of_the_seed() -> None:
     like = torch.zeros(9)
     assert torch.equal(first_q(like, 6, 1), first_q(like, 6, 1))
     assert not torch.equal(first_q(like, 6, 1), first_q(like, 6, 2))
+
+
+@pytest.mark.parametrize("count", [1, 8, 21])
+def test_bits_are_packed_by_eight_the_first_one_highest(count: int) -> None:
+    """The same bytes wherever they are made: another device has no NumPy to do it."""
+    bits = torch.arange(count) % 3 == 0
+    filled = torch.cat((bits, bits.new_zeros(-count % 8))).view(-1, 8)
+    expected = (filled.int() * 2 ** torch.arange(7, -1, -1)).sum(1)
+    packed = codes.pack_bits(bits)
+    assert (packed.dtype, packed.tolist()) == (torch.uint8, expected.tolist())
+    assert torch.equal(codes.unpack_bits(packed, count), bits)
