@@ -341,7 +341,7 @@ TARGET static void NAME(route_weights)(REAL *dw, const stored *x, const stored *
         for (long c = 0; c < inputs; c++)
             for (long t = 0; t < taps; t++) {
                 const REAL *tile = (const REAL *)(sums + ((o / 16 * in_tiles + c / 16) * taps + t) * TILE);
-                dw[(o * inputs + c) * taps + f.taps[t]] = tile[o % 16 * 16 + c % 16];
+                dw[(o * inputs + c) * taps + f.taps[t]] += tile[o % 16 * 16 + c % 16];
             }
 }
 

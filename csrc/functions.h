@@ -56,12 +56,12 @@ TARGET static inline vec NAME(tanh)(vec x)
     return CHOOSE(x == x, less_one / (less_one + 2), x);
 }
 
-/* erf by its Taylor series about the nearest of the points of a table (kernels.c), at most 1/16 away:
+/* erf in double precision by its Taylor series about the nearest of the points of a table (kernels.c), at most 1/16 away:
  * erf(a + h) = erf(a) + erf'(a) h sum_k c_k / (k + 1), c_0 = 1, c_1 = -2 a h,
- * c_k+1 = -2 h (a c_k + h c_k-1) / (k + 1): c_k = (-h)^k H_k(a) / k!, H_k the Hermite polynomials. */
-TARGET static inline vec NAME(erf)(vec x)
+ * c_k+1 = -2 h (a c_k + h c_k-1) / (k + 1): c_k = (-h)^k H_k(a) / k!, H_k the Hermite polynomials. size: 0 or more. */
+TARGET static inline vec NAME(erf_by_table)(vec size)
 {
-    const vec size = CHOOSE(x < 0, -x, x), cut = WHERE(size < 6, size) + WHERE(size >= 6, (vec){0} + 6);
+    const vec cut = WHERE(size < 6, size) + WHERE(size >= 6, (vec){0} + 6);
     const truth place = NAME(nearest)(cut * 8);
     vec value, rate;
     EACH(l, LANES)
@@ -71,14 +71,37 @@ TARGET static inline vec NAME(erf)(vec x)
     }
     const vec at = ((vec)(place + (truth)((vec){0} + ROUNDING)) - ROUNDING) * (REAL)0.125, h = cut - at;
     vec before = {0}, term = before + 1, sum = term;
-    for (int k = 0; k < (IS_DOUBLE ? 13 : 7); k++) {
+    for (int k = 0; k < 13; k++) {
         const vec next = (at * term + h * before) * (h * ((REAL)-2 / (k + 1)));
         before = term;
         term = next;
         sum += term * ((REAL)1 / (k + 2));
     }
-    const vec result = value + rate * h * sum;
-    return CHOOSE(x == x, CHOOSE(x < 0, -result, result), x);
+    return value + rate * h * sum;
+}
+
+/* Return the polynomial of degree 6 with these coefficients, of kernels.c. */
+TARGET static inline vec NAME(polynomial)(const float *factor, vec x)
+{
+    vec sum = (vec){0} + factor[6];
+    for (int k = 5; k >= 0; k--)
+        sum = sum * x + factor[k];
+    return sum;
+}
+
+/* erf in single precision, which is 1 to the last bit from 4 on. size: 0 or more. */
+TARGET static inline vec NAME(erf_by_polynomial)(vec size)
+{
+    const vec cut = WHERE(size < 4, size) + WHERE(size >= 4, (vec){0} + 4);
+    const vec far = 1 - NAME(exp)(NAME(polynomial)(log_erfc, cut));
+    return CHOOSE(size < 1, cut * NAME(polynomial)(near_erf, cut * cut), far);
+}
+
+TARGET static inline vec NAME(erf)(vec x)
+{
+    const vec size = CHOOSE(x < 0, -x, x);
+    const vec value = IS_DOUBLE ? NAME(erf_by_table)(size) : NAME(erf_by_polynomial)(size);
+    return CHOOSE(x == x, CHOOSE(x < 0, -value, value), x);
 }
 
 #define ROOT_HALF ((REAL)0.70710678118654752440)

@@ -15,8 +15,8 @@ TARGET static NAME(Head) NAME(head)(const Step *s, long tokens, long lanes)
 }
 #endif
 
-/* Compute the activation of a step. x, statistics: parameters and buffers of the model. real: [blocks], which lanes
- * hold a sample of the batch; NULL in evaluation. masks: of dropout, from the first sample on, of a batch of p->samples.
+/* Compute the activation of a step for one part of a batch, from sample `begin` on. x, statistics: parameters and buffers of
+ * the model. real: [blocks], which lanes hold a sample; NULL in evaluation. masks: of dropout, of a batch of p->samples.
  * scratch: room for what a layer needs meanwhile. */
 TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena, const REAL *x, REAL *statistics,
                                  const truth *real, const uint8_t *masks, long begin, long samples, long blocks,
@@ -27,8 +27,8 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
     const long count = s->outputs * s->to_pixels;
     switch (s->kind) {
     case GROUP_NORM:
-        NAME(group_norm)(to, (vec *)(arena + s->kept), from, PLACE(x, s->weight), PLACE(x, s->bias), s->eps, s->groups,
-                         s->outputs / s->groups, s->to_pixels, blocks, s->rectify);
+        NAME(group_norm)(to, (vec *)(arena + s->kept), from, PLACE(x, s->weight), PLACE(x, s->bias), s->eps,
+                         s->sums ? other : NULL, s->groups, s->outputs / s->groups, s->to_pixels, blocks, s->rectify);
         break;
     case ADD:
     case MULTIPLY:
@@ -82,10 +82,7 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
 #if !MIXED /* these are of layers.h, winograd.h and sequence.h; bf16.h has its own */
     case CONVOLVE: {
         const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
-        if (s->tiles)
-            NAME(convolve_tiles)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs * 9, 9,
-                                 s->rows, s->columns, s->padding, blocks, 0, s->rectify, scratch);
-        for (long i = 0; i < s->groups && !s->tiles; i++)
+        for (long i = 0; i < s->groups; i++)
             NAME(convolve)(to + i * outs * s->to_pixels * blocks, from + i * ins * s->from_pixels * blocks,
                            x + s->weight + i * outs * ins * s->taps, s->bias < 0 ? NULL : x + s->bias + i * outs,
                            s->window, outs, ins, s->taps, ins * s->taps, s->taps, s->from_pixels, s->to_pixels, blocks,
@@ -93,14 +90,8 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
         break;
     }
     case NORM:
-        if (!real) {
-            NAME(norm_by_running)(to, from, PLACE(x, s->weight), PLACE(x, s->bias), statistics + s->mean,
-                                  statistics + s->variance, s->eps, s->outputs, s->to_pixels * blocks, s->rectify);
-            break;
-        }
-        NAME(norm)(to, arena + s->kept, from, PLACE(x, s->weight), PLACE(x, s->bias), PLACE(statistics, s->mean),
-                   PLACE(statistics, s->variance), s->momentum, s->eps, real, s->to_pixels * samples, s->outputs,
-                   s->to_pixels, blocks, s->rectify);
+        NAME(norm_by_running)(to, from, PLACE(x, s->weight), PLACE(x, s->bias), statistics + s->mean,
+                              statistics + s->variance, s->eps, s->sums ? other : NULL, s->outputs, s->to_pixels * blocks, s->rectify);
         break;
     case LINEAR:
         NAME(linear)(to, from, x + s->weight, PLACE(x, s->bias), s->outputs, s->inputs, s->inputs, 1, blocks,
@@ -132,6 +123,34 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
     }
 }
 
+/* Compute the activation of a step for all parts of a batch, from sample `begin` on. arena: of the first part. */
+TARGET static void NAME(forward_parts)(const Program *p, const Step *s, STORED *arena, const REAL *x, REAL *statistics,
+                                       NAME(Batch) a, int training, const uint8_t *masks, long begin, vec *scratch)
+{
+#if MIXED
+    if (s->kind == CONVOLVE || s->kind == LINEAR) {
+        NAME(convolve_step)(s, arena, x, a.parts, a.apart, scratch);
+        return;
+    }
+#else
+    if (s->kind == CONVOLVE && s->tiles) {
+        NAME(convolve_tiles)((vec *)(arena + s->to), (vec *)(arena + s->from), x + s->weight, PLACE(x, s->bias), s->outputs,
+                             s->inputs, s->inputs * 9, 9, s->rows, s->columns, s->padding, a, 0, s->rectify, 0, scratch);
+        return;
+    }
+#endif
+    if (s->kind == NORM && training) {
+        NAME(norm)((stored *)(arena + s->to), (REAL *)(arena + s->kept), (const stored *)(arena + s->from),
+                   PLACE(x, s->weight), PLACE(x, s->bias), PLACE(statistics, s->mean), PLACE(statistics, s->variance),
+                   s->momentum, s->eps, s->sums ? (const stored *)(arena + s->other) : NULL, a, s->outputs, s->to_pixels,
+                   s->rectify);
+        return;
+    }
+    for (long part = 0; part < a.parts; part++, arena += p->arena, begin += p->part, a.samples -= p->part)
+        NAME(forward)(p, s, arena, x, statistics, training ? a.real + part * a.blocks : NULL, masks, begin,
+                      a.samples < p->part ? a.samples : p->part, a.blocks, scratch);
+}
+
 /* Add values to a gradient, or set it where they are the first. */
 TARGET static void NAME(give)(stored *to, const stored *values, long count, int adds)
 {
@@ -142,7 +161,8 @@ TARGET static void NAME(give)(stored *to, const stored *values, long count, int 
             STORE(to, k, LOAD(to, k) + LOAD(values, k));
 }
 
-/* Compute the gradients of a step's parameters, into g, and of what it reads, into the arena of slopes. */
+/* Add the gradients of a step's parameters to g, for one part of a batch, and compute those of what it reads, into the arena
+ * of slopes. */
 TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED *arena, STORED *slopes, STORED *spare,
                                   const REAL *x, REAL *g, const truth *real, long samples, long blocks, vec *scratch)
 {
@@ -151,11 +171,16 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
     stored *dy = (stored *)(slopes + s->to), *given = (stored *)(slopes + s->from), *dx = s->adds ? (stored *)spare : given;
     const stored *other = (const stored *)(arena + s->other);
     stored *theirs = (stored *)(slopes + s->other); /* the gradient of `other` */
-    if (s->rectify && s->kind != NORM && s->kind != ADD) /* which do it channel by channel, or as they hand it on */
+    if (s->rectify && s->kind != ADD) /* which does it as it hands it on */
         for (long k = 0; k < count * blocks; k++)
             STORE(dy, k, RECTIFIED(LOAD(dy, k), LOAD(to, k)));
+    if (s->kind == CONVOLVE || s->kind == LINEAR)
+        for (long o = 0; o < s->outputs && s->bias >= 0; o++)
+            g[s->bias + o] += NAME(total)(dy + o * s->to_pixels * blocks, real, s->to_pixels, blocks);
     switch (s->kind) {
     case GROUP_NORM:
+        if (s->sums)
+            NAME(give)(theirs, dy, count * blocks, s->other_adds);
         NAME(group_norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from,
                                   (const vec *)(arena + s->kept), PLACE(x, s->weight), s->groups,
                                   s->outputs / s->groups, s->to_pixels, blocks);
@@ -219,46 +244,34 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
         for (long k = 0; k < count * blocks; k++)
             STORE(dx, k, LOAD(dy, k) * NAME(derivative)(s->function, LOAD(from, k), LOAD(to, k), s->slope));
         break;
-#if !MIXED /* these are of layers.h, winograd.h and sequence.h; bf16.h has its own */
+#if MIXED
+    case CONVOLVE:
+    case LINEAR:
+        return; /* amx.h does all parts at once */
+#else
     case CONVOLVE: {
         const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
         if (s->tiles)
-            NAME(convolve_tiles_weights)(g + s->weight, from, dy, s->outputs, s->inputs, s->rows, s->columns, s->padding,
-                                         blocks, scratch);
-        for (long i = 0; i < s->groups && !s->tiles; i++)
+            return; /* winograd.h does all parts at once */
+        for (long i = 0; i < s->groups; i++)
             NAME(convolve_weights)(g + s->weight + i * outs * ins * s->taps, from + i * ins * s->from_pixels * blocks,
                                    dy + i * outs * s->to_pixels * blocks, s->window, outs, ins, s->taps, s->from_pixels,
                                    s->to_pixels, blocks);
-        for (long o = 0; o < s->outputs && s->bias >= 0; o++)
-            g[s->bias + o] = NAME(total)(dy + o * s->to_pixels * blocks, real, s->to_pixels, blocks);
-        if (s->gives && s->tiles)
-            NAME(convolve_tiles)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 9, s->inputs * 9,
-                                 s->rows + 2 * s->padding - 2, s->columns + 2 * s->padding - 2, 2 - s->padding, blocks,
-                                 1, 0, scratch);
-        for (long i = 0; i < s->groups && s->gives && !s->tiles; i++)
+        for (long i = 0; i < s->groups && s->gives; i++)
             NAME(convolve)(dx + i * ins * s->from_pixels * blocks, dy + i * outs * s->to_pixels * blocks,
                            x + s->weight + i * outs * ins * s->taps, NULL, s->back, ins, outs, s->taps, s->taps,
                            ins * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
         break;
     }
-    case NORM:
-        NAME(norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, s->rectify ? to : NULL, from,
-                            arena + s->kept, PLACE(x, s->weight), real, s->to_pixels * samples, s->outputs,
-                            s->to_pixels, blocks);
-        break;
     case LINEAR: {
         static const int32_t only = 0;
         NAME(convolve_weights)(g + s->weight, from, dy, &only, s->outputs, s->inputs, 1, 1, 1, blocks);
-        for (long o = 0; o < s->outputs && s->bias >= 0; o++)
-            g[s->bias + o] = NAME(total)(dy + o * blocks, real, 1, blocks);
         if (s->gives)
             NAME(linear)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 1, s->inputs, blocks, 0);
         break;
     }
     case EMBED:
     case OFFSET:
-        if (!s->weight_adds)
-            memset(g + s->weight, 0, s->rows * s->outputs * sizeof(REAL));
         if (s->kind == EMBED)
             NAME(embed_gradient)(g + s->weight, (const REAL *)dy, arena + s->from, s->outputs, samples, blocks * LANES);
         else
@@ -283,7 +296,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
         break;
     case FIXED:
         for (long k = 0; k < count && s->weight >= 0; k++)
-            g[s->weight + k] = NAME(total)(dy + k * blocks, real, 1, blocks);
+            g[s->weight + k] += NAME(total)(dy + k * blocks, real, 1, blocks);
         return;
 #endif
     }
@@ -327,68 +340,122 @@ TARGET static void NAME(enter)(STORED *to, const REAL *samples, long count, long
 }
 
 #if !MIXED
+/* Compute the gradients of a convolution by tiles, for all parts of a batch, as `backward`. */
+TARGET static void NAME(tiles_backward)(const Step *s, const REAL *arena, REAL *slopes, const REAL *x, REAL *g,
+                                        NAME(Batch) a, vec *scratch)
+{
+    const vec *dy = (const vec *)(slopes + s->to);
+    NAME(convolve_tiles_weights)(g + s->weight, (const vec *)(arena + s->from), dy, s->outputs, s->inputs, s->rows,
+                                 s->columns, s->padding, a, scratch);
+    if (s->gives)
+        NAME(convolve_tiles)((vec *)(slopes + s->from), dy, x + s->weight, NULL, s->inputs, s->outputs, 9, s->inputs * 9,
+                             s->rows + 2 * s->padding - 2, s->columns + 2 * s->padding - 2, 2 - s->padding, a, 1, 0,
+                             s->adds, scratch);
+}
+#endif
+
+/* As `backward`, for all parts of a batch. arena, slopes: of the first part. */
+TARGET static void NAME(backward_parts)(const Program *p, const Step *s, const STORED *arena, STORED *slopes, STORED *spare,
+                                        const REAL *x, REAL *g, NAME(Batch) a, vec *scratch)
+{
+    if (s->kind == NORM) {
+        NAME(norm_gradient)((stored *)(slopes + s->from), PLACE(g, s->weight), PLACE(g, s->bias),
+                            (const stored *)(slopes + s->to), s->rectify ? (const stored *)(arena + s->to) : NULL,
+                            (const stored *)(arena + s->from), (const REAL *)(arena + s->kept), PLACE(x, s->weight),
+                            s->sums ? (stored *)(slopes + s->other) : NULL, s->other_adds, a, s->outputs, s->to_pixels,
+                            s->adds);
+        return;
+    }
+    for (long part = 0, left = a.samples; part < a.parts; part++, left -= p->part)
+        NAME(backward)(p, s, arena + part * p->arena, slopes + part * p->arena, spare, x, g, a.real + part * a.blocks,
+                       left < p->part ? left : p->part, a.blocks, scratch);
+#if MIXED
+    if (s->kind == CONVOLVE || s->kind == LINEAR)
+        NAME(convolve_step_gradient)(s, arena, slopes, x, g, a.parts, a.apart, scratch);
+#else
+    if (s->kind == CONVOLVE && s->tiles)
+        NAME(tiles_backward)(s, arena, slopes, x, g, a, scratch);
+#endif
+}
+
+/* Set the gradient of the mean loss of a batch, of the logits z of one part. Return the share of the loss that its samples
+ * have; -1 if a label is none of the classes. */
+TARGET static double NAME(entropy)(const Program *p, STORED *dz, const STORED *z, const int64_t *labels,
+                                   const truth *real, long samples, long blocks)
+{
+#if !MIXED
+    if (p->tokens)
+        return NAME(token_entropy)((vec *)dz, (const vec *)z, labels, real, p->classes, samples, p->samples, blocks);
+#endif
+    return NAME(cross_entropy)(dz, z, labels, p->classes, samples, p->samples, p->lanes);
+}
+
 /* Compute the gradients g [n, g_row] and losses [n] of n models: at parameters x, n pointers, with buffers [n, their
  * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. masks: of dropout, [n,
- * for each such layer: samples, its numbers]. arena, slopes: for p->arena numbers each, with scratch behind the former,
- * a spare activation and a gradient behind the latter. Return 0, or 1 if a label is none of the classes. */
+ * for each such layer: samples, its numbers]. arena, slopes: for p->arena numbers for each part of p->together samples,
+ * with scratch behind the former and a spare activation behind the latter. Return 0, or 1 if a label is none of the
+ * classes. */
 TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *losses, REAL *buffers,
                            const REAL *const *x, const REAL *inputs, const int64_t *labels, const uint8_t *masks,
-                           REAL *arena, REAL *slopes)
+                           STORED *arena, STORED *slopes)
 {
-    const long blocks = p->lanes / LANES;
-    vec *scratch = (vec *)(arena + p->arena);
-    truth real[blocks];
-    for (long i = 0; i < n; i++, masks += p->masks * p->samples) {
+    const long blocks = p->lanes / LANES, most = (p->together + p->part - 1) / p->part;
+    STORED *scratch = arena + most * p->arena, *spare = slopes + most * p->arena;
+    truth real[most * blocks];
+    prefer_large_pages(arena, most * p->arena * sizeof(STORED));
+    prefer_large_pages(slopes, most * p->arena * sizeof(STORED));
+    for (long i = 0; i < n; i++, g += g_row, buffers += p->buffers, masks += p->masks * p->samples) {
         losses[i] = 0;
-        for (long begin = 0; begin < p->samples; begin += p->part) {
-            const long samples = p->samples - begin < p->part ? p->samples - begin : p->part;
-            const long first = i * p->samples + begin; /* sample */
-            REAL *room = slopes + p->arena + p->spare, *more = room + g_row; /* of a layer that is called again */
-            REAL *sum = g + i * g_row, *part = begin ? room : sum;
-            for (long b = 0; b < blocks; b++)
-                EACH(l, LANES) real[b][l] = b * LANES + l < samples ? -1 : 0;
-            NAME(enter)(arena + p->input, inputs + first * p->input_numbers, samples, p->input_numbers, p->lanes);
-            for (const Step *s = p->steps; s < p->steps + p->count; s++)
-                NAME(forward)(p, s, arena, x[i], buffers + i * p->buffers, real, masks, begin, samples, blocks, scratch);
-            REAL *dz = slopes + p->output, *z = arena + p->output;
-            const double loss =
-                p->tokens ? NAME(token_entropy)((vec *)dz, (vec *)z, labels + first, real, p->classes, samples,
-                                                p->samples, blocks)
-                          : NAME(cross_entropy)(dz, z, labels + first, p->classes, samples, p->samples, p->lanes);
-            if (loss < 0)
-                return 1;
-            losses[i] += loss;
-            memset(part, 0, g_row * sizeof(REAL));
-            for (const Step *s = p->steps + p->count; s-- > p->steps;) {
-                const int again = s->weight_adds && s->kind != EMBED && s->kind != OFFSET;
-                memset(more, 0, again ? g_row * sizeof(REAL) : 0);
-                NAME(backward)(p, s, arena, slopes, slopes + p->arena, x[i], again ? more : part, real, samples, blocks,
-                               scratch);
-                for (long k = 0; k < g_row && again; k++)
-                    part[k] += more[k];
+        memset(g, 0, g_row * sizeof(REAL));
+        for (long begin = 0; begin < p->samples; begin += p->together) {
+            const long samples = p->samples - begin < p->together ? p->samples - begin : p->together;
+            const long first = i * p->samples + begin, parts = (samples + p->part - 1) / p->part;
+            const NAME(Batch) a = {parts, p->arena / LANES, blocks, samples, real};
+            for (long part = 0; part < parts; part++) {
+                const long left = samples - part * p->part;
+                for (long b = 0; b < blocks; b++)
+                    EACH(l, LANES) real[part * blocks + b][l] = b * LANES + l < p->part && b * LANES + l < left ? -1 : 0;
+                NAME(enter)(arena + part * p->arena + p->input, inputs + (first + part * p->part) * p->input_numbers,
+                            left < p->part ? left : p->part, p->input_numbers, p->lanes);
             }
-            for (long k = 0; k < g_row && begin; k++)
-                sum[k] += part[k];
+            for (const Step *s = p->steps; s < p->steps + p->count; s++)
+                NAME(forward_parts)(p, s, arena, x[i], buffers, a, 1, masks, begin, (vec *)scratch);
+            for (long part = 0; part < parts; part++) {
+                const long left = samples - part * p->part, count = left < p->part ? left : p->part;
+                const int64_t *of_part = labels + first + part * p->part;
+                STORED *dz = slopes + part * p->arena + p->output, *z = arena + part * p->arena + p->output;
+                const double loss = NAME(entropy)(p, dz, z, of_part, real + part * blocks, count, blocks);
+                if (loss < 0)
+                    return 1;
+                losses[i] += loss;
+            }
+            for (const Step *s = p->steps + p->count; s-- > p->steps;)
+                NAME(backward_parts)(p, s, arena, slopes, spare, x[i], g, a, (vec *)scratch);
         }
     }
     return 0;
 }
 
+#if !MIXED
 /* Compute the logits z [n, count, classes] of n models in evaluation, of the same inputs [count, numbers]. */
 TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const REAL *const *x, const REAL *inputs,
                          long count, REAL *arena)
 {
-    const long lanes = p->lanes, blocks = lanes / LANES, most = p->tokens ? p->part : lanes;
-    vec *scratch = (vec *)(arena + p->arena);
-    for (long i = 0; i < n; i++)
-        for (long begin = 0; begin < count; begin += most) {
-            const long samples = count - begin < most ? count - begin : most;
-            NAME(enter)(arena + p->input, inputs + begin * p->input_numbers, samples, p->input_numbers, lanes);
+    const long blocks = p->lanes / LANES, most = (p->together + p->part - 1) / p->part;
+    vec *scratch = (vec *)(arena + most * p->arena);
+    for (long i = 0; i < n; i++, z += count * p->classes)
+        for (long begin = 0; begin < count; begin += p->together) {
+            const long samples = count - begin < p->together ? count - begin : p->together;
+            const NAME(Batch) a = {(samples + p->part - 1) / p->part, p->arena / LANES, blocks, samples, NULL};
+            for (long part = 0; part < a.parts; part++)
+                NAME(enter)(arena + part * p->arena + p->input, inputs + (begin + part * p->part) * p->input_numbers,
+                            samples - part * p->part, p->input_numbers, p->lanes);
             for (const Step *s = p->steps; s < p->steps + p->count; s++)
-                NAME(forward)(p, s, arena, x[i], buffers + i * p->buffers, NULL, NULL, 0, samples, blocks, scratch);
+                NAME(forward_parts)(p, s, arena, x[i], buffers + i * p->buffers, a, 0, NULL, 0, scratch);
             for (long s = 0; s < samples; s++)
                 for (long c = 0; c < p->classes; c++)
-                    z[(i * count + begin + s) * p->classes + c] = arena[p->output + c * lanes + s];
+                    z[(begin + s) * p->classes + c] =
+                        arena[s / p->part * p->arena + p->output + c * p->lanes + s % p->part];
         }
 }
 #endif

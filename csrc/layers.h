@@ -155,10 +155,10 @@ TARGET static void NAME(convolve)(vec *y, const vec *x, const REAL *w, const REA
         }                                                                                                              \
         REAL total[outs * ins];                                                                                        \
         LANE_SUMS(total, sum, outs * ins)                                                                              \
-        EACH(k, outs) EACH(l, ins) dw[((o + k) * inputs + c + l) * taps + t] = total[k * ins + l];                     \
+        EACH(k, outs) EACH(l, ins) dw[((o + k) * inputs + c + l) * taps + t] += total[k * ins + l];                    \
     }
 
-/* dw[o, c, t] = sum over p and samples of dy[o, p] x[c, window[t, p]]: [outputs, inputs, taps]. */
+/* dw[o, c, t] += sum over p and samples of dy[o, p] x[c, window[t, p]]: [outputs, inputs, taps]. */
 TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy, const int32_t *window, long outputs,
                                           long inputs, long taps, long x_pixels, long y_pixels, long blocks)
 {
@@ -205,24 +205,36 @@ TARGET static REAL NAME(total)(const stored *x, const truth *real, long pixels, 
     return result;
 }
 
-#if !MIXED
+/* A batch in parts, `apart` vectors from one part of an activation to the same place in the next, which has `blocks`
+ * vectors for each number. real: [parts, blocks], which lanes hold a sample; samples: how many do. */
+typedef struct {
+    long parts, apart, blocks, samples;
+    const truth *real;
+} NAME(Batch);
 
-/* Batch norm in training: y = (x - mean) rate weight + bias, rate = 1 / sqrt(variance + eps), mean and variance over a
- * channel's pixels and samples, `numbers` in all; with `rectify` a ReLU behind it.
+/* Batch norm in training, of a batch's activations: y = (x - mean) rate weight + bias, rate = 1 / sqrt(variance + eps), mean
+ * and variance over a channel's pixels and samples. other: is added to y, or NULL. rectify: a ReLU behind that.
  *
  * Mean and rate are kept for the gradient, [channels, 2]. Mean and unbiased variance enter the running statistics, if
- * there are any. weight, bias: [channels], or NULL. real: [blocks], which lanes hold a sample. */
-TARGET static void NAME(norm)(vec *y, REAL *kept, const vec *x, const REAL *weight, const REAL *bias,
-                              REAL *running_mean, REAL *running_variance, REAL momentum, REAL eps, const truth *real,
-                              REAL numbers, long channels, long pixels, long blocks, int rectify)
+ * there are any. weight, bias: [channels], or NULL. */
+TARGET static void NAME(norm)(stored *y, REAL *kept, const stored *x, const REAL *weight, const REAL *bias,
+                              REAL *running_mean, REAL *running_variance, REAL momentum, REAL eps, const stored *other,
+                              NAME(Batch) a, long channels, long pixels, int rectify)
 {
-    const long count = pixels * blocks;
+    const long count = pixels * a.blocks;
+    const REAL numbers = pixels * a.samples;
     for (long c = 0; c < channels; c++, x += count, y += count) {
-        const REAL mean = NAME(total)(x, real, pixels, blocks) / numbers;
         vec squares = {0};
-        REAL total = 0;
-        for (long b = 0; b < blocks; b++)
-            ADD_UP(squares, b, blocks, count, WHERE(real[b], (x[k] - mean) * (x[k] - mean)))
+        REAL sum = 0, total = 0;
+        for (long part = 0; part < a.parts; part++)
+            sum += NAME(total)(x + part * a.apart, a.real + part * a.blocks, pixels, a.blocks);
+        const REAL mean = sum / numbers;
+        for (long part = 0; part < a.parts; part++)
+            for (long b = 0; b < a.blocks; b++) {
+                const stored *from = x + part * a.apart;
+                const truth there = a.real[part * a.blocks + b];
+                ADD_UP(squares, b, a.blocks, count, WHERE(there, (LOAD(from, k) - mean) * (LOAD(from, k) - mean)))
+            }
         EACH(l, LANES) total += squares[l];
         const REAL rate = 1 / (REAL)sqrt(total / numbers + eps);
         kept[2 * c] = mean;
@@ -232,53 +244,82 @@ TARGET static void NAME(norm)(vec *y, REAL *kept, const vec *x, const REAL *weig
             running_variance[c] += momentum * (total / (numbers - 1) - running_variance[c]);
         }
         const REAL scale = rate * (weight ? weight[c] : 1), shift = bias ? bias[c] : 0;
-        for (long k = 0; k < count; k++) {
-            const vec value = (x[k] - mean) * scale + shift;
-            y[k] = rectify ? RECTIFIED(value, value) : value;
-        }
-    }
-}
-
-/* Gradients of `norm`, with h = (x - mean) rate: dbias = sum dy, dweight = sum dy h, and
- * dx = rate weight (dy - (dbias + h dweight) / numbers), 0 in lanes without a sample. dweight, dbias: or NULL. y: the
- * result if a ReLU is behind it, by which dy is set to 0 where that let nothing through; else NULL. */
-TARGET static void NAME(norm_gradient)(vec *dx, REAL *dweight, REAL *dbias, vec *dy, const vec *y, const vec *x,
-                                       const REAL *kept, const REAL *weight, const truth *real, REAL numbers,
-                                       long channels, long pixels, long blocks)
-{
-    const long count = pixels * blocks;
-    for (long c = 0; c < channels; c++, x += count, dy += count, dx += count) {
-        for (long k = 0; k < count && y; k++)
-            dy[k] = RECTIFIED(dy[k], y[c * count + k]);
-        const REAL mean = kept[2 * c], rate = kept[2 * c + 1], sum = NAME(total)(dy, real, pixels, blocks);
-        vec products = {0};
-        REAL product = 0;
-        ADD_UP(products, 0, 1, count, dy[k] * (x[k] - mean))
-        EACH(l, LANES) product += products[l];
-        if (dbias)
-            dbias[c] = sum;
-        if (dweight)
-            dweight[c] = product * rate;
-        const REAL scale = rate * (weight ? weight[c] : 1), level = sum / numbers;
-        const REAL slant = product * rate * rate / numbers;
-        for (long p = 0; p < pixels; p++)
-            for (long b = 0; b < blocks; b++) {
-                const long k = p * blocks + b;
-                dx[k] = WHERE(real[b], (dy[k] - level - (x[k] - mean) * slant) * scale);
+        for (long part = 0; part < a.parts; part++)
+            for (long k = part * a.apart; k < part * a.apart + count; k++) {
+                vec value = (LOAD(x, k) - mean) * scale + shift;
+                if (other)
+                    value += LOAD(other, c * count + k);
+                STORE(y, k, rectify ? RECTIFIED(value, value) : value);
             }
     }
 }
 
-/* Batch norm in evaluation, by the running statistics. */
+/* Add vector k + i to the i-th sums of `norm_gradient`. */
+#undef SUM_SLOPES
+#define SUM_SLOPES(i)                                                                                                  \
+    {                                                                                                                  \
+        const vec slope = y ? RECTIFIED(LOAD(dy, k + i), LOAD(y, k + i)) : LOAD(dy, k + i);                            \
+        sums[i] += slope;                                                                                              \
+        products[i] += slope * (LOAD(x, k + i) - mean);                                                                \
+        if (theirs)                                                                                                    \
+            STORE(theirs, k + i, theirs_adds ? LOAD(theirs, k + i) + slope : slope);                                   \
+    }
+
+/* Gradients of `norm`, with h = (x - mean) rate: dbias += sum dy, dweight += sum dy h, and
+ * dx = rate weight (dy - (sum dy + h sum dy h) / numbers), 0 in lanes without a sample; with `adds` it is added to dx.
+ * dweight, dbias: or NULL. y: the result if a ReLU is behind it, by which dy counts where that let something through;
+ * else NULL. theirs: the gradient of `other`, or NULL; theirs_adds: as `adds`, of it. */
+TARGET static void NAME(norm_gradient)(stored *dx, REAL *dweight, REAL *dbias, const stored *dy, const stored *y,
+                                       const stored *x, const REAL *kept, const REAL *weight, stored *theirs,
+                                       int theirs_adds, NAME(Batch) a, long channels, long pixels, int adds)
+{
+    const long count = pixels * a.blocks;
+    const REAL numbers = pixels * a.samples;
+    for (long c = 0; c < channels; c++) {
+        const long first = c * count;
+        const REAL mean = kept[2 * c], rate = kept[2 * c + 1];
+        vec sums[4] = {{0}}, products[4] = {{0}}; /* four of each, as an addition waits for the one before it */
+        REAL sum = 0, product = 0;
+        for (long part = 0; part < a.parts; part++) {
+            long k = first + part * a.apart;
+            for (const long end = k + count; k < end; k += k + 4 <= end ? 4 : 1)
+                if (k + 4 <= end)
+                    EACH(i, 4) SUM_SLOPES(i)
+                else
+                    SUM_SLOPES(0)
+        }
+        EACH(l, LANES) sum += sums[0][l] + sums[1][l] + (sums[2][l] + sums[3][l]);
+        EACH(l, LANES) product += products[0][l] + products[1][l] + (products[2][l] + products[3][l]);
+        if (dbias)
+            dbias[c] += sum;
+        if (dweight)
+            dweight[c] += product * rate;
+        const REAL scale = rate * (weight ? weight[c] : 1), level = sum / numbers;
+        const REAL slant = product * rate * rate / numbers;
+        for (long part = 0; part < a.parts; part++)
+            for (long p = 0; p < pixels; p++)
+                for (long b = 0; b < a.blocks; b++) {
+                    const long k = first + part * a.apart + p * a.blocks + b;
+                    const vec slope = y ? RECTIFIED(LOAD(dy, k), LOAD(y, k)) : LOAD(dy, k);
+                    const vec given = (slope - level - (LOAD(x, k) - mean) * slant) * scale;
+                    const vec result = WHERE(a.real[part * a.blocks + b], given);
+                    STORE(dx, k, adds ? LOAD(dx, k) + result : result);
+                }
+    }
+}
+
+#if !MIXED
+
+/* Batch norm in evaluation, by the running statistics. other: as in `norm`. */
 TARGET static void NAME(norm_by_running)(vec *y, const vec *x, const REAL *weight, const REAL *bias,
                                          const REAL *running_mean, const REAL *running_variance, REAL eps,
-                                         long channels, long count, int rectify)
+                                         const vec *other, long channels, long count, int rectify)
 {
     for (long c = 0; c < channels; c++, x += count, y += count) {
         const REAL mean = running_mean[c], shift = bias ? bias[c] : 0;
         const REAL scale = (weight ? weight[c] : 1) / (REAL)sqrt(running_variance[c] + eps);
         for (long k = 0; k < count; k++) {
-            const vec value = (x[k] - mean) * scale + shift;
+            const vec value = (x[k] - mean) * scale + shift + (other ? other[c * count + k] : (vec){0});
             y[k] = rectify ? RECTIFIED(value, value) : value;
         }
     }
@@ -287,9 +328,9 @@ TARGET static void NAME(norm_by_running)(vec *y, const vec *x, const REAL *weigh
 #endif
 
 /* Group norm: y = (x - mean) rate weight + bias, mean and variance over `each` channels' pixels of one sample, weight
- * and bias of a channel. Mean and rate are kept for the gradient, [groups, 2, blocks]. */
+ * and bias of a channel. other: as in `norm`. Mean and rate are kept for the gradient, [groups, 2, blocks]. */
 TARGET static void NAME(group_norm)(stored *y, vec *kept, const stored *x, const REAL *weight, const REAL *bias, REAL eps,
-                                    long groups, long each, long pixels, long blocks, int rectify)
+                                    const stored *other, long groups, long each, long pixels, long blocks, int rectify)
 {
     const long count = each * pixels * blocks;
     const REAL numbers = each * pixels;
@@ -307,7 +348,9 @@ TARGET static void NAME(group_norm)(stored *y, vec *kept, const stored *x, const
                 const REAL shift = bias ? bias[g * each + c] : 0;
                 for (long p = 0; p < pixels; p++) {
                     const long k = (c * pixels + p) * blocks + b;
-                    const vec value = (LOAD(x, k) - mean) * scale + shift;
+                    vec value = (LOAD(x, k) - mean) * scale + shift;
+                    if (other)
+                        value += LOAD(other, g * count + k);
                     STORE(y, k, rectify ? RECTIFIED(value, value) : value);
                 }
             }

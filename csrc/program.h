@@ -17,12 +17,12 @@ typedef struct {
     int64_t kind;
     int64_t rectify;                        /* a ReLU follows */
     int64_t from, other, third, to;         /* activations: places in the arena. other: of ADD, MULTIPLY. ATTEND: q, k, v */
+    int64_t sums;                           /* of NORM and GROUP_NORM: `other` is added behind it */
     int64_t gives;                          /* whether `from` has a gradient */
     int64_t adds, other_adds, third_adds;   /* whether others have given to one before */
     int64_t inputs, outputs;                /* channels */
     int64_t from_pixels, to_pixels, taps;   /* a tap: one place of a kernel */
     int64_t weight, bias;                   /* places in the vector of parameters, -1 of none */
-    int64_t weight_adds;                    /* whether a layer has given to the gradient of weight or bias before */
     int64_t mean, variance;                 /* running statistics: places in the vector of buffers, -1 of none. FIXED:
                                                mean is the buffer that it reads */
     int64_t groups;                         /* of CONVOLVE and GROUP_NORM; the heads of ATTEND */
@@ -51,10 +51,10 @@ typedef struct {
     int64_t input, input_numbers;           /* place of the input in the arena, and its numbers for one sample */
     int64_t output, classes;                /* place of the logits */
     int64_t tokens;                         /* in a sample, 0 unless it is a sequence: then all else is of tokens */
-    int64_t samples, part;                  /* in a batch of training; how many of them are computed together */
+    int64_t samples;                        /* in a batch of training */
+    int64_t together, part;                 /* samples that go through all steps together, and through a step's kernel */
     int64_t lanes;                          /* for a part */
     int64_t masks;                          /* numbers in the masks of dropout, for one sample */
-    int64_t arena;                          /* numbers in an arena; behind it is room for what layers need meanwhile */
-    int64_t spare;                          /* numbers behind the gradients, before room for the gradients of a part and
-                                               of a layer that is called again */
+    int64_t arena;                          /* numbers in an arena for one part; behind those of all parts that go together
+                                               is room for what layers need meanwhile, or for a spare gradient */
 } Program;

@@ -179,6 +179,7 @@ TARGET static void NAME(attention_gradient)(REAL *dq, REAL *dk, REAL *dv, const 
             NAME(take_tokens)(queries, q + place, &h);
             NAME(take_tokens)(slopes, dy + place, &h);
             NAME(attend_to)(p, queries, &h);
+            memset(sums, 0, h.width * h.tokens * sizeof(REAL));
             NAME(convolve_weights)(sums, p, slopes, &only, h.width, h.tokens, 1, 1, 1, h.blocks);
             NAME(give_tokens)(dv + place, sums, h.tokens, &h);
             NAME(linear)(ds, slopes, h.v, NULL, h.tokens, h.width, 1, h.lanes, h.blocks, 0);
@@ -191,6 +192,7 @@ TARGET static void NAME(attention_gradient)(REAL *dq, REAL *dk, REAL *dv, const 
             }
             NAME(linear)(result, ds, h.k, NULL, h.width, h.tokens, h.lanes, 1, h.blocks, 0);
             NAME(give_tokens)(dq + place, (const REAL *)result, h.blocks * LANES, &h);
+            memset(sums, 0, h.width * h.tokens * sizeof(REAL));
             NAME(convolve_weights)(sums, ds, queries, &only, h.width, h.tokens, 1, 1, 1, h.blocks);
             NAME(give_tokens)(dk + place, sums, h.tokens, &h);
         }

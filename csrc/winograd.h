@@ -160,9 +160,9 @@ TARGET static NAME(Outputs) NAME(outputs)(const NAME(Tiling) *t, long first, lon
     return result;
 }
 
-/* Set the pixels of a group's tiles: y = A' m A + bias, and with `rectify` a ReLU of that. */
+/* Set the pixels of a group's tiles: y = A' m A + bias, and with `rectify` a ReLU of that; with `adds` it is added to y. */
 TARGET static void NAME(transform_outputs)(vec *y, const vec *m, const REAL *bias, const NAME(Tiling) *t, long channels,
-                                           long first, long group, long apart, int rectify)
+                                           long first, long group, long apart, int rectify, int adds)
 {
     const long below = t->out_columns * t->blocks;
     const NAME(Outputs) at = NAME(outputs)(t, first, group);
@@ -182,34 +182,34 @@ TARGET static void NAME(transform_outputs)(vec *y, const vec *m, const REAL *bia
                 pixel[2 * i + 1] = h[i][1] - h[i][2] - h[i][3] + level;
             }
             EACH(i, 4) pixel[i] = rectify ? RECTIFIED(pixel[i], pixel[i]) : pixel[i];
-            to[0] = pixel[0];
-            if (at.right[k])
-                to[t->blocks] = pixel[1];
-            if (at.lower[k])
-                to[below] = pixel[2];
-            if (at.lower[k] && at.right[k])
-                to[below + t->blocks] = pixel[3];
+            const int inside[4] = {1, at.right[k], at.lower[k], at.lower[k] && at.right[k]};
+            EACH(i, 4)
+            if (inside[i]) {
+                vec *place = to + (i / 2) * below + (i % 2) * t->blocks;
+                *place = adds ? *place + pixel[i] : pixel[i];
+            }
         }
 }
 
-/* As `convolve`, of 3 x 3 taps with stride 1. turned: as in `transform_weights`. scratch: room for 16 inputs outputs
- * numbers behind 16 PLACE_OF vectors of inputs and of outputs. */
+/* As `convolve`, of 3 x 3 taps with stride 1, of all parts of a batch. turned: as in `transform_weights`. adds: as in `transform_outputs`.
+ * scratch: room for 16 inputs outputs numbers behind 16 PLACE_OF vectors of inputs and of outputs. */
 TARGET static void NAME(convolve_tiles)(vec *y, const vec *x, const REAL *w, const REAL *bias, long outputs, long inputs,
-                                        long w_output, long w_input, long rows, long columns, long padding, long blocks,
-                                        int turned, int rectify, vec *scratch)
+                                        long w_output, long w_input, long rows, long columns, long padding, NAME(Batch) a,
+                                        int turned, int rectify, int adds, vec *scratch)
 {
-    const NAME(Tiling) t = NAME(tiling)(rows, columns, padding, blocks);
+    const NAME(Tiling) t = NAME(tiling)(rows, columns, padding, a.blocks);
     const long v_apart = PLACE_OF(inputs, FEW), m_apart = PLACE_OF(outputs, FEW);
     vec *v = scratch, *m = v + 16 * v_apart;
     REAL *u = (REAL *)(m + 16 * m_apart);
     NAME(transform_weights)(u, w, outputs, inputs, w_output, w_input, turned);
-    for (long first = 0; first < t.tiles * blocks; first += FEW) {
-        const long left = t.tiles * blocks - first, group = left < FEW ? left : FEW;
-        NAME(transform_inputs)(v, x, &t, inputs, first, group, v_apart);
-        for (long i = 0; i < 16; i++)
-            NAME(product)(m + i * m_apart, u + i * outputs * inputs, v + i * v_apart, outputs, inputs, group);
-        NAME(transform_outputs)(y, m, bias, &t, outputs, first, group, m_apart, rectify);
-    }
+    for (long part = 0; part < a.parts; part++, x += a.apart, y += a.apart)
+        for (long first = 0; first < t.tiles * t.blocks; first += FEW) {
+            const long left = t.tiles * t.blocks - first, group = left < FEW ? left : FEW;
+            NAME(transform_inputs)(v, x, &t, inputs, first, group, v_apart);
+            for (long i = 0; i < 16; i++)
+                NAME(product)(m + i * m_apart, u + i * outputs * inputs, v + i * v_apart, outputs, inputs, group);
+            NAME(transform_outputs)(y, m, bias, &t, outputs, first, group, m_apart, rectify, adds);
+        }
 }
 
 /* Set z[16, channels, group] = A dy A' of the tiles of a group. */
@@ -271,22 +271,24 @@ TARGET static void NAME(outer)(REAL *du, const vec *z, const vec *v, long output
                 OUTER_BLOCK(1, 1)
 }
 
-/* As `convolve_weights`, of 3 x 3 taps with stride 1: dw = G' [sum of (A dy A') * (B' x B)] G. scratch: as there. */
+/* As `convolve_weights`, of 3 x 3 taps with stride 1, over all parts of a batch: dw += G' [sum of (A dy A') * (B' x B)] G.
+ * scratch: as there. */
 TARGET static void NAME(convolve_tiles_weights)(REAL *dw, const vec *x, const vec *dy, long outputs, long inputs,
-                                                long rows, long columns, long padding, long blocks, vec *scratch)
+                                                long rows, long columns, long padding, NAME(Batch) a, vec *scratch)
 {
-    const NAME(Tiling) t = NAME(tiling)(rows, columns, padding, blocks);
+    const NAME(Tiling) t = NAME(tiling)(rows, columns, padding, a.blocks);
     const long count = outputs * inputs, v_apart = PLACE_OF(inputs, MORE), z_apart = PLACE_OF(outputs, MORE);
     vec *v = scratch, *z = v + 16 * v_apart;
     REAL *du = (REAL *)(z + 16 * z_apart);
     memset(du, 0, 16 * count * sizeof(REAL));
-    for (long first = 0; first < t.tiles * blocks; first += MORE) {
-        const long left = t.tiles * blocks - first, group = left < MORE ? left : MORE;
-        NAME(transform_inputs)(v, x, &t, inputs, first, group, v_apart);
-        NAME(transform_gradients)(z, dy, &t, outputs, first, group, z_apart);
-        for (long i = 0; i < 16; i++)
-            NAME(outer)(du + i * count, z + i * z_apart, v + i * v_apart, outputs, inputs, group);
-    }
+    for (long part = 0; part < a.parts; part++, x += a.apart, dy += a.apart)
+        for (long first = 0; first < t.tiles * t.blocks; first += MORE) {
+            const long left = t.tiles * t.blocks - first, group = left < MORE ? left : MORE;
+            NAME(transform_inputs)(v, x, &t, inputs, first, group, v_apart);
+            NAME(transform_gradients)(z, dy, &t, outputs, first, group, z_apart);
+            for (long i = 0; i < 16; i++)
+                NAME(outer)(du + i * count, z + i * z_apart, v + i * v_apart, outputs, inputs, group);
+        }
     for (long k = 0; k < count; k++) {
         REAL half[3][4];
         EACH(j, 4)
@@ -298,9 +300,9 @@ TARGET static void NAME(convolve_tiles_weights)(REAL *dw, const vec *x, const ve
         }
         EACH(i, 3)
         {
-            dw[9 * k + 3 * i] = half[i][0] + (half[i][1] + half[i][2]) / 2;
-            dw[9 * k + 3 * i + 1] = (half[i][1] - half[i][2]) / 2;
-            dw[9 * k + 3 * i + 2] = (half[i][1] + half[i][2]) / 2 + half[i][3];
+            dw[9 * k + 3 * i] += half[i][0] + (half[i][1] + half[i][2]) / 2;
+            dw[9 * k + 3 * i + 1] += (half[i][1] - half[i][2]) / 2;
+            dw[9 * k + 3 * i + 2] += (half[i][1] + half[i][2]) / 2 + half[i][3];
         }
     }
 }

@@ -32,6 +32,7 @@ from dsgd.problem.problem import Problem
 
 LARGEST_BYTES = 2 << 30  # of vectors and activations of one model, of which each thread holds one
 PART = 128  # tokens whose activations are in the cache at once
+CACHE = 1 << 20  # bytes: of a larger activation a part at a time is computed
 VERIFIED = 4  # samples
 # Names of the processor's extensions in csrc/kernels.c: for people, and the bytes of a vector.
 EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32), "bf16": ("AMX", 64)}
@@ -143,11 +144,15 @@ class Kernels:
         self._stored = torch.bfloat16 if mixed else dtype
         width = width_bytes // self._stored.itemsize
         tokens = program.tokens or 1
-        # as many whole samples of a sequence as the cache holds; batch norm needs all samples of a batch
-        part = tokens * math.ceil(samples / math.ceil(samples * tokens / PART)) if program.tokens else samples
         if mixed:
             part = MIXED_PART
-        lanes, parts = math.ceil(part / width) * width, math.ceil(samples / part) if mixed else 1
+        elif program.tokens:  # as many whole samples as the cache holds
+            part = tokens * math.ceil(samples / math.ceil(samples * tokens / PART))
+        else:
+            room = CACHE // (program.largest * width_bytes)
+            part = min(samples, width * max(room, 1))
+        together = part if program.tokens else samples  # batch norm needs all samples of a batch
+        lanes, parts = math.ceil(part / width) * width, math.ceil(together / part)
         if program.tokens and lanes // width % 16 == 0:  # rows of such a length would drive each other out of the cache
             lanes += width
         self._dimension, self._tokens, self._vocabulary = problem.dimension, program.tokens, program.vocabulary
@@ -165,11 +170,11 @@ class Kernels:
             classes=program.classes,
             tokens=program.tokens or 0,
             samples=samples * tokens,
+            together=together,
             part=part,
             lanes=lanes,
             masks=sum(numbers for numbers, _ in program.drops),
             arena=self._arena // parts,
-            spare=self._spare,
         )
         if mixed:
             scratch = library["scratch_bf16"]
@@ -178,7 +183,7 @@ class Kernels:
         else:
             self._scratch = max((_scratch(step, tokens, width) for step in program.steps), default=0)
         stored = 2 * self._arena + self._scratch
-        self.bytes = stored * self._stored.itemsize + 3 * problem.dimension * dtype.itemsize
+        self.bytes = stored * self._stored.itemsize + problem.dimension * dtype.itemsize
 
     def _c_steps(self, program: NetworkProgram, lanes: int) -> Iterator[_Step]:
         for step in program.steps:
@@ -215,7 +220,7 @@ class Kernels:
         n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
         arena = inputs.new_empty(self._arena + self._scratch, dtype=self._stored)
-        slopes = inputs.new_empty(self._arena + self._spare + 2 * self._dimension, dtype=self._stored)
+        slopes = inputs.new_empty(self._arena + self._spare, dtype=self._stored)
         # names hold the tensors whose addresses are handed over
         vectors = [x.contiguous() for x in xs]
         sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
@@ -298,8 +303,8 @@ def _check_bf16(program: NetworkProgram) -> None:
     """Raise Untranslatable for what is not computed in bf16. Asks the system for tiles as well."""
     if not bf16_is_there():
         raise Untranslatable("bf16 on a processor without AMX")
-    if program.repeats or any(step.kind in SINGLE_KINDS for step in program.steps):
-        raise Untranslatable("text, dropout, and parameters of several layers or of none in bf16")
+    if any(step.kind in SINGLE_KINDS for step in program.steps):
+        raise Untranslatable("text, dropout, and parameters of no layer in bf16")
 
 
 def kernels_are_there() -> bool:
@@ -321,11 +326,11 @@ def _library() -> ctypes.CDLL | None:
 
 # As in csrc/program.h
 
-_STEP = ("kind", "rectify", "from_", "other", "third", "to", "gives", "adds", "other_adds", "third_adds")
-_STEP += ("inputs", "outputs", "from_pixels", "to_pixels", "taps", "weight", "bias", "weight_adds", "mean", "variance")
+_STEP = ("kind", "rectify", "from_", "other", "third", "to", "sums", "gives", "adds", "other_adds", "third_adds")
+_STEP += ("inputs", "outputs", "from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance")
 _STEP += ("groups", "function", "tiles", "rows", "columns", "padding", "kept", "mask", "causal")
-_PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "tokens", "samples", "part", "lanes")
-_PROGRAM += ("masks", "arena", "spare")
+_PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "tokens", "samples", "together")
+_PROGRAM += ("part", "lanes", "masks", "arena")
 
 
 class _Step(ctypes.Structure):

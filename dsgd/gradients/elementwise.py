@@ -116,6 +116,10 @@ def _combined(of: Translation, node: fx.Node, operation: str) -> Activation:
     window = None
     if right.shape != shape:
         window = torch.arange(count).view(right.shape).expand(shape).flatten()
+    if operation == "+" and window is None:
+        for argument, value, other in zip(node.args, (left, right), (right, left), strict=True):
+            if other.place != value.place and (step := of.norm_behind(argument, value)):
+                return of.add_to_norm(node, step, other)
     kind = "add" if operation in ("+", "-") else "multiply"
     numbers = torch.Size((shape.numel(),))
     return of.step(kind, node, left, numbers, other=right.place, window=window, rows=count, slope=sign)

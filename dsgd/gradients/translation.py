@@ -20,6 +20,7 @@ from dsgd.problem.problem import Problem
 KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "pick", "average", "largest", "activate")
 KINDS += ("linear", "embed", "offset", "attend", "drop", "fixed")
 SINGLE_KINDS = KINDS[10:]  # kinds that are not computed in bf16
+NORMS = KINDS[1:3]
 RECTIFYING = KINDS[:10]  # kinds whose step computes a ReLU behind it as well
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "relu6", "hardsigmoid", "hardswish", "mish")
 FUNCTIONS += ("softplus", "scale", "shift", "reciprocal", "leaky_relu")
@@ -60,6 +61,7 @@ class ProgramStep:
     rectify: bool = False
     other: int = 0
     third: int = 0
+    sums: bool = False
     gives: bool = True
     adds: bool = False
     other_adds: bool = False
@@ -67,7 +69,6 @@ class ProgramStep:
     taps: int = 1
     weight: int = -1
     bias: int = -1
-    weight_adds: bool = False
     mean: int = -1
     variance: int = -1
     groups: int = 1
@@ -92,8 +93,7 @@ class ProgramStep:
 class NetworkProgram:
     """The steps of a network. numbers: of all activations, for one sample; largest: of the largest of them. output:
     place of the logits, of which there are `classes`. tokens: in a sample, None unless it is a sequence: all else is
-    then for one token. vocabulary: how many different tokens there are at most. repeats: whether several calls of
-    layers give to the gradient of one parameter. drops: for each layer of dropout, in
+    then for one token. vocabulary: how many different tokens there are at most. drops: for each layer of dropout, in
     their order, numbers for one sample, and the share of them that is kept."""
 
     steps: list[ProgramStep] = field(default_factory=list)
@@ -103,7 +103,6 @@ class NetworkProgram:
     classes: int = 0
     tokens: int | None = None
     vocabulary: int | None = None
-    repeats: bool = False
     drops: list[tuple[int, float]] = field(default_factory=list)
 
 
@@ -205,6 +204,19 @@ class Translation:
         self.program.steps.append(self.made_by[node])
         return to
 
+    def norm_behind(self, node: fx.Node, value: Activation) -> ProgramStep | None:
+        """Return the norm that makes a value for nothing else to read, and that a sum behind it can be a part of."""
+        step = self.made_by.get(node)
+        fits = step is not None and step.kind in NORMS and not (step.sums or step.rectify) and len(node.users) == 1
+        return step if fits and step.to == value.place and not value.token_axis else None
+
+    def add_to_norm(self, node: fx.Node, step: ProgramStep, other: Activation) -> Activation:
+        """Let a norm's step, which goes behind all others, also add another value: the result is that of the node."""
+        self.program.steps = [*(earlier for earlier in self.program.steps if earlier is not step), step]
+        step.sums, step.other = True, other.place
+        self.made_by[node] = step
+        return Activation(step.to, other.shape)
+
     def finished(self, node: fx.Node) -> NetworkProgram:
         """Return the program, whose output `node` reads. Raises Untranslatable."""
         value = self.read(node, node.args[0])
@@ -217,13 +229,16 @@ class Translation:
         return self.program
 
     def _order_gradients(self) -> None:
-        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation or a
-        parameter sets it. Raises Untranslatable for an activation that nothing reads."""
-        given, weights = {self.program.output}, set[int]()
+        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation sets
+        it. Raises Untranslatable for an activation that nothing reads."""
+        given = {self.program.output}
         for step in reversed(self.program.steps):
             if step.to not in given:
                 raise Untranslatable("a layer whose result nothing reads")
             step.gives = step.from_ != self.input.place or step.kind in ("add", "multiply")
+            if step.sums:  # whose kernel gives to the other one first
+                step.other_adds = step.other in given
+                given.add(step.other)
             step.adds = step.from_ in given
             if step.gives:
                 given.add(step.from_)
@@ -233,9 +248,6 @@ class Translation:
             if step.kind == "attend":
                 step.third_adds = step.third in given
                 given.add(step.third)
-            step.weight_adds = bool({step.weight, step.bias} & weights)
-            weights |= {step.weight, step.bias} - {-1}
-        self.program.repeats = any(step.weight_adds for step in self.program.steps)
 
 
 def inverse(window: Tensor, pixels: int) -> Tensor:

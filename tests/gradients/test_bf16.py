@@ -145,7 +145,7 @@ def test_dropout_in_bf16_is_left_to_the_loop() -> None:
     of = problem_with(dropping(), 5, BF16)
     chosen = choose_evaluator(replace(experiment("nodes=3", BF16), gradients="auto"), of)
     assert chosen.name == "loop"
-    unknown = "text, dropout, and parameters of several layers or of none in bf16"
+    unknown = "text, dropout, and parameters of no layer in bf16"
     assert chosen.why == f"gradients: loop, because compiled does not know {unknown}"
 
 

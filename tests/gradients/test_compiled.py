@@ -221,6 +221,37 @@ def test_hand_written_networks_have_the_gradients_of_the_loop(name: str) -> None
     assert_agree(problem_with(KNOWN[name](), 5, DOUBLE))
 
 
+class SumsBehindNorms(nn.Module):
+    """Sums behind norms, which are computed with the norm or not, and activations too large to be computed at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.narrow = nn.Conv2d(1, 256, 3, padding=1), nn.Conv2d(256, 8, 1, bias=False)
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+        self.norms = nn.ModuleList([nn.BatchNorm2d(256), *(nn.BatchNorm2d(8) for _ in range(5))])
+        self.group, self.head = nn.GroupNorm(2, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.narrow(F.relu(self.norms[0](self.stem(x))))
+        x = F.relu(self.norms[1](self.convs[0](x)) + x)
+        x = self.norms[2](self.convs[1](x)) + self.norms[3](x)  # one norm's sum, of another norm
+        x = F.gelu(x + self.group(self.convs[2](x)))
+        x = self.norms[4](x) + x  # the norm and the sum read one value
+        y = self.norms[5](x)
+        return self.head(F.dropout((y + y).mean((2, 3)), 0.2, self.training))
+
+
+@pytest.mark.parametrize("batch_size", [5, 20])
+def test_sums_behind_norms_and_parts_of_a_batch_have_the_gradients_of_the_loop(batch_size: int) -> None:
+    of = problem_with(SumsBehindNorms(), batch_size, DOUBLE)
+    steps = network_program(of)[0].steps
+    assert [step.sums for step in steps if "norm" in step.kind] == [False, True, False, True, True, True, False]
+    assert_agree(of)
+    assert_agree(problem_with(SumsBehindNorms(), batch_size), 1e-4)
+    program = CompiledEvaluator(of, 1)._kernels._program
+    assert -(-program.together // program.part) == {5: 1, 20: 3}[batch_size]
+
+
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize(("inputs", "outputs", "batch_size"), [(8, 13, 3), (16, 9, 8), (11, 16, 19)])
 def test_convolutions_by_tiles_have_the_gradients_of_the_loop(
