@@ -79,6 +79,17 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
             STORE(to, k, s->rectify ? RECTIFIED(value, value) : value);
         }
         break;
+    case DROP:
+        if (real)
+            NAME(drop)(to, (stored *)(arena + s->kept), from, masks + s->mask * p->samples + begin * s->outputs, s->slope,
+                       s->outputs, samples, blocks);
+        else
+            memcpy(to, from, s->outputs * blocks * sizeof(stored));
+        break;
+    case FIXED:
+        for (long k = 0; k < count * blocks; k++)
+            STORE(to, k, (vec){0} + (s->weight < 0 ? statistics + s->mean : x + s->weight)[k / blocks]);
+        break;
 #if !MIXED /* these are of layers.h, winograd.h and sequence.h; bf16.h has its own */
     case CONVOLVE: {
         const long outs = s->outputs / s->groups, ins = s->inputs / s->groups; /* channels of a group */
@@ -106,18 +117,6 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
     case ATTEND:
         NAME(attention)(arena + s->to, arena + s->from, arena + s->other, arena + s->third,
                         NAME(head)(s, p->tokens, blocks * LANES), s->groups, samples, scratch);
-        break;
-    case DROP:
-        if (real)
-            NAME(drop)(arena + s->to, arena + s->kept, arena + s->from,
-                       masks + s->mask * p->samples + begin * s->outputs, s->slope, s->outputs, samples,
-                       blocks * LANES);
-        else
-            memcpy(to, from, s->outputs * blocks * sizeof(vec));
-        break;
-    case FIXED:
-        for (long k = 0; k < count * blocks; k++)
-            to[k] = (vec){0} + (s->weight < 0 ? statistics + s->mean : x + s->weight)[k / blocks];
         break;
 #endif
     }
@@ -244,6 +243,14 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
         for (long k = 0; k < count * blocks; k++)
             STORE(dx, k, LOAD(dy, k) * NAME(derivative)(s->function, LOAD(from, k), LOAD(to, k), s->slope));
         break;
+    case DROP:
+        for (long k = 0; k < count * blocks; k++)
+            STORE(dx, k, LOAD(dy, k) * (LOAD((const stored *)(arena + s->kept), k) * (REAL)s->slope));
+        break;
+    case FIXED:
+        for (long k = 0; k < count && s->weight >= 0; k++)
+            g[s->weight + k] += NAME(total)(dy + k * blocks, real, 1, blocks);
+        return;
 #if MIXED
     case CONVOLVE:
     case LINEAR:
@@ -290,14 +297,6 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
                                  NAME(head)(s, p->tokens, blocks * LANES), s->groups, samples, scratch);
         return;
     }
-    case DROP:
-        for (long k = 0; k < count * blocks; k++)
-            dx[k] = dy[k] * ((const vec *)(arena + s->kept))[k];
-        break;
-    case FIXED:
-        for (long k = 0; k < count && s->weight >= 0; k++)
-            g[s->weight + k] += NAME(total)(dy + k * blocks, real, 1, blocks);
-        return;
 #endif
     }
     if (s->gives && s->adds)

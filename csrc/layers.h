@@ -388,3 +388,17 @@ TARGET static void NAME(group_norm_gradient)(stored *dx, REAL *dweight, REAL *db
                 }
         }
 }
+
+/* Dropout: y = x kept rate, with kept = 1 where the mask [samples, numbers] is 1, and 0 elsewhere. */
+TARGET static void NAME(drop)(stored *y, stored *kept, const stored *x, const uint8_t *mask, REAL rate, long numbers,
+                              long samples, long blocks)
+{
+    for (long j = 0; j < numbers; j++)
+        for (long b = 0; b < blocks; b++) {
+            const long k = j * blocks + b;
+            vec stays;
+            EACH(l, LANES) stays[l] = b * LANES + l < samples && mask[(b * LANES + l) * numbers + j];
+            STORE(kept, k, stays);
+            STORE(y, k, LOAD(x, k) * (stays * rate));
+        }
+}

@@ -1,4 +1,4 @@
-/* Layers of token sequences, linear layers and dropout. Included by kernels.c behind functions.h.
+/* Layers of token sequences, and linear layers. Included by kernels.c behind functions.h.
  *
  * Tokens are in the lanes, those of one sample after those of the other: token t of sample s is lane s tokens + t of an
  * activation [channels, 1, lanes]. A layer that acts on each token by itself treats a token as it would a sample. */
@@ -76,17 +76,6 @@ TARGET static void NAME(offset_gradient)(REAL *dw, const REAL *dy, const int32_t
     for (long l = 0, t = 0; l < count; l++, t = t + 1 < tokens ? t + 1 : 0)
         for (long c = 0; c < channels; c++)
             dw[row[t] * channels + c] += dy[c * lanes + l];
-}
-
-/* y = x kept, with `kept` 1 / (1 - p) where the mask [samples, numbers] is 1, and 0 elsewhere. */
-TARGET static void NAME(drop)(REAL *y, REAL *kept, const REAL *x, const uint8_t *mask, REAL rate, long numbers,
-                              long samples, long lanes)
-{
-    for (long j = 0; j < numbers; j++)
-        for (long l = 0; l < lanes; l++) {
-            kept[j * lanes + l] = l < samples && mask[l * numbers + j] ? rate : 0;
-            y[j * lanes + l] = x[j * lanes + l] * kept[j * lanes + l];
-        }
 }
 
 /* The attention of one head in one sample, whose first token is in lane `first`. */

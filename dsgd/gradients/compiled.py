@@ -304,7 +304,7 @@ def _check_bf16(program: NetworkProgram) -> None:
     if not bf16_is_there():
         raise Untranslatable("bf16 on a processor without AMX")
     if any(step.kind in SINGLE_KINDS for step in program.steps):
-        raise Untranslatable("text, dropout, and parameters of no layer in bf16")
+        raise Untranslatable("text in bf16")
 
 
 def kernels_are_there() -> bool:

@@ -18,8 +18,8 @@ from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.problem.problem import Problem
 
 KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "pick", "average", "largest", "activate")
-KINDS += ("linear", "embed", "offset", "attend", "drop", "fixed")
-SINGLE_KINDS = KINDS[10:]  # kinds that are not computed in bf16
+KINDS += ("linear", "drop", "fixed", "embed", "offset", "attend")
+SINGLE_KINDS = KINDS[12:]  # kinds that are not computed in bf16
 NORMS = KINDS[1:3]
 RECTIFYING = KINDS[:10]  # kinds whose step computes a ReLU behind it as well
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "relu6", "hardsigmoid", "hardswish", "mish")

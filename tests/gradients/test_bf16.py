@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from dsgd.gradients import choice
 from dsgd.gradients.choice import choose_evaluator
@@ -20,7 +20,7 @@ from tests.gradients.test_compiled import Gated, Small, networks, problem_with
 from tests.gradients.test_evaluators import evaluate, pending_gradients
 from tests.gradients.test_side_by_side import torch_threads
 from tests.support.kernels import require_amx
-from tests.support.networks import CLASSES, dropping
+from tests.support.networks import CLASSES
 from tests.support.simulate import experiment, simulate
 
 BF16 = "precision=bf16"
@@ -141,12 +141,30 @@ def test_what_is_no_number_stays_none() -> None:
     assert item.loss.isnan()
 
 
-def test_dropout_in_bf16_is_left_to_the_loop() -> None:
-    of = problem_with(dropping(), 5, BF16)
-    chosen = choose_evaluator(replace(experiment("nodes=3", BF16), gradients="auto"), of)
+class Repeated(nn.Module):
+    """A layer that is called twice, dropout, and a parameter that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.same = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 6, 3, padding=1)
+        self.shift, self.drop = nn.Parameter(torch.linspace(1, 2, 6).view(6, 1, 1)), nn.Dropout(0.25)
+        self.linear = nn.Linear(6 * 36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.drop(self.same(self.same(self.stem(x)) + self.shift)).flatten(1))
+
+
+@pytest.mark.parametrize("batch_size", [5, 40])
+def test_layers_called_again_dropout_and_single_parameters_are_right_to_rounding(batch_size: int) -> None:
+    """The masks of dropout are those that the module itself draws."""
+    assert_near(Repeated(), batch_size, 6 * ROUNDING)
+
+
+def test_text_in_bf16_is_left_to_the_loop() -> None:
+    text = experiment("experiment=text_small", "nodes=3", BF16)
+    chosen = choose_evaluator(replace(text, gradients="auto"), build_problem(text))
     assert chosen.name == "loop"
-    unknown = "text, dropout, and parameters of no layer in bf16"
-    assert chosen.why == f"gradients: loop, because compiled does not know {unknown}"
+    assert chosen.why == "gradients: loop, because compiled does not know text in bf16"
 
 
 def test_without_amx_one_model_is_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
