@@ -204,11 +204,12 @@ class Translation:
         self.program.steps.append(self.made_by[node])
         return to
 
-    def norm_behind(self, node: fx.Node, value: Activation) -> ProgramStep | None:
+    def norm_behind(self, argument: Any, value: Activation) -> ProgramStep | None:
         """Return the norm that makes a value for nothing else to read, and that a sum behind it can be a part of."""
-        step = self.made_by.get(node)
-        fits = step is not None and step.kind in NORMS and not (step.sums or step.rectify) and len(node.users) == 1
-        return step if fits and step.to == value.place and not value.token_axis else None
+        step = self.made_by.get(argument)
+        if step is None or step.kind not in NORMS or step.sums or step.rectify or len(argument.users) > 1:
+            return None
+        return step if step.to == value.place and not value.token_axis else None
 
     def add_to_norm(self, node: fx.Node, step: ProgramStep, other: Activation) -> Activation:
         """Let a norm's step, which goes behind all others, also add another value: the result is that of the node."""
