@@ -60,7 +60,7 @@ class Images:
 
 
 def ours(problem: Problem, device: torch.device) -> Callable[[], None]:
-    compute = Compute(problem, [device], ALONE)
+    compute = Compute(problem, [device], ALONE, late=True)
     optimizer = SGD(lr=LR, momentum=MOMENTUM)
     x, buffers = problem.start.to(device, copy=True), problem.start_buffers.to(device, copy=True)
     velocity, done = None, 0

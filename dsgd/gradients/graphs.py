@@ -122,6 +122,7 @@ class _Lane:
             torch.cuda.current_stream(self._problem.device).wait_stream(self._captured.stream)
 
     def _pass(self) -> tuple[Tensor, Tensor]:
+        self._problem.state.release()
         return self._problem.gradient_of_batch(self._x, self._buffers, self._inputs, self._targets)
 
 

@@ -37,7 +37,8 @@ def plain_outputs(
     for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
         if path not in state:  # counters, which change; what does not train
             state[path] = value.detach().to(torch.float64 if value.is_floating_point() else value.dtype, copy=True)
-    return functional_call(problem.module.train(training), state, (inputs,))
+    problem.state.train(training)
+    return functional_call(problem.module, state, (inputs,))
 
 
 def plain_gradient(

@@ -36,7 +36,8 @@ class ModuleTrace:
         except ModelFailed as error:
             raise Untranslatable(str(error)) from error
         self.problem = problem
-        module = problem.module.train(training)
+        problem.state.train(training)
+        module = problem.module
         with torch.random.fork_rng(devices=[]):
             before = torch.get_rng_state()
             try:

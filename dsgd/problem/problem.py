@@ -193,7 +193,7 @@ class Problem:
         """Return the loss at x [d] of the worker's batch at its own step, by the module as it is evaluated."""
         inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
         self.state.bind(x.to(self.device), buffers.to(self.device))
-        self.module.eval()
+        self.state.train(False)
         return float(self.data.loss(self.module(inputs), targets))
 
     def _scaled_gradient(
@@ -220,7 +220,7 @@ class Problem:
         else:
             for slot in self.parameters:
                 slot.owner._parameters[slot.name].grad = slot.view(g)  # pyright: ignore[reportOptionalMemberAccess]
-        self.module.train()
+        self.state.train(True)
         loss = self.data.loss(self.outputs(inputs), targets)
         examined = examine(loss)
         (loss if scale == 1 else loss * scale).backward()
@@ -278,7 +278,7 @@ class Problem:
     ) -> Sums:
         """Evaluate one shard (i, k): every k-th sample from the i-th on."""
         self.state.bind(x.to(self.device), buffers.to(self.device))
-        self.module.eval()
+        self.state.train(False)
         classes = self.data.classes or 0
         # read at the end: a GPU goes on to the next batch meanwhile
         counts, means, squares = list[int](), list[Tensor](), list[Tensor]()
@@ -305,7 +305,7 @@ class Problem:
         buffers = self.start_buffers.to(self.device, copy=True)
         x_here = x.to(self.device, copy=self.state.in_place)
         self.state.bind(x_here, buffers)
-        self.module.train()
+        self.state.train(True)
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
         batches = (inputs for inputs, _ in evaluation_batches(self.data, test=False, limit=limit))

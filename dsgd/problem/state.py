@@ -47,6 +47,7 @@ class ModuleState:
         self.buffers = make_slots(module, "_buffers", _is_number)
         self.others = _byte_slots(make_slots(module, "_buffers", lambda of: not _is_number(of)))
         self.numbers = sum(slot.shape.numel() for slot in self.buffers)
+        self._mode: bool | None = None  # training or not, as last set by `train`
         self._attach()
 
     def _tie(self) -> None:
@@ -65,6 +66,7 @@ class ModuleState:
             [_buffer((slot.owner, slot.name)) for slot in slots] for slots in (self.buffers, self.others)
         )
         self._names = self._registered()
+        self._bound: tuple[Tensor | None, Tensor | None] = None, None  # the vectors whose views the module has
 
     def to(self, device: torch.device) -> None:
         """Move the module to a device. Raises ModelFailed for tensors that share memory, which only the CPU keeps."""
@@ -84,16 +86,12 @@ class ModuleState:
 
     @torch.no_grad()
     def bind(self, x: Tensor, buffers: Tensor) -> None:
-        """Give the module the parameters x [d] and the buffers [nb]."""
-        self._bytes = buffers[self.numbers :].to(torch.uint8)
+        """Give the module the parameters x [d] and the buffers [nb]. Views of a vector are made once for as long as it
+        stays bound: hundreds of them take a millisecond."""
         if not self.in_place:
-            for slot in self.parameters:
-                slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
-            for slot in self.buffers:
-                slot.owner._buffers[slot.name] = slot.view(buffers)
-            for slot, own in zip(self.others, self._of_others, strict=True):
-                slot.owner._buffers[slot.name] = self._decoded(slot, own)
+            self._bind_views(x, buffers)
             return
+        self._bytes = buffers[self.numbers :].to(torch.uint8)
         for at, own in zip(self._places, self._kept, strict=True):
             for owner, name in at:
                 if owner._buffers[name] is not own:
@@ -103,6 +101,32 @@ class ModuleState:
             own.copy_(self._decoded(slot, own))
         # last, for a buffer that is a view of a parameter
         _copy([real(of.detach()) for of in self.trained], [slot.view(x) for slot in self.parameters])
+
+    def _bind_views(self, x: Tensor, buffers: Tensor) -> None:
+        bound_x, bound_buffers = self._bound
+        if x is not bound_x:
+            for slot in self.parameters:
+                slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
+        if buffers is not bound_buffers:
+            self._bytes = buffers[self.numbers :].to(torch.uint8)
+            for slot in self.buffers:
+                slot.owner._buffers[slot.name] = slot.view(buffers)
+            for slot, own in zip(self.others, self._of_others, strict=True):
+                slot.owner._buffers[slot.name] = self._decoded(slot, own)
+        elif self.others:
+            self._bytes.copy_(buffers[self.numbers :])
+        self._bound = x, buffers
+
+    def release(self) -> None:
+        """Have the next pass make its views anew: a CUDA graph owns only the memory that it takes itself."""
+        self._bound = None, None
+
+    def train(self, mode: bool) -> None:
+        """Put the module into training, or into evaluation. Layers of torch are in the mode in which they were put;
+        code of a module's own may change that of a layer."""
+        if self.in_place or mode != self._mode:
+            self.module.train(mode)
+        self._mode = mode
 
     @torch.no_grad()
     def keep(self, x: Tensor, buffers: Tensor) -> None:

@@ -19,7 +19,8 @@ def multiply_adds(problem: Problem) -> int:
     inputs, _ = problem.data.batch(0, 0)
     with suppress(ModelFailed):  # without a copy: the passes of a run begin with its vectors, whatever this one changes
         problem = problem.twin()
-    module, counts = problem.module.eval(), []
+    problem.state.train(False)
+    module, counts = problem.module, []
 
     def count(layer: nn.Module, arguments: Any, output: Any) -> None:
         each = [weight.numel() // len(weight) for weight in layer.parameters(recurse=False) if weight.dim() > 0]

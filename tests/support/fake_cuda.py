@@ -28,11 +28,13 @@ class FakeStream:
 
         self.queued.append(run)
 
-    def record_event(self) -> tuple[FakeStream, int]:
-        return self, len(self.queued)
+    def record_event(self) -> FakeEvent:
+        event = FakeEvent(self.cuda)
+        event.record(self)
+        return event
 
-    def wait_event(self, event: tuple[FakeStream, int]) -> None:
-        stream, place = event
+    def wait_event(self, event: FakeEvent) -> None:
+        stream, place = event.stream, event.place
         self.queued.append(lambda: stream.done >= place)
 
     def wait_stream(self, other: FakeStream) -> None:
@@ -46,6 +48,24 @@ class FakeStream:
         before = {of.name: of.done for of in self.cuda.streams}
         self.synchronize()
         return {of.name for of in self.cuda.streams if of is not self and of.done > before[of.name]}
+
+
+class FakeEvent:
+    """An event takes as many milliseconds after another one of its stream as operations are between them."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda, self.stream, self.place = cuda, cuda.default, 0
+
+    def record(self, stream: FakeStream | None = None) -> None:
+        self.stream = stream or self.cuda.current_stream()
+        self.place = len(self.stream.queued)
+
+    def synchronize(self) -> None:
+        self.cuda.run_until(self.stream, self.place)
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        assert self.stream is later.stream
+        return later.place - self.place
 
 
 @dataclass
@@ -100,6 +120,7 @@ class FakeCuda:
         self.capturing: FakeGraph | None = None
         self._local = threading.local()
         for name, replacement in {
+            "Event": lambda **_: FakeEvent(self),
             "Stream": lambda device, **_: self.new_stream(),
             "current_stream": self.current_stream,
             "set_stream": lambda stream: setattr(self._local, "stream", stream),

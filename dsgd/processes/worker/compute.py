@@ -8,7 +8,6 @@ finished it and all buckets before it have been reduced, so the order is the sam
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from dsgd.data.items import Items
 from dsgd.engine.buckets import bucket_bytes
-from dsgd.engine.divergence import Diverged, is_beyond
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.own_code import own_function, watched
 from dsgd.problem.precision import compiling
@@ -31,6 +29,7 @@ from dsgd.problem.state import dense
 from dsgd.processes.worker.batches import Batch, Batches
 from dsgd.processes.worker.collectives import Groups, finish
 from dsgd.processes.worker.compute_streams import ComputeStreams
+from dsgd.processes.worker.pass_record import PassRecord
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,7 @@ class Replica:
         self._problem = problem
         self._report: Callable[[int], None] | None = None  # None outside this replica's own passes
         problem.to(device)
+        self._buffers: Tensor | None = None  # in one place, so that views of it are made once
         self._parameters = problem.state.trained
         self._may_overlap = watched(problem.module) is None
         self._hooks = [
@@ -113,9 +113,10 @@ class Replica:
         batch.wait()
         problem = self._problem
         state = problem.state
-        state.bind(x, buffers)
+        self._buffers = buffers.clone() if self._buffers is None else self._buffers.copy_(buffers)
+        state.bind(x, self._buffers)
         state.forget_gradients()
-        problem.module.train()
+        state.train(True)
         loss = problem.data.loss(problem.outputs(batch.inputs), batch.targets)
         # in a backward pass within the backward pass a gradient may be reported before all of it is there
         complete = not state.in_place or (self._may_overlap and own_function(loss) is None)
@@ -124,7 +125,8 @@ class Replica:
             (loss if weight == 1 else loss * weight).backward()
         finally:
             self._report = None
-        state.keep(x, buffers)
+        state.keep(x, self._buffers)
+        buffers.copy_(self._buffers)
         return loss.detach()
 
     def collect(self, bucket: GradientBucket, factor: float, decay: float, out: Tensor) -> None:
@@ -169,17 +171,20 @@ class Compute:
     """Computes gradients of a problem in the order of the calls, in a thread of its own.
 
     devices: points, buffers and gradients are on the first. Several devices get equal slices of a batch, and their
-    gradients and buffers are averaged on the first. loss_limit: a gradient whose batch has a loss beyond it raises
-    Diverged in its place; None: none does. busy_s: seconds spent in finished forward and backward passes. spans: their
-    (begin, end) by time.monotonic(), or None without `trace`.
+    gradients and buffers are averaged on the first. passes: their times and losses; a gradient raises Diverged where
+    `passes` judges so. late: as for `PassRecord`; the future of a gradient on a GPU is done once it is queued there.
     """
 
     def __init__(
-        self, problem: Problem, devices: Sequence[torch.device], groups: Groups, *, trace: bool = False
+        self,
+        problem: Problem,
+        devices: Sequence[torch.device],
+        groups: Groups,
+        *,
+        trace: bool = False,
+        late: bool = False,
     ) -> None:
-        self.loss_limit: float | None = None
-        self.busy_s = 0.0
-        self.spans: list[tuple[float, float]] | None = [] if trace else None
+        self.passes = PassRecord(devices[0], trace=trace, late=late)
         self._problem = problem
         self._groups = groups
         self._buckets = make_buckets(problem, bucket_bytes(problem.start.nbytes))
@@ -210,9 +215,7 @@ class Compute:
         problem = self._problem
         with compiling(type(problem.module).__name__) if problem.compiled else nullcontext():
             self._submit(at, buffers.clone(), rank, step, 1, step).result()
-        self.busy_s = 0.0
-        if self.spans is not None:
-            self.spans.clear()
+        self.passes.forget()
 
     def close(self) -> None:
         """End the thread. Calls that have not begun are cancelled; one that has is waited for, at most for the time
@@ -227,7 +230,7 @@ class Compute:
         return self._thread.submit(self._streams.call(partial(self._gradient, *arguments)))
 
     def _gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int, workers: int, next_step: int) -> Tensor:
-        began = time.monotonic()
+        self.passes.begin()
         start_buffers = buffers.clone()
         batches = self._batches.get(rank, step)
         if self._prefetches and self._can_load_beside:
@@ -236,15 +239,13 @@ class Compute:
         while True:
             scale = next(scales)
             with self._problem.drawing(rank, step):
-                g, loss = self._pass(at, buffers, batches, step, workers, scale, began)
+                g, loss = self._pass(at, buffers, batches, step, workers, scale)
             # an overflow of one worker shows in the mean of all: all repeat the pass
             if scale == 1 or bool(g.isfinite().all()):
-                # now the device has finished, and in lock-step all workers have their mean: nobody waits for this
-                if self.loss_limit is not None and is_beyond(found := float(loss), self.loss_limit):
-                    raise Diverged(f"the loss of the mini-batch of step {step} is {found:g}")
+                self.passes.judge(step, loss)  # in lock-step all workers have their mean: nobody waits for this
                 return g
             buffers.copy_(start_buffers)
-            began = time.monotonic()
+            self.passes.begin()
 
     @property
     def _can_load_beside(self) -> bool:
@@ -253,10 +254,10 @@ class Compute:
         return never_draws or not isinstance(self._problem.data, Items)
 
     def _pass(
-        self, at: Tensor, buffers: Tensor, batches: Sequence[Batch], step: int, workers: int, scale: float, began: float
+        self, at: Tensor, buffers: Tensor, batches: Sequence[Batch], step: int, workers: int, scale: float
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient [d] by a backward pass through `scale` times the loss, averaged over the workers, and
-        this worker's own loss, a scalar. began: start of the computation, by time.monotonic()."""
+        this worker's own loss, a scalar."""
         replicas = self._replicas[: len(batches)]
         samples = sum(map(len, batches))
         # a slice's share of the mean is a weight of its loss, so that gradients need no scaling afterwards
@@ -294,12 +295,9 @@ class Compute:
         for replica in replicas:
             replica.check_complete(reducer.reduced)
         reducer.flush()
-        finish(g.device)
-        ended = time.monotonic()
-        self.busy_s += ended - began
-        if self.spans is not None:
-            self.spans.append((began, ended))
+        self.passes.end()
         for wait in reductions:
             wait()
-        finish(g.device)
+        if not self.passes.late:
+            finish(g.device)
         return g, loss

@@ -36,6 +36,7 @@ class ComputeStreams:
             for stream in self._streams:
                 stream.wait_event(begun)
             result = compute()
+            caller.wait_event(torch.cuda.current_stream(self._first).record_event())  # where it is only queued
             result.record_stream(caller)  # or its memory is used again while the caller's work with it is queued
             return result
 

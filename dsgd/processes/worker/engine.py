@@ -25,7 +25,7 @@ from dsgd.optimizer import State, remembered
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.answers import between_events
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, finish
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
 from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
@@ -128,6 +128,7 @@ class WorkerEngine:
                 if self._mark_due:
                     self._step_mark()
                 self.ended = True
+                finish(self.worker.x.device)  # the last steps may only be queued there
                 self.client.send("ended", time_s=self.time_s, steps=self.worker.steps)
             self._busy_s += time.monotonic() - begin
 
@@ -202,7 +203,7 @@ class WorkerEngine:
             "sent": list(self._sent),
             "received": list(self._received),
             "reduced": self._reduced,
-            "busy_s": self.compute.busy_s + self._busy_s,
+            "busy_s": self.compute.passes.busy_s + self._busy_s,
             "staleness": list(self.staleness),
             "missed": self.missed,
             **peak_bytes(self.compute.devices),
@@ -215,7 +216,7 @@ class WorkerEngine:
         if output in self.worker.kept and self.worker.rank == self.experiment.nodes - 1:
             vectors[f"kept.{output}"] = self.worker.kept[output]
         if self.ended and self.communicating is not None:
-            for name, spans in (("computing", self.compute.spans or []), ("communicating", self.communicating)):
+            for name, spans in (("computing", self.compute.passes.spans or []), ("communicating", self.communicating)):
                 vectors[name] = as_vector(name, spans, self._begun)
         self._submit(key, vectors, {})
 

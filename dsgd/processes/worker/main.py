@@ -45,7 +45,9 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     joined = connect_peers(plane, client)
     groups = _join_groups(job, rank, plane, joined, client.local_address, devices[0])
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
-    compute = Compute(problem, devices, groups, trace=experiment.trace)
+    # an asynchronous worker's answers would wait for a queued gradient; of a quorum, who has computed counts
+    late = experiment.algo.lockstep and not experiment.algo.backups
+    compute = Compute(problem, devices, groups, trace=experiment.trace, late=late)
     averaging = Averaging(groups, devices[0])
     vectors = plane if devices[0].type == "cpu" else DeviceVectors(plane, devices[0])
     engine = WorkerEngine(experiment, rank, x, buffers, plane, vectors, compute, averaging, client, problem)
@@ -60,7 +62,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     plane.set_steps(engine.worker.steps)
     limit = limit_of_batch(experiment, problem)
     compute.warm_up(x, buffers, rank, engine.batches)
-    compute.loss_limit = limit
+    compute.passes.loss_limit = limit
     if facts := gpu_facts(devices):
         client.send("gpu", facts=facts)
     client.send("ready")

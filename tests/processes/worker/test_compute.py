@@ -150,12 +150,12 @@ def test_time_is_kept_and_spans_only_if_asked_for() -> None:
         for step in range(3):
             for one in (compute, traced):
                 one.gradient(of.start, of.start_buffers, 0, step).result()
-        assert compute.spans is None
-        assert compute.busy_s > 0
-        assert traced.spans is not None
-        assert len(traced.spans) == 3
-        assert traced.busy_s == pytest.approx(sum(end - begin for begin, end in traced.spans))
-        times = [time for span in traced.spans for time in span]
+        assert compute.passes.spans is None
+        assert compute.passes.busy_s > 0
+        assert traced.passes.spans is not None
+        assert len(traced.passes.spans) == 3
+        assert traced.passes.busy_s == pytest.approx(sum(end - begin for begin, end in traced.passes.spans))
+        times = [time for span in traced.passes.spans for time in span]
         assert times == sorted(times)
 
 
@@ -164,8 +164,8 @@ def test_a_warm_up_leaves_nothing_behind() -> None:
     at, statistics = point(of, 1), of.start_buffers.clone()
     with computing(of, trace=True) as compute:
         compute.warm_up(at, statistics, 1, 0)
-        assert compute.busy_s == 0
-        assert compute.spans == []
+        assert compute.passes.busy_s == 0
+        assert compute.passes.spans == []
         assert torch.equal(at, point(of, 1))
         assert torch.equal(statistics, of.start_buffers)
         g = compute.gradient(at, statistics, 1, 0).result()
