@@ -14,6 +14,7 @@ from torch import Tensor
 from dsgd.data import Data
 
 EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activations
+EVALUATION_BATCH_GPU = 8192  # of data on a GPU, which a small network's pass over fewer leaves waiting for the host
 
 
 @runtime_checkable
@@ -104,7 +105,8 @@ class JointBatches(Protocol):
         ...
 
 
-def _is_joint(data: Data) -> TypeGuard[JointBatches]:
+def is_joint(data: Data) -> TypeGuard[JointBatches]:
+    """Tell whether data have `JointBatches.batches`."""
     return _is_joint_type(type(data))
 
 
@@ -115,7 +117,7 @@ def _is_joint_type(kind: type[Data]) -> bool:
 
 def joint_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Call `JointBatches.batches`, or join single batches."""
-    if _is_joint(data):
+    if is_joint(data):
         return data.batches(ranks, steps)
     found = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
     inputs, targets = (torch.stack(column) for column in zip(*found, strict=True))
@@ -123,16 +125,22 @@ def joint_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tup
 
 
 def evaluation_batches(
-    data: Data, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+    data: Data,
+    test: bool,
+    limit: int | None = None,
+    shard: tuple[int, int] = (0, 1),
+    size: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Call `StreamedEvaluation.evaluation`, or yield batches of the first `limit` samples in memory."""
+    """Call `StreamedEvaluation.evaluation`, or yield batches of the first `limit` samples in memory. size: samples in
+    each of these; None: more of data on a GPU than of others."""
     if isinstance(data, StreamedEvaluation):
         yield from data.evaluation(test, limit, shard)
         return
     part, parts = shard
     inputs, targets = (whole[:limit][part::parts] for whole in (data.test_set if test else data.train_set))
-    for begin in range(0, len(inputs), EVALUATION_BATCH):
-        batch = slice(begin, begin + EVALUATION_BATCH)
+    size = size or (EVALUATION_BATCH_GPU if inputs.is_cuda else EVALUATION_BATCH)
+    for begin in range(0, len(inputs), size):
+        batch = slice(begin, begin + size)
         yield inputs[batch], targets[batch]
 
 

@@ -2,7 +2,8 @@
 time: as replays of one CUDA graph, several at a time on streams of their own.
 
 All replays run the same kernels, so a gradient has the same bits whatever is computed beside it. Vectors, and data that
-fit, stay on the GPU, and the host reads nothing but the losses, once for all pending gradients.
+fit, stay on the GPU. The host reads nothing but the losses, each when its gradient is used: the others are computed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from dsgd.data.protocols import is_joint
 from dsgd.gradients.captured import CapturedPass
 from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.model_failed import ModelFailed
@@ -57,18 +59,21 @@ class GraphEvaluator:
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         points = [item.snapshot for item in pending if item.snapshot is not None]
         values = [torch.empty_like(x) for x in points]
-        losses = torch.empty(len(pending), dtype=self.problem.dtype, device=self.device)
+        losses = torch.empty(len(pending), dtype=self.problem.dtype, pin_memory=self.device.type == "cuda")
+        data = self.problem.data
+        # before the lanes, which wait for it: hundreds of batches are drawn and made in a few operations
+        joint = data.batches([item.rank for item in pending], [item.step for item in pending]) if is_joint(data) else ()
         for lane in self._lanes:
             lane.wait_for_caller()
         for place, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
             lane = self._lanes[place % len(self._lanes)]
             with lane.queue(), self.problem.drawing(item.rank, item.step) as seed:
-                batch = self.problem.data.batch(item.rank, item.step)
-                lane.gradient(x, item.buffers, batch, g, losses[place], seed)
+                inputs, targets = (part[place] for part in joint) if joint else data.batch(item.rank, item.step)
+                lane.gradient(x, item.buffers, (inputs, targets), g, losses[place], seed)
+                item.set(g, item.buffers, losses[place])
+                item.arrives = lane.event()
         for lane in self._lanes:
             lane.join_caller()
-        for item, g, loss in zip(pending, values, losses.cpu(), strict=True):
-            item.set(g, item.buffers, loss)
 
 
 class _Lane:
@@ -95,8 +100,8 @@ class _Lane:
         loss: Tensor,
         seed: int | None,
     ) -> None:
-        """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar; change the buffers [nb]. seed:
-        of what the module draws."""
+        """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar of the host; change the buffers
+        [nb]. seed: of what the module draws."""
         inputs, targets = batch
         self._x.copy_(x)
         self._buffers.copy_(buffers)
@@ -108,8 +113,12 @@ class _Lane:
             self._captured.replay(seed)
             computed = self._captured.result
         g.copy_(computed[0])
-        loss.copy_(computed[1])
+        loss.copy_(computed[1], non_blocking=True)
         buffers.copy_(self._buffers)
+
+    def event(self) -> torch.cuda.Event | None:
+        """Return the end of what this lane has queued so far; None on a CPU."""
+        return None if self._captured is None else self._captured.stream.record_event()
 
     def wait_for_caller(self) -> None:
         """Let later work of this lane begin after what the caller has queued so far."""

@@ -19,10 +19,10 @@ class PendingGradient:
 
     snapshot: [d], where to take it, None once it is evaluated. buffers: [nb], a copy that the forward pass may change.
     rank, step: of the batch. value: [d], None until it is evaluated. loss: of the batch, a scalar; None, too, where
-    nothing is computed. A tensor, since a checkpoint stores those.
+    nothing is computed. A tensor, since a checkpoint stores those. arrives: when a GPU has written it; None: at once.
     """
 
-    __slots__ = ("buffers", "loss", "rank", "snapshot", "step", "value")
+    __slots__ = ("arrives", "buffers", "loss", "rank", "snapshot", "step", "value")
 
     def __init__(self, rank: int, step: int, snapshot: Tensor, buffers: Tensor) -> None:
         self.rank = rank
@@ -31,6 +31,7 @@ class PendingGradient:
         self.buffers = buffers
         self.value: Tensor | None = None
         self.loss: Tensor | None = None
+        self.arrives: torch.cuda.Event | None = None
 
     def set(self, value: Tensor, buffers: Tensor, loss: Tensor | None = None) -> None:
         """Set the gradient [d], the buffers [nb] after the forward pass and the loss, and release the snapshot."""
@@ -38,6 +39,12 @@ class PendingGradient:
         self.loss = loss
         self.buffers = buffers
         self.snapshot = None
+
+    def read_loss(self) -> float | None:
+        """Return the loss, for which a GPU computes this gradient and those before it, and no others."""
+        if self.arrives is not None:
+            self.arrives.synchronize()
+        return None if self.loss is None else float(self.loss)
 
 
 class GradientEvaluator(Protocol):

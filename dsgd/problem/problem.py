@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
 from dsgd.data.global_streams import seeded_beside
-from dsgd.data.protocols import MovableData, evaluation_batches, sample_losses
+from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
 from dsgd.problem.decay import is_norm_or_bias
 from dsgd.problem.matrices import matrices_of
@@ -308,7 +308,9 @@ class Problem:
         self.state.train(True)
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
-        batches = (inputs for inputs, _ in evaluation_batches(self.data, test=False, limit=limit))
+        # in batches of one size on every device: the average depends on it
+        evaluated = evaluation_batches(self.data, test=False, limit=limit, size=EVALUATION_BATCH)
+        batches = (inputs for inputs, _ in evaluated)
         for count, batch in enumerate(without_single(batches), start=1):
             for norm in norms:
                 norm.momentum = 1 / count

@@ -19,6 +19,7 @@ from types import AsyncGeneratorType, CellType, CoroutineType, FunctionType, Met
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dsgd.engine.marks import Progress
@@ -31,6 +32,9 @@ class OtherRun(ValueError):
 
 def snapshot(simulation: Simulation) -> dict[str, Any]:
     """Return the state between two events, as plain values and copies of all live vectors."""
+    device = simulation.machine.evaluator.device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # losses come to the host when it has computed their gradients
     return {
         "fingerprint": _fingerprint(simulation),
         "progress": asdict(simulation.progress),

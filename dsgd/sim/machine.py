@@ -222,7 +222,8 @@ class Machine:
             self.evaluator.evaluate(self._pending)
             self._pending = []
         assert gradient.value is not None
-        if gradient.loss is not None and is_beyond(float(gradient.loss), self._loss_limit):
+        loss = gradient.read_loss()
+        if loss is not None and is_beyond(loss, self._loss_limit):
             self.diverged = True
         node.buffers = gradient.buffers
         return None if self.diverged else gradient.value

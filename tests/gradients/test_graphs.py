@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from dsgd.gradients import graphs
 from dsgd.gradients.captured import CapturedPass
 from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
+from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.problem import Problem
 from tests.support.fake_cuda import FakeCuda
 from tests.support.networks import problem_of
@@ -88,3 +90,51 @@ def test_whether_a_module_draws_is_known_before_its_first_replay(monkeypatch: py
         of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(rate), torch.nn.Linear(64, 10)))
         GraphEvaluator(of, torch.device("cpu"))
         assert known.pop() is draws
+
+
+def pending_of(of: Problem, count: int) -> list[PendingGradient]:
+    places = [(place % 3, place // 3) for place in range(count)]
+    return [PendingGradient(rank, step, of.start + rank, of.start_buffers.clone()) for rank, step in places]
+
+
+def test_a_loss_waits_for_its_gradient_and_those_before_it_on_its_stream_alone(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors are on the CPU; of the work on the device only the replays are queued."""
+    empty, to = torch.empty, Tensor.to
+    monkeypatch.setattr(torch, "empty", lambda *sizes, pin_memory=False, **of: empty(*sizes, **of))
+    monkeypatch.setattr(Tensor, "to", lambda x, *of, **how: x.clone() if of[0] == CUDA else to(x, *of, **how))
+    monkeypatch.setattr(Problem, "live_on", lambda problem, device: setattr(problem, "device", device))
+    of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+    of._draws = False
+    replayed: list[int] = []
+    loss = of.data.loss
+    monkeypatch.setattr(of.data, "loss", lambda *both: cuda.draw(replayed) or loss(*both), raising=False)
+    evaluator = GraphEvaluator(of, CUDA, streams=3)
+    cuda.run()
+    replayed.clear()
+    pending = pending_of(of, 6)
+    evaluator.evaluate(pending)
+    assert replayed == []
+    pending[4].read_loss()
+    assert len(replayed) == 2  # those of pending 1 and 4
+    cuda.default.synchronize()  # on which the gradients are used: all are there
+    assert len(replayed) == 6
+
+
+def test_batches_of_all_pending_gradients_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+    evaluator, several, made = GraphEvaluator(of, torch.device("cpu")), type(of.data).batches, list[Any]()
+    monkeypatch.setattr(type(of.data), "batches", lambda *of: made.append(of[1:]) or several(*of))  # pyright: ignore
+    monkeypatch.delattr(type(of.data), "batch")
+    pending = pending_of(of, 3)
+    points = [item.snapshot for item in pending]
+    evaluator.evaluate(pending)
+    monkeypatch.undo()
+    assert made == [([0, 1, 2], [0, 0, 0])]
+    for item, x in zip(pending, points, strict=True):
+        assert x is not None
+        assert item.value is not None
+        g, loss = of.gradient_and_loss(x, of.start_buffers.clone(), item.rank, item.step)
+        assert torch.equal(item.value, g)
+        assert item.read_loss() == float(loss)

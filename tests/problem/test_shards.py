@@ -55,3 +55,19 @@ def test_a_shard_holds_every_kth_sample(data: str) -> None:
             continue
         assert torch.equal(inputs, whole[0][i::3])
         assert torch.equal(targets, whole[1][i::3])
+
+
+def test_data_on_a_gpu_are_evaluated_in_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But batch norm's statistics are averages over batches of one size."""
+    of = build_problem(experiment("data=digits", "model=resnet8", "model.width=4", "nodes=2"))
+    sizes, sums, statistics = [], [], []
+    for on_gpu in (False, True):
+        with monkeypatch.context() as device:
+            device.setattr(torch.Tensor, "is_cuda", on_gpu)
+            sizes.append([len(labels) for _, labels in evaluation_batches(of.data, test=False)])
+            sums.append(of.sums(of.start, of.start_buffers, test=False))
+            statistics.append(of.recalibrated(of.start, limit=None))
+    assert sizes == [[1024, 413], [1437]]
+    assert sums[0][1:] == sums[1][1:]
+    assert sums[0].loss == pytest.approx(sums[1].loss, rel=1e-5)
+    assert torch.equal(*statistics)
