@@ -33,6 +33,7 @@ from dsgd.processes.worker.compute import Compute
 
 ALONE = Groups(0, 1)
 LR, MOMENTUM, CLASSES = 0.01, 0.9, 1000
+GOAL = 1.05  # of ours / plain, on a GPU
 
 
 class Images:
@@ -155,6 +156,10 @@ def main() -> None:
             f"plain {statistics.median(by_plain) * 1e3:8.1f} ms  ours / plain {statistics.median(ratios):.3f} "
             f"({min(ratios):.3f} to {max(ratios):.3f}, {options.repeats} rounds)"
         )
+        if device.type == "cuda" and place == 0:  # for the table of scripts/gpu_check.sh
+            ratio, part = statistics.median(ratios), f"step{', compile' if options.compile else ''}"
+            ok = "ok" if ratio < GOAL else "NO"
+            print("ROW", part, f"ours / plain < {GOAL}, by the clock", f"{ratio:.3f}", ok, sep="\t")
 
 
 if __name__ == "__main__":
