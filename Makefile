@@ -8,7 +8,7 @@ NINE := [{algo: sync}, {algo: localsgd}, {algo: diloco}, {algo: compressed, algo
 CONDITIONS := {cluster.bandwidth: [1e8, 3e8, 1e9, 3e9, 1e10], cluster.slow_nodes.15: [1, 1.5, 2, 4]}
 DEMO ?=
 
-.PHONY: demo test test-long lint docs docs-serve bench figures phases papers reproduce clean
+.PHONY: demo test test-all test-long lint docs docs-serve bench figures phases papers reproduce clean
 
 demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
@@ -16,6 +16,9 @@ demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow n
 
 test: $(READY)  ## the tests
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
+
+test-all: $(READY)  ## both of them, collected once
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-long: $(READY)  ## campaigns, clusters, and further cases of what the others check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m long

@@ -21,6 +21,7 @@ from tests.support.simulate import simulate
 
 NODES = 3
 STEPS = 40
+IN_LOCKSTEP = ["delayfree", "dpsgd", "localsgd", "sgp", "sync"]  # of WAITING
 QUADRATIC = ("experiment=quadratic", f"nodes={NODES}", "optimizer.lr=0.05", f"budget.steps={STEPS}")
 DIST = (*QUADRATIC, "engine=dist", "engine.patience_s=60")
 BY_HOST = {"wall_s"}  # of every line of a record, added to what an engine measures
@@ -133,9 +134,10 @@ def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(
     raise AssertionError("nothing was measured in 30 s")
 
 
-@pytest.mark.parametrize("algo", long_but(["delayfree"], filter(is_lockstep, WAITING)))
+@pytest.mark.parametrize("algo", long_but(["delayfree"], IN_LOCKSTEP))
 def test_time_may_run_out_at_any_step_of_lock_step(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Also while some have handed in a mark by steps that others will not reach."""
+    assert is_lockstep(algo)
     for number in range(3):
         options = ("budget.steps=null", f"budget.time_s=0.{number + 2}", "eval.every_steps=1")
         run = completed(prefork, tmp_path / f"run {number}", *DIST, f"algo={algo}", *options)
