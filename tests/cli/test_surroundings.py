@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 import dsgd
 from tests.support.command import shell
-from tests.support.long import long_but
 
 COMPARE = (
     "dsgd-compare algo=sync,gossip experiment=quadratic nodes=2 budget.steps=20 cluster.gradient_s=0.01 target.loss=1 "
@@ -24,23 +21,19 @@ INLINE = "module://matplotlib_inline.backend_inline"
 OPENING = ("open", "TemporaryFile", "NamedTemporaryFile", "fdopen")
 
 
-@pytest.mark.parametrize("backend", long_but([INLINE], [INLINE, "TkAgg", "nonsense"]))
-def test_figures_are_files_whatever_draws_elsewhere(backend: str, tmp_path: Path) -> None:
-    result = shell(f"{COMPARE} --html page.html", tmp_path, MPLBACKEND=backend)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "comparison" / "contest.png").stat().st_size > 0
-    result = shell("dsgd-plot comparison --only loss_time", tmp_path, MPLBACKEND=backend)
-    assert result.returncode == 0, result.stderr
-    result = shell("dsgd-reproduce --help", tmp_path, MPLBACKEND=backend)
-    assert result.returncode == 0, result.stderr
-
-
-def test_files_are_utf8_in_every_locale(tmp_path: Path) -> None:
-    for name, changes in (("ascii", ASCII), ("utf8", {})):
+def test_neither_a_locale_nor_what_draws_elsewhere_changes_a_file(tmp_path: Path) -> None:
+    """Files are in UTF-8 in every locale, and figures are files in a notebook."""
+    for name, changes in (("ascii", ASCII), ("utf8", {"MPLBACKEND": INLINE})):
         folder = tmp_path / name
         folder.mkdir()
         result = shell(f"{COMPARE} --html page.html", folder, **changes)
         assert result.returncode == 0, result.stderr
+        assert (folder / "comparison" / "contest.png").stat().st_size > 0
+    for backend in (INLINE, "TkAgg", "nonsense"):
+        result = shell("dsgd-plot ascii/comparison --only loss_time", tmp_path, MPLBACKEND=backend)
+        assert result.returncode == 0, result.stderr
+    result = shell("dsgd-reproduce --help", tmp_path, MPLBACKEND=INLINE)
+    assert result.returncode == 0, result.stderr
     for file in ("comparison/verdict.txt", "comparison/contest.md", "comparison/contest.tex", "comparison/contest.svg"):
         assert (tmp_path / "ascii" / file).read_bytes() == (tmp_path / "utf8" / file).read_bytes()
     assert (tmp_path / "ascii" / "page.html").read_text(encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -26,13 +28,18 @@ def options(collective: str, messages: bool, *case: str) -> tuple[str, ...]:
     return (*QUADRATIC, f"algo={case[0]}", *case[1:], *way_of(collective, messages))
 
 
+@cache
+def with_trouble(collective: str, messages: bool, *case: str) -> Simulation:
+    trouble = ("nodes=5", "cluster.node_bandwidth={2: 1e8}", "cluster.chunks_per_message=2")
+    return uninterrupted(prepared(*options(collective, messages, *case), *trouble))[1]
+
+
 @each_case
 @each_way
 def test_it_computes_what_all_others_do(collective: str, messages: bool, case: tuple[str, ...]) -> None:
     """With jitter, pauses, a slow node and ports of different speed, on a number of nodes that is no power of two."""
-    trouble = ("nodes=5", "cluster.node_bandwidth={2: 1e8}", "cluster.chunks_per_message=2")
-    _, expected = uninterrupted(prepared(*options("best", False, *case), *trouble))
-    _, found = uninterrupted(prepared(*options(collective, messages, *case), *trouble))
+    expected = with_trouble("best", False, *case)
+    found = with_trouble(collective, messages, *case)
     for one, other in zip(found.machine.nodes, expected.machine.nodes, strict=True):
         assert torch.equal(one.worker.x, other.worker.x)
         assert one.worker.steps == other.worker.steps

@@ -83,7 +83,7 @@ def test_the_rate_after_the_last_step_counts_for_no_round(overlap: str) -> None:
 @pytest.mark.parametrize("share", [0.98, 1.02])
 def test_is_stable_up_to_its_limit(outer: str, beta: float, share: float) -> None:
     """Of olr a = 2 (1 + beta) / (1 + 2 beta), 2 (1 + beta), with a = 1 - (1 - lr h)^tau."""
-    s = Setting(steps=1200, lr=0.3, data=Quadratic(dim=1, condition=1.0, spread=0, noise=0), start=START[:, :1])
+    s = Setting(steps=600, lr=0.3, data=Quadratic(dim=1, condition=1.0, spread=0, noise=0), start=START[:, :1])
     a = 1 - (1 - s.lr) ** 4
     limit = DiLoCo(4, outer, olr=1.0, beta=beta).limit(s.nodes)
     errors = np.abs(run(s, DiLoCo(4, outer, share * limit / a, beta)).c[::4] - s.target).max(axis=1)

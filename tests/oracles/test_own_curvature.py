@@ -76,7 +76,7 @@ def test_agrees_with_a_numpy_loop(algo: Algorithm, loop: Callable[[Setting], Arr
 
 def test_synchronous_sgd_goes_the_way_of_the_mean_objective() -> None:
     """x_k - c = (1 - lr h)^k (x_0 - c): as if all had the mean curvature."""
-    s = Setting(6, steps=300, lr=0.3, data=OWN)
+    s = Setting(6, steps=150, lr=0.6, data=OWN)
     path = run(replace(s, steps=20), Sync()).xs[:, 0]
     assert_close(path - s.target, -s.target * (1 - s.lr * s.h) ** np.arange(21)[:, None], 1e-10)
     assert_close(ended(s, Sync()).xs[-1, 0], s.target, 1e-10)
@@ -85,7 +85,7 @@ def test_synchronous_sgd_goes_the_way_of_the_mean_objective() -> None:
 @pytest.mark.parametrize("tau", [1, 2, 8])
 def test_local_sgd_ends_where_workers_count_by_what_their_round_removes(tau: int) -> None:
     """The more steps, the more alike they count: towards the plain mean of the minima, away from the minimum."""
-    s = Setting(6, steps=400, lr=0.3, data=OWN)
+    s = Setting(6, steps=200, lr=0.6, data=OWN)
     end = ended(s, LocalSGD(tau)).mean[-1]
     assert_close(end, of_rounds(s, tau), 1e-10)
     assert (np.abs(end - s.target).max() > 0.02) == (tau > 1)
@@ -103,7 +103,7 @@ def test_outer_momentum_does_not_move_what_local_sgd_ends_at(outer: str) -> None
 )
 def test_local_momentum_moves_what_dpsgd_ends_at_as_a_higher_rate_would(gradient: str, nesterov: bool) -> None:
     """Constant gradients make steps of lr / (1 - momentum). The workers' mean is off the minimum, ever further."""
-    s = Setting(6, steps=600, lr=0.1, data=OWN)
+    s = Setting(6, steps=300, lr=0.2, data=OWN)
     off = []
     for momentum in (0.0, 0.8):
         moving = replace(s, momentum=momentum, nesterov=nesterov and momentum > 0)
@@ -116,7 +116,7 @@ def test_local_momentum_moves_what_dpsgd_ends_at_as_a_higher_rate_would(gradient
 @pytest.mark.parametrize("momentum", long_but([0.8], [0.0, 0.8]))
 @pytest.mark.parametrize("method", ["d2", "tracking"])
 def test_corrected_for_differing_data_every_worker_ends_at_the_minimum(method: str, momentum: float) -> None:
-    s = Setting(6, steps=900, lr=0.1, momentum=momentum, data=OWN)
+    s = Setting(6, steps=450, lr=0.2, momentum=momentum, data=OWN)
     end = ended(s, Corrected(Ring().build(6, 0), method)).xs[-1]
     assert_close(end, np.tile(s.target, (6, 1)), 1e-9)
 
@@ -124,6 +124,6 @@ def test_corrected_for_differing_data_every_worker_ends_at_the_minimum(method: s
 @pytest.mark.parametrize("method", ["qg", "decentlam"])
 def test_momentum_of_the_whole_network_moves_nothing(method: str) -> None:
     """The end is that of D-PSGD with the step before the exchange, and without momentum."""
-    s = Setting(6, steps=600, lr=0.1, data=OWN)
+    s = Setting(6, steps=300, lr=0.2, data=OWN)
     end = ended(s, Corrected(Ring().build(6, 0), method, beta=0.5)).xs[-1]
     assert_close(end, of_mixing(s, s.lr, "first"), 1e-9)

@@ -11,7 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from dsgd.problem.digest import complaint, problem_digest
+from dsgd.problem.problem import build_problem
 from tests.processes.launch.test_torchrun import PATIENCE_S, launched
+from tests.support.simulate import experiment
 
 HERE = f"{__name__}."
 RUN = ("nodes=2", "batch_size=4", "budget.epochs=null", "budget.steps=6", "eval.every_epochs=null", "algo=sync")
@@ -58,12 +61,21 @@ def test_every_rank_starts_from_the_parameters_and_buffers_of_rank_0(tmp_path: P
 
 
 @pytest.mark.parametrize("part", ["training samples", "training labels", "test inputs"])
-def test_other_data_on_a_rank_are_one_line(tmp_path: Path, part: str) -> None:
-    options = ("data=import", "data.classes=2", f"data.target={HERE}sets", f"data.arguments={{part: {part}}}")
+def test_data_of_ranks_are_told_apart_by_what_differs(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ("data=import", "data.classes=2", f"data.target={HERE}sets", f"data.arguments={{part: {part}}}")
+    digests = []
+    for number in (0, 1):
+        monkeypatch.setenv("RANK", str(number))
+        digests.append(problem_digest(build_problem(experiment(*data, "nodes=2", "batch_size=4", "model.hidden=[]"))))
+    assert complaint(digests[1], digests[0], "rank 0") == f"other data than rank 0: {part} differ"
+
+
+def test_other_data_on_a_rank_are_one_line(tmp_path: Path) -> None:
+    options = ("data=import", "data.classes=2", f"data.target={HERE}sets", "data.arguments={part: test inputs}")
     with launched(tmp_path / "run", *RUN, *options, "model.hidden=[]") as (process, _):
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
-    assert f"rank 1 has other data than rank 0: {part} differ\n" in err
+    assert "rank 1 has other data than rank 0: test inputs differ\n" in err
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "failed"
 
 
