@@ -50,6 +50,7 @@ _ALGORITHMS = (
     "corrected",
     "noloco",
     "streaming",
+    "sparta",
 )
 _COLOURS = (
     "#000000",

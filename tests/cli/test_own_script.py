@@ -29,6 +29,7 @@ LOCKSTEP = [
     ["algo=choco", "topology=complete", "seed=3"],
     ["algo=relay"],
     ["algo=noloco"],
+    ["algo=sparta", "algo.tau=10"],
 ]
 
 

@@ -62,6 +62,10 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
         0,
     ),
     "streaming": lambda algo, k: (ceil(k / algo.cycle) / algo.fragments * 2 * (P - 1) / P, 0),
+    "sparta": lambda algo, k: (
+        ((k - ceil(k / algo.tau)) / 20 + ceil(k / algo.tau) if algo.tau else k / 20) * 2 * (P - 1) / P,
+        0,
+    ),  # a share of 0.005 of 20 numbers is one
     "noloco": lambda algo, k: (ceil(k / algo.tau), 0),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
     "adpsgd": lambda algo, k: (ceil(k / algo.tau), 0),
@@ -93,6 +97,8 @@ OPTIONS = [
     ("diloco", "algo.tau=4"),
     ("diloco", "algo.tau=4", "algo.overlap=delayed"),
     ("noloco", "algo.tau=4"),
+    ("sparta",),
+    ("sparta", "algo.tau=4"),
     ("streaming", "algo.tau=6", "algo.fragments=2"),
     ("sgp", "topology=one_peer_exponential"),
     ("sgp", "algo.overlap=3", "topology=exponential"),

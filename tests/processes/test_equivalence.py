@@ -81,6 +81,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "diloco, eager": ("diloco", "algo.tau=3", "algo.overlap=eager"),
     "streaming": ("streaming", "algo.tau=4", "algo.fragments=2", "algo.delay=1"),
     "streaming, 4 bits": ("streaming", "algo.tau=5", "algo.fragments=2", "algo.delay=0", "algo.bits=4"),
+    "sparta": ("sparta", "algo.share=0.4", "algo.tau=4"),
     "relay": ("relay",),
     "sgp": ("sgp", "topology=one_peer_exponential"),
     "sgp, overlapped": ("sgp", "algo.overlap=2", "topology=star"),

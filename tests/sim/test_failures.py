@@ -28,7 +28,7 @@ from tests.support.timing import timed
 LOCKSTEP = (
     "sync", "sync algo.backups=1 algo.overlap=false", "compressed", "dpsgd", "corrected", "choco",
     "delayfree algo.tau=2", "localsgd",
-    "diloco algo.tau=3", "streaming", "noloco", "relay", "sgp", "easgd algo.variant=sync",
+    "diloco algo.tau=3", "streaming", "sparta", "noloco", "relay", "sgp", "easgd algo.variant=sync",
     "easgd algo.variant=round_robin",
 )  # fmt: skip
 FREE = ("gossip", "gossip algo.mode=push", "adpsgd", "easgd algo.variant=async", "downpour")

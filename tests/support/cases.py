@@ -44,6 +44,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("diloco", "algo.tau=3", "algo.overlap=eager"),
     ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2", "algo.bits=8"),
+    ("sparta", "algo.share=0.4", "algo.tau=3"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.tau=2"),
     ("relay", "topology=star"),

@@ -283,6 +283,27 @@ def diloco(s: Setting, tau: int, outer: str, olr: float, beta: float) -> tuple[A
     return np.array(path), np.array(centres)
 
 
+def sparta(
+    s: Setting, places: Callable[[int], Array], tau: int = 0, olr: float = 0.0, beta: float = 0.0
+) -> tuple[Array, Array]:
+    """places: to average after the k-th step. Returns the paths of the workers and of theta."""
+    X, direction = s.xs(), Direction(s)
+    theta, v = X[0], np.zeros(s.data.dim)
+    path, centres = [X], [theta]
+    for k in range(1, s.steps + 1):
+        X = X - s.rate((k - 1) * s.nodes) * direction(s.gradients(k - 1, X))
+        if tau and (k % tau == 0 or k == s.steps):
+            D = (theta - X).mean(axis=0)
+            v = beta * v + D
+            theta = theta - olr * (D + beta * v)
+            X = np.tile(theta, (s.nodes, 1))
+        else:
+            X[:, places(k)] = X[:, places(k)].mean(axis=0)
+        path.append(X)
+        centres.append(theta)
+    return np.array(path), np.array(centres)
+
+
 def diloco_overlapped(s: Setting, tau: int, overlap: str, outer: str, olr: float, beta: float) -> tuple[Array, Array]:
     """Returns the paths of the workers and of their outer parameters, both [steps + 1, nodes, dim]."""
     X, direction = s.xs(), Direction(s)

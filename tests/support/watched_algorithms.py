@@ -34,6 +34,7 @@ from dsgd.algorithms import (
     noloco,
     relay,
     sgp,
+    sparta,
     streaming,
     sync,
 )
@@ -282,6 +283,11 @@ class Streaming(Observed, streaming.Streaming):
 
 
 @dataclass(frozen=True)
+class SPARTA(Observed, sparta.SPARTA):
+    pass
+
+
+@dataclass(frozen=True)
 class NoLoCo(Observed, noloco.NoLoCo):
     pass
 
@@ -337,6 +343,7 @@ OBSERVED = (
     LocalSGD,
     DiLoCo,
     Streaming,
+    SPARTA,
     NoLoCo,
 )
 OBSERVED += (Gossip, EASGD, Downpour)

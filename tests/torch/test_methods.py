@@ -44,6 +44,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "diloco, delayed": ("diloco", {"tau": 4, "overlap": "delayed", "olr": 0.2}, None),
     "streaming": ("streaming", {"tau": 8, "fragments": 2, "delay": 2}, None),
     "streaming, 8 bits": ("streaming", {"tau": 4, "fragments": 2, "bits": 8}, None),
+    "sparta": ("sparta", {"share": 0.1, "tau": 5}, None),
     "delayfree": ("delayfree", {"tau": 8}, None),
     "dpsgd": ("dpsgd", {}, None),
     "dpsgd, after": ("dpsgd", {"gradient": "after"}, "complete"),

@@ -33,6 +33,7 @@ LOCKSTEP = {
     "noloco": ("algo=noloco", "algo.tau=4"),
     "relay": ("algo=relay",),
     "sgp": ("algo=sgp",),
+    "sparta": ("algo=sparta", "algo.share=0.1", "algo.tau=4"),
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
 }
 FREE_RUNNING = {
