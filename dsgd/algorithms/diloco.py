@@ -5,6 +5,7 @@ Reference: Douillard et al. 2023, arXiv 2311.08105. Its outer optimisers are thr
     heavy_ball  BMUF, Chen and Huo 2016 (block momentum), with ratio beta and rate olr
     slowmo      Wang, Tantia, Ballas, Rabbat 2020, arXiv 1910.00643, with slow learning rate olr
 Overlapped communication: Kale, Douillard, Donchev 2025, arXiv 2502.12996, Algorithms 2 (delayed) and 3 (eager).
+SparseLoCo, code=sparse: Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.15706.
 
     each round of worker i:                                theta  the output model, the same in all workers, [d]
         x_i = theta                                        x_i    parameters of worker i, [d]
@@ -20,6 +21,11 @@ Overlapped communication: Kale, Douillard, Donchev 2025, arXiv 2502.12996, Algor
                      mean_j D_j(before) + (D_i(now) - D_i(before)) / p,    D_i = theta_i - x_i
                      every worker has a theta_i and a v_i of its own
 
+    with code=sparse the outer step takes, in place of D,
+        e_i = decay e_i + theta - x_i                      e_i    what earlier codes of worker i left out, [d]
+        q_i = code of e_i;  e_i = e_i - q_i                q_i    the `kept` largest entries of each chunk, in few bits
+        mean_j q_j                                                (`dsgd.compression.chunks`)
+
 With olr = 1 and beta = 0 each of them is local SGD. With tau = 1, olr = 1 and plain SGD within, heavy_ball and slowmo
 are all-reduce SGD with momentum beta, and nesterov that with Nesterov's. On a quadratic of curvature h, a round of SGD
 removes a = 1 - (1 - lr h)^tau of an error, and the outer steps are stable up to olr a = 2 (1 + beta) / (1 + 2 beta)
@@ -27,12 +33,14 @@ with nesterov, 2 (1 + beta) otherwise. With overlap less is stable: `limit` has 
 0.9 it is 1.36 without overlap, with eager 0.77 for 2 workers, 0.42 for 4 and 0.32 for 8, with delayed 0.25. Eager with
 one worker is no overlap; the mean of all theta_i moves by mean D(now) / p + (1 - 1 / p) mean D(before). Where data
 differ, the theta_i stay apart, and where curvatures do, too, a worker counts a / (1 + olr a / (p (1 - beta))), not a.
+In SparseLoCo e_i stands in for the outer momentum: olr = 1, beta = 0. With kept = chunk and bits = 32 it is DiLoCo.
 
 Differences from the papers: the last round may be shorter. The rate in slowmo is that of the round's last step. The
 local optimiser goes on with what it remembers, as in all implementations that were read. With overlap what would arrive
-after the last round is not sent.
-Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step. Waits every tau
-steps for the slowest sum of tau gradient times; with overlap for an all-reduce that takes longer than a round.
+after the last round is not sent. SparseLoCo cuts each layer into chunks and has bins for each, here the whole vector.
+Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step; with code=sparse a
+code to everybody, (p - 1) N / 146 / tau as in the paper. Waits every tau steps for the slowest sum of tau gradient
+times; with overlap for an all-reduce that takes longer than a round.
 A worker that fails (`cluster.failures`): all wait for it at the end of the round. With elastic D is the mean over those
 that are up; one that is back takes x, theta, v and momentum from a peer, and goes on with the rest of the round.
 Output model: theta; with eager the mean of the x_i, which at the end of a round is that of the theta_i. One worker:
@@ -52,6 +60,7 @@ if TYPE_CHECKING:
 
 OUTER = ("nesterov", "heavy_ball", "slowmo")
 OVERLAP = ("none", "delayed", "eager")
+CODES = ("none", "sparse")
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,11 @@ class DiLoCo(Algorithm):
     beta: float = 0.9  # momentum of the outer steps
     overlap: str = "none"  # of the average with the next round: none | delayed | eager
     elastic: bool = False  # go on without workers that fail; false: wait for them
+    code: str = "none"  # of what is sent: none | sparse: SparseLoCo
+    chunk: int = 4096  # of sparse: entries of a chunk
+    kept: int = 64  # of sparse: entries sent of each chunk
+    bits: int = 2  # of sparse: of a value that is sent, 2 to 8; 32: as it is
+    decay: float = 0.95  # of sparse: of what codes have left out, from round to round; 1 loses nothing
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -73,10 +87,24 @@ class DiLoCo(Algorithm):
             raise ValueError(f"overlap must be one of {', '.join(OVERLAP)}, got {self.overlap!r}")
         if self.elastic and self.overlap != "none":
             raise ValueError(f"overlap must be none with elastic, got {self.overlap!r}")
+        if self.elastic and self.code != "none":
+            raise ValueError(f"code must be none with elastic, got {self.code!r}")
         if not 0 <= self.olr < float("inf"):
             raise ValueError(f"olr must be >= 0, got {self.olr}")
         if not 0 <= self.beta < 1:
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        if self.code not in CODES:
+            raise ValueError(f"code must be one of {', '.join(CODES)}, got {self.code!r}")
+        if self.code == "sparse" and self.overlap != "none":
+            raise ValueError(f"code must be none with algo.overlap={self.overlap}, got {self.code!r}")
+        if self.chunk < 1:
+            raise ValueError(f"chunk must be >= 1, got {self.chunk}")
+        if not 1 <= self.kept <= self.chunk:
+            raise ValueError(f"kept must be in [1, chunk = {self.chunk}], got {self.kept}")
+        if self.bits != 32 and not 2 <= self.bits <= 8:
+            raise ValueError(f"bits must be 2 to 8, or 32, got {self.bits}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be in [0, 1], got {self.decay}")
 
     @property
     def output(self) -> str | None:
@@ -116,8 +144,20 @@ class DiLoCo(Algorithm):
             g, lr = await worker.gradient(x), worker.lr
             worker.step(g)
             if worker.steps % self.tau == 0 or worker.done:
-                self.outer_step(theta, v, await worker.all_reduce_mean(theta - x), lr)
+                D = theta - x
+                mean = await (worker.all_reduce_mean(D) if self.code == "none" else self.sparse_mean(worker, D))
+                self.outer_step(theta, v, mean, lr)
                 x.copy_(theta)
+
+    async def sparse_mean(self, worker: Worker, D: Tensor) -> Tensor:
+        """Return the mean of the workers' codes of D and of what earlier codes left out."""
+        from dsgd.compression import chunks
+
+        e = worker.keep("error")
+        e.mul_(self.decay).add_(D)
+        q, mean = await chunks.chunked_mean(worker, e, self.chunk, self.kept, self.bits)
+        e.sub_(q)
+        return mean
 
     async def overlapped(self, worker: Worker, theta: Tensor, v: Tensor) -> None:
         x, before, lr = worker.x, worker.keep("difference"), worker.lr
