@@ -87,6 +87,7 @@ OF_ALGORITHMS = {
     "dsgd.streams",
     "torch",
     "dsgd.algorithms.centre",  # a part of easgd
+    "dsgd.algorithms.delayed_nesterov",  # a part of asyncdiloco
     "dsgd.compression",
     "dsgd.compression.low_rank",
     "dsgd.compression.few_bits",

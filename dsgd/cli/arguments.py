@@ -13,7 +13,7 @@ from dsgd.run.values import ConfigError
 from dsgd.safe_text import for_terminal
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
-BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth")
+BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth", "algo.slow_nodes")
 FREE = ("model.arguments", "data.arguments", "cluster.links", "cluster.failures", *BY_NODE)
 
 

@@ -51,6 +51,7 @@ _ALGORITHMS = (
     "noloco",
     "streaming",
     "sparta",
+    "asyncdiloco",
 )
 _COLOURS = (
     "#000000",

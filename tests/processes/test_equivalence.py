@@ -79,6 +79,7 @@ LOCKSTEP: dict[str, tuple[str, ...]] = {
     "diloco": ("diloco", "algo.tau=3"),
     "diloco, slowmo": ("diloco", "algo.tau=2", "algo.outer=slowmo", "algo.olr=1", "algo.beta=0.5"),
     "diloco, eager": ("diloco", "algo.tau=3", "algo.overlap=eager"),
+    "diloco, sparse": ("diloco", "algo.tau=3", "algo.code=sparse", "algo.chunk=8", "algo.kept=2"),
     "streaming": ("streaming", "algo.tau=4", "algo.fragments=2", "algo.delay=1"),
     "streaming, 4 bits": ("streaming", "algo.tau=5", "algo.fragments=2", "algo.delay=0", "algo.bits=4"),
     "sparta": ("sparta", "algo.share=0.4", "algo.tau=4"),
@@ -151,7 +152,9 @@ def assert_same(prefork: Prefork, folder: Path, algo: str, *overrides: str) -> O
         del marks[-2]
     assert_same_marks(run.marks, marks)
     for mine, theirs in zip(run.marks, marks, strict=True):  # of vectors in lock-step
-        if algo == "compressed":  # whose simulated workers have their neighbours' codes one after the other
+        if (
+            algo == "compressed" or "algo.code=sparse" in overrides
+        ):  # whose simulated workers have their neighbours' codes one after the other
             break
         assert [mine[field] for field in STALENESS] == [theirs[field] for field in STALENESS]
     assert run.summary["worker_steps"] == simulated.summary["worker_steps"]
@@ -284,6 +287,14 @@ FREE: dict[str, tuple[str, ...]] = {
     "easgd, a centre in two": ("easgd", "algo.tau=3", "algo.servers=2", "algo.average=true"),
     "eamsgd": ("easgd", "algo.tau=2", "algo.momentum=0.7"),
     "eamsgd, a centre in two": ("easgd", "algo.tau=1", "algo.momentum=0.7", "algo.servers=2"),
+    "asyncdiloco": ("asyncdiloco", "algo.tau=2", "algo.servers=2", "algo.slow_nodes={1: 2.0}"),
+    "asyncdiloco, local servers": (
+        "asyncdiloco",
+        "algo.tau=2",
+        "algo.group=3",
+        "algo.updates=3",
+        "algo.local_buffer=2",
+    ),
     "downpour": ("downpour",),
     "downpour, rarely": ("downpour", "algo.n_push=2", "algo.n_fetch=3"),
     "downpour, momentum in three": ("downpour", "algo.n_push=3", "algo.servers=3", "algo.server_optimizer=momentum"),
@@ -296,7 +307,7 @@ INTERLEAVED = {
     "easgd, a centre in two",
     "eamsgd",
 }
-INTERLEAVED |= {"downpour, rarely", "downpour, momentum in three"}
+INTERLEAVED |= {"asyncdiloco, local servers", "downpour, rarely", "downpour, momentum in three"}
 
 
 def turns_of(*overrides: str) -> tuple[list[int], Outcome]:

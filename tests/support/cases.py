@@ -43,10 +43,12 @@ VARIANTS: list[tuple[str, ...]] = [
     ("delayfree", "algo.tau=4"),
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
     ("diloco", "algo.tau=3", "algo.overlap=eager"),
+    ("diloco", "algo.tau=3", "algo.code=sparse", "algo.chunk=8", "algo.kept=2"),
     ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2", "algo.bits=8"),
     ("sparta", "algo.share=0.4", "algo.tau=3"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.tau=2"),
+    ("asyncdiloco", "algo.tau=2", "algo.group=2", "algo.updates=3", "algo.slow_nodes={1: 3.0}"),
     ("relay", "topology=star"),
     ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),
     ("sgp", "algo.overlap=3", "topology=star"),
@@ -59,7 +61,7 @@ CASES = PLAIN + [variant for variant in VARIANTS if variant[0] in ALGORITHMS]
 
 def alone(case: tuple[str, ...]) -> tuple[str, ...]:
     """Return the case for one worker, who can have neither backups nor a group."""
-    return tuple(text for text in case if not text.startswith(("algo.backups", "algo.group")))
+    return tuple(text for text in case if not text.startswith(("algo.backups", "algo.group", "algo.slow_nodes")))
 
 
 def described(case: tuple[str, ...]) -> str:

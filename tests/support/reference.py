@@ -481,6 +481,75 @@ def downpour(s: Setting, n_push: int, n_fetch: int, rule: Rule) -> tuple[Array, 
     return xs, c
 
 
+def asyncdiloco(
+    s: Setting,
+    taus: list[int],
+    rule: tuple[float, float, int],
+    group: int = 1,
+    local_rule: tuple[float, float, int] = (1.0, 0.0, 1),
+    updates: int = 1,
+    mix: float = 0.0,
+) -> tuple[Array, Array]:
+    """taus: local steps of each worker. rule: rate, momentum and buffer of the server; local_rule: of local ones, at
+    the first worker of every `group`. Returns what the workers and the server hold at the end."""
+    xs, clock = s.xs(), Clock(s)
+    servers = {i: Nesterov(s.xs()[0], *local_rule) for i in range(0, s.nodes, group)}
+    centre, last, fresh = Nesterov(s.c(), *rule), {i: s.xs()[0] for i in servers}, dict.fromkeys(servers, 0)
+    merging: set[int] = set()
+
+    def merge(i: int) -> Process:
+        merging.add(i)
+        D = last[i] - servers[i].c
+        yield s.latency_s
+        c = centre.update(D)
+        yield s.latency_s
+        servers[i].c = (1 - mix) * servers[i].c + mix * c
+        last[i], fresh[i] = servers[i].c, 0
+        merging.discard(i)
+
+    def worker(i: int) -> Process:
+        start, direction, host = xs[i].copy(), Direction(s), i - i % group
+        for t in itertools.count():
+            g = s.gradient(i, t, xs[i])
+            yield s.times()[i]
+            xs[i] -= s.rate(clock.samples) * direction(g)
+            clock.samples += 1
+            if clock.over:
+                return
+            if (t + 1) % taus[i]:
+                continue
+            D = start - xs[i]
+            if group == 1 or i != host:
+                yield s.latency_s
+            c = (centre if group == 1 else servers[host]).update(D)
+            fresh[host] += 1
+            if group > 1 and i == host and fresh[i] >= updates and i not in merging:
+                clock.start(merge(i))
+            if group == 1 or i != host:
+                yield s.latency_s
+            xs[i] = start = c.copy()
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs, centre.c
+
+
+class Nesterov:
+    """Delayed Nesterov: Liu et al. 2024, Algorithm 3 with c = 0, in rates of a single difference."""
+
+    def __init__(self, c: Array, rate: float, beta: float, buffer: int) -> None:
+        self.c, self.m, self.differences = c, np.zeros_like(c), []
+        self.rate, self.beta, self.buffer = rate, beta, buffer
+
+    def update(self, D: Array) -> Array:
+        self.differences.append(D)
+        self.c = self.c - self.rate * D
+        if len(self.differences) == self.buffer:
+            self.m = self.beta * self.m + np.mean(self.differences, axis=0)
+            self.c = self.c - self.rate * self.buffer * self.beta * self.m
+            self.differences = []
+        return self.c
+
+
 def gossip_pull(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
     """peer: draws the next peer of a worker."""
     xs, clock = s.xs(), Clock(s)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dsgd.algorithms import (
     adpsgd,
+    asyncdiloco,
     choco,
     compressed,
     corrected,
@@ -330,6 +331,11 @@ class Downpour(Observed, downpour.Downpour):
     pass
 
 
+@dataclass(frozen=True)
+class AsyncDiLoCo(Observed, asyncdiloco.AsyncDiLoCo):
+    pass
+
+
 OBSERVED = (
     Sync,
     DPSGD,
@@ -346,7 +352,7 @@ OBSERVED = (
     SPARTA,
     NoLoCo,
 )
-OBSERVED += (Gossip, EASGD, Downpour)
+OBSERVED += (Gossip, EASGD, Downpour, AsyncDiLoCo)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 

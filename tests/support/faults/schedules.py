@@ -42,6 +42,7 @@ FREE_RUNNING = {
     "gossip push": ("algo=gossip", "algo.mode=push"),
     "easgd": ("algo=easgd", "algo.tau=2"),
     "easgd 2 servers": ("algo=easgd", "algo.tau=2", "algo.servers=2"),
+    "asyncdiloco": ("algo=asyncdiloco", "algo.tau=2"),
     "downpour": ("algo=downpour",),
     "downpour 2 servers": ("algo=downpour", "algo.servers=2"),
 }
