@@ -111,6 +111,7 @@ class Call(Request):
     operation: str
     vector: Tensor | None
     scalars: tuple[float, ...]
+    size: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +256,11 @@ class Worker:
         dead or silent, which happens to real ones; a silent one may have changed its x all the same."""
         return await Ask(peer, v)
 
-    async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:
+    async def call(self, operation: str, v: Tensor | None = None, *scalars: float, size: float = 1.0) -> Any:
         """Run the method `operation` of the parameter server with v [d] (each shard gets its own range) and scalars.
-        Atomic on every shard. Returns the vector [d] of the shards' answers, or None where they answer nothing."""
-        return await Call(operation, v, scalars)
+        Atomic on every shard. Returns the vector [d] of the shards' answers, or None where they answer nothing. With
+        one shard v and its answer may be shorter: `size` is what either costs."""
+        return await Call(operation, v, scalars, size)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Run a coroutine concurrently, up to its first wait at once; await what this returns for its result."""

@@ -52,6 +52,7 @@ _ALGORITHMS = (
     "streaming",
     "sparta",
     "asyncdiloco",
+    "decoupled",
 )
 _COLOURS = (
     "#000000",

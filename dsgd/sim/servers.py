@@ -54,7 +54,7 @@ class Servers:
             for shard, port in enumerate(self.ports):
                 self._network.notify(rank, port, self._serve, task, request, shard, None, answers, missing)
             return
-        size = self._message_bytes / k
+        size = request.size * self._message_bytes / k
         messages = [
             (self.ports[shard], size, self._serve, (task, request, shard, part, answers, missing))
             for shard, part in enumerate(request.vector.tensor_split(k))
@@ -82,7 +82,7 @@ class Servers:
         if answers[shard] is None:
             self._network.notify(self.ports[shard], rank, self._answered, task, answers, missing)
             return
-        size = self._message_bytes / len(self.shards)
+        size = request.size * self._message_bytes / len(self.shards)
         self.send(self.ports[shard], [(rank, size, self._answered, (task, answers, missing))])
 
     def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:

@@ -158,6 +158,8 @@ CASES = [
     ("algo=asyncdiloco algo.group=3 nodes=8", "algo.group must divide the number of nodes (nodes=8)", "got 3"),
     ("algo=asyncdiloco algo.local_beta=1", "algo.local_beta must be in [0, 1)", "got 1"),
     ("algo=asyncdiloco algo.slow_nodes={0: 0}", "algo.slow_nodes must have factors > 0", "got {0: 0.0}"),
+    ("algo=decoupled algo.fragments=30", "algo.fragments must be in [1, tau = 24]", "got 30"),
+    ("algo=decoupled algo.quorum=9 nodes=8", "algo.quorum must be <= nodes = 8", "got 9"),
     ("algo=sparta algo.share=0", "algo.share must be in (0, 1]", "got 0"),
     ("algo=diloco algo.beta=1", "algo.beta must be in [0, 1)", "got 1"),
     ("algo=diloco algo.olr=-0.1", "algo.olr must be >= 0", "got -0.1"),

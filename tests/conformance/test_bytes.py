@@ -75,6 +75,9 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
         ceil(k / algo.tau) if algo.variant == "async" else 0,
     ),
     "asyncdiloco": lambda algo, k: (k // algo.tau, k // algo.tau),
+    "decoupled": lambda algo, k: tuple(
+        sum(len(algo.leaving(step)) for step in range(1, end + 1)) / algo.fragments for end in (k, k - algo.delay)
+    ),
     "downpour": lambda algo, k: (k // algo.n_push, ceil(k / algo.n_fetch)),
 }
 OPTIONS = [
@@ -114,6 +117,7 @@ OPTIONS = [
     ("easgd", "algo.variant=sync", "algo.tau=3"),
     ("easgd", "algo.variant=round_robin", "algo.tau=3"),
     ("asyncdiloco",),
+    ("decoupled", "algo.tau=12"),
     ("asyncdiloco", "algo.tau=3", "algo.servers=2"),
     ("downpour", "algo.n_push=2", "algo.n_fetch=2"),
     ("downpour", "algo.n_push=3", "algo.n_fetch=2", "algo.servers=2"),

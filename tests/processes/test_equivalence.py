@@ -295,6 +295,7 @@ FREE: dict[str, tuple[str, ...]] = {
         "algo.updates=3",
         "algo.local_buffer=2",
     ),
+    "decoupled": ("decoupled", "algo.tau=4", "algo.fragments=2", "algo.delay=1", "algo.quorum=2"),
     "downpour": ("downpour",),
     "downpour, rarely": ("downpour", "algo.n_push=2", "algo.n_fetch=3"),
     "downpour, momentum in three": ("downpour", "algo.n_push=3", "algo.servers=3", "algo.server_optimizer=momentum"),

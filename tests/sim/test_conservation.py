@@ -31,7 +31,7 @@ from tests.support.long import long_but
 NODES = 4
 UNEVEN = ("cluster.slow_nodes={1: 3.0}", "cluster.jitter=0.3", "cluster.latency_s=0.013", "cluster.bandwidth=1e5")
 RACE = ("experiment=quadratic", f"nodes={NODES}", "budget.steps=60", "eval.every_steps=7", *UNEVEN)
-LAWLESS = ("gossip", "diloco", "asyncdiloco", "streaming", "noloco", "relay", "overlap=3")
+LAWLESS = ("gossip", "decoupled", "diloco", "asyncdiloco", "streaming", "noloco", "relay", "overlap=3")
 LAWLESS += ("server_optimizer=momentum", "server_optimizer=adagrad")
 ROUNDING = 1e-13  # of 60 steps in double precision
 

@@ -31,7 +31,7 @@ LOCKSTEP = (
     "diloco algo.tau=3", "streaming", "sparta", "noloco", "relay", "sgp", "easgd algo.variant=sync",
     "easgd algo.variant=round_robin",
 )  # fmt: skip
-FREE = ("gossip", "gossip algo.mode=push", "adpsgd", "easgd algo.variant=async", "downpour", "asyncdiloco")
+FREE = ("gossip", "gossip algo.mode=push", "adpsgd", "easgd algo.variant=async", "downpour", "asyncdiloco", "decoupled")
 SETTING = (
     "experiment=quadratic",
     "nodes=4",

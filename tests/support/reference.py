@@ -550,6 +550,62 @@ class Nesterov:
         return self.c
 
 
+def decoupled(
+    s: Setting, tau: int, fragments: int, delay: int, quorum: int, olr: float, beta: float
+) -> tuple[Array, Array]:
+    """Returns what the learners and the syncer hold at the end."""
+    xs, theta, v, clock = s.xs(), s.c(), np.zeros(s.data.dim), Clock(s)
+    ranges = np.array_split(np.arange(s.data.dim), fragments)
+    waiting: list[dict[int, tuple[float, Array]]] = [{} for _ in ranges]
+    arrived: list[list[tuple[int, Array]]] = [[] for _ in range(s.nodes)]
+
+    def send(i: int, f: int, steps: int) -> Process:
+        x = xs[i][ranges[f]].copy()
+        yield s.latency_s
+        if i not in waiting[f]:
+            waiting[f][i] = steps, theta[ranges[f]] - x
+
+    def fetch(i: int, f: int, sent_s: float) -> Process:
+        yield max(0.0, sent_s - clock.now) + s.latency_s
+        part, sums = ranges[f], waiting[f]
+        if len(sums) >= quorum:
+            total = sum(w for w, _ in sums.values())
+            length = sum(w * np.linalg.norm(D) for w, D in sums.values()) / total
+            u = np.sum([w * D / np.linalg.norm(D) for w, D in sums.values()], axis=0)
+            D = length * u / np.linalg.norm(u)
+            v[part] = beta * v[part] + D
+            theta[part] -= olr * (D + beta * v[part])
+            sums.clear()
+        if i not in sums:
+            answer = theta[part].copy()
+            yield s.latency_s
+            arrived[i].append((f, answer))
+
+    def worker(i: int) -> Process:
+        direction, begun, sent = Direction(s), [0] * fragments, {}
+        for t in itertools.count(1):
+            for f, answer in arrived[i]:
+                xs[i][ranges[f]] = answer
+                begun[f] = t - 1
+            arrived[i].clear()
+            g = s.gradient(i, t - 1, xs[i])
+            yield s.times()[i]
+            xs[i] -= s.rate(clock.samples) * direction(g)
+            clock.samples += 1
+            if clock.over:
+                return
+            for f in range(fragments):
+                left = (f + 1) * tau // fragments
+                if t % tau == left % tau:
+                    clock.start(send(i, f, t - begun[f]))
+                    sent[f] = clock.now + 2 * s.latency_s
+                if t > delay and (t - delay) % tau == left % tau:
+                    clock.start(fetch(i, f, sent[f]))
+
+    clock.play(worker(i) for i in range(s.nodes))
+    return xs, theta
+
+
 def gossip_pull(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
     """peer: draws the next peer of a worker."""
     xs, clock = s.xs(), Clock(s)

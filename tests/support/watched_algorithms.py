@@ -25,6 +25,7 @@ from dsgd.algorithms import (
     choco,
     compressed,
     corrected,
+    decoupled,
     delayfree,
     diloco,
     downpour,
@@ -84,10 +85,10 @@ class WatchedWorker:
     def save(self) -> None:
         save(self._path, torch.stack([self._worker.x, self._moved, self._handed]).numpy())
 
-    async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:
-        if v is not None:
+    async def call(self, operation: str, v: Tensor | None = None, *scalars: float, size: float = 1.0) -> Any:
+        if v is not None and size == 1:
             self._handed.add_(v)
-        return await self._worker.call(operation, v, *scalars)
+        return await self._worker.call(operation, v, *scalars, size=size)
 
 
 class AlreadySent:
@@ -332,6 +333,11 @@ class Downpour(Observed, downpour.Downpour):
 
 
 @dataclass(frozen=True)
+class Decoupled(Observed, decoupled.Decoupled):
+    pass
+
+
+@dataclass(frozen=True)
 class AsyncDiLoCo(Observed, asyncdiloco.AsyncDiLoCo):
     pass
 
@@ -352,7 +358,7 @@ OBSERVED = (
     SPARTA,
     NoLoCo,
 )
-OBSERVED += (Gossip, EASGD, Downpour, AsyncDiLoCo)
+OBSERVED += (Gossip, EASGD, Downpour, AsyncDiLoCo, Decoupled)
 CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
 
 

@@ -43,6 +43,7 @@ FREE_RUNNING = {
     "easgd": ("algo=easgd", "algo.tau=2"),
     "easgd 2 servers": ("algo=easgd", "algo.tau=2", "algo.servers=2"),
     "asyncdiloco": ("algo=asyncdiloco", "algo.tau=2"),
+    "decoupled": ("algo=decoupled", "algo.tau=4"),
     "downpour": ("algo=downpour",),
     "downpour 2 servers": ("algo=downpour", "algo.servers=2"),
 }

@@ -1,0 +1,114 @@
+"""Decoupled DiLoCo: a syncer merges fragments of the parameters as a quorum of learners has sent them; none waits.
+
+Reference: Douillard et al. 2026, arXiv 2604.21428. In lock-step, with one outer step for all: `streaming`.
+
+    each step t of learner i:                              x_i    parameters of learner i, [d]
+        x_i = x_i - lr g_i                                 g_i    stochastic gradient at x_i, [d]
+        where a fragment f leaves, every tau / P steps:    f      one of P fragments, each [d / P], in turn
+            send x_if and n_i to the syncer                n_i    steps since learner i last took f over
+        delay steps later, unless f still waits:
+            x_if = theta_f, when it has come               theta  the output model, at the syncer, [d]
+    syncer, on x_if and n_i:
+        D_i = theta_f - x_if                               w_i    weight: tokens x tokens per step, which with equal
+        and at the first request for f, when at                   batches is in proportion to n_i
+        least `quorum` learners have sent it:              v      momentum of the outer optimiser, [d]
+            D = (sum w_i |D_i| / sum w_i) u / |u|,  u = sum w_i D_i / |D_i|
+            v_f = beta v_f + D;  theta_f = theta_f - olr (D + beta v_f)
+
+Norms and directions are averaged apart: a plain mean of p orthogonal differences would be shorter by sqrt(p). The grace
+window lasts from the quorum to the first request for the fragment, at most `delay` steps: whoever sends in it takes
+part, and nobody has waited. Who comes later takes part in the next merge. Below the quorum all train on. A learner that
+sends a fragment again which still waits to be merged adds nothing.
+
+Differences from the paper: norms and directions are those of a fragment, which is a range of the parameter vector, not
+layers. The grace window is not measured in seconds. The last fragments of a run may not be merged. A syncer of real
+processes that is resumed counts its quorum from none.
+Cost per worker: N / tau bytes sent and received a step, in bursts of N / P. Waits for nothing.
+A worker that fails (`cluster.failures`): the others go on, and merge without it; what it has not sent is lost. It comes
+back with theta. The syncer does not fail.
+Output model: theta. One worker: SGD with an outer optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+from dsgd.algorithms.syncer import Syncer
+from dsgd.worker import Algorithm, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Decoupled(Algorithm):
+    tau: int = 24  # steps between two merges of a fragment
+    fragments: int = 4  # into which the parameters are cut: more have smaller bursts
+    delay: int = 2  # steps that hide the way to the syncer and back
+    quorum: int = 1  # learners that a merge needs
+    olr: float = 0.7  # rate of the outer steps
+    beta: float = 0.9  # momentum of the outer steps, Nesterov's
+    servers: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        for name in ("tau", "quorum"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if not 1 <= self.fragments <= self.tau:
+            raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
+        if not 0 <= self.delay < self.tau:
+            raise ValueError(f"delay must be in [0, tau = {self.tau}), got {self.delay}")
+        if not 0 <= self.olr < float("inf"):
+            raise ValueError(f"olr must be >= 0, got {self.olr}")
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+
+    def check(self, nodes: int, lr: float, momentum: float) -> None:
+        if self.quorum > nodes:
+            raise ValueError(f"quorum must be <= nodes = {nodes}, got {self.quorum}")
+
+    @property
+    def needs_layout(self) -> bool:
+        return self.fragments > 1
+
+    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
+        if self.fragments > (d := sum(map(prod, layout))):
+            raise ValueError(f"fragments must be <= {d} (the parameters of this model), got {self.fragments}")
+
+    def leaving(self, step: int) -> list[int]:
+        """Return the fragments that leave after a learner's step, counted from 1: f at (f + 1) tau / P of a round."""
+        P = self.fragments
+        return [f for f in range(P) if step > 0 and (step - (f + 1) * self.tau // P) % self.tau == 0]
+
+    async def train(self, worker: Worker) -> None:
+        x, parts, share = worker.x, worker.x.tensor_split(self.fragments), 1 / self.fragments
+        begun = [worker.steps] * self.fragments  # when each fragment was last taken over
+        sent: dict[int, Awaitable[None]] = {}
+        arrived: list[tuple[int, Tensor]] = []
+
+        async def send(f: int, n: int) -> None:
+            await worker.call("send", parts[f].clone(), f, worker.rank, n, size=share)
+
+        async def fetch(f: int, sending: Awaitable[None]) -> None:
+            await sending
+            theta_f = await worker.call("fetch", None, f, worker.rank, size=share)
+            if theta_f is not None:
+                arrived.append((f, theta_f))
+
+        while not worker.done:
+            for f, theta_f in arrived:
+                parts[f].copy_(theta_f)
+                begun[f] = worker.steps
+            arrived.clear()
+            worker.step(await worker.gradient(x))
+            for f in self.leaving(worker.steps):
+                sent[f] = worker.start(send(f, worker.steps - begun[f]))
+            for f in self.leaving(worker.steps - self.delay):
+                if f in sent:  # it may have left before this worker failed
+                    worker.start(fetch(f, sent.pop(f)))
+
+    def server(self, x: Tensor) -> Syncer:
+        return Syncer(x, self.fragments, self.quorum, self.olr, self.beta)
