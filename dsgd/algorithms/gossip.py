@@ -9,8 +9,11 @@ Reference: Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, pull-gossip and p
         push:      for each y received:  x_i = (x_i + y) / 2
         x_i = x_i - lr g(x_i)                              g     stochastic gradient, [d]
 
-Neither form keeps the mean of the x_i in one realisation; both do in expectation. With two workers a pull is a full
-average. A push that is lost changes nothing at either end, so what holds in expectation holds all the same.
+Neither form keeps the mean of the x_i. Without steps (lr = 0) both do in expectation, if all workers are equally fast.
+With steps neither does: a worker averages when it has just made a step, with vectors that are older, so every average
+takes back a part of that step. The mean moves at less than the rate lr: at 0.67 of it by pulls and 0.84 by pushes, with
+small steps, a little jitter and no latency (docs/explanation/many_workers.md). With two workers a pull is a full
+average. A push that is lost changes nothing at either end.
 
 Differences from the paper: a pushed vector is averaged in before the receiver's next gradient rather than in the midst
 of one. A worker starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step()

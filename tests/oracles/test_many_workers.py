@@ -132,3 +132,26 @@ def test_how_fast_lone_workers_may_run_apart(algo: Algorithm, growth: float, run
     s = Setting(p, steps, 1 + growth**0.5, start=start, data=Quadratic(dim=200, condition=1, spread=0, noise=0))
     _, halfway, end = spread_of(run(s, algo, mark_samples=s.samples // 2).xs)
     assert (end > halfway) == runs_apart
+
+
+@pytest.mark.parametrize(
+    ("mode", "jitter", "expected"),
+    [
+        ("pull", 0.0, 1.0),
+        ("push", 0.0, 1 / (2 - exp(-1 / 2))),  # every vector waits for a whole step
+        ("pull", 0.1, 2 / 3),
+        ("push", 0.1, 2 / (3 - exp(-1 / 2))),
+    ],
+)
+def test_at_which_share_of_the_rate_gossip_moves_the_mean(mode: str, jitter: float, expected: float):
+    """Let Z be what a worker has after averaging and v what the mean moves in a step of size 1. Before averaging it has
+    Z - v + 1. A pull averages with one that was averaged half a step ago: Z = (Z - v + 1 + Z - v / 2) / 2, v = 2 / 3.
+    Of a Poisson number of pushes the oldest part has the weight w = 1 - e^(-1/2). They were sent half a step ago, when
+    the sender had Z - v + 1: Z = Z - v + 1 - w v / 2."""
+    p, steps = 24, 120
+    s = Setting(p, steps, lr=1e-3, data=Quadratic(dim=1, condition=1, spread=0, noise=0))
+    path = run(s, Gossip(Ring().build(p, 0), mode=mode), replace(cluster_of(s), jitter=jitter), s.samples // 3)
+    _, begin, _, end = path.mean[:4, 0] - s.target[0]
+    taken = path.marks[3]["samples"] - path.marks[1]["samples"]
+    share = np.log(end / begin) / np.log(1 - s.lr) / (taken / p)
+    assert share == pytest.approx(expected, rel=0.03)
