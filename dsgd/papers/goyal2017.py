@@ -159,7 +159,7 @@ def scaling_figure(found: Evidence) -> Figure:
         for variant, (name, label) in enumerate(named)
     ]
     lines.append(ChartLine("threshold", FORMULA, [(p, exactly(0.85)) for p in SERVERS]))
-    return chart([ChartPanel("", "servers of 8 GPUs", "scaling efficiency", lines, log_x=True)])
+    return chart([ChartPanel("ResNet-50, 50 Gbit/s", "servers of 8 GPUs", "scaling efficiency", lines, log_x=True)])
 
 
 def _batch(run: Run) -> int:

@@ -123,7 +123,7 @@ def epochs(found: Evidence) -> Figure:
     return chart(
         [
             ChartPanel(f"{p} nodes, ResNet-50", axis, "times as fast as all-reduce", faster, log_x=True),
-            ChartPanel("averages", axis, "averages per gradient", often, log_x=True, level=OFTEN),
+            ChartPanel(f"{p} nodes; line: often enough", axis, "averages per gradient", often, log_x=True, level=OFTEN),
         ]
     )
 
@@ -136,7 +136,7 @@ def slow_worker(found: Evidence) -> Figure:
         ChartPanel(
             f"one of 8 workers {factor} times slower", "time (virtual s)", "test loss",
             [curve(one.algo, one.runs, "time_s", "test_loss") for one in found[f"slow_{factor}"].contenders],
-            log_x=True, log_y=True, level=TARGET_LOSS,
+            log_y=True, level=TARGET_LOSS,
         )
         for factor in FACTORS
     ]  # fmt: skip

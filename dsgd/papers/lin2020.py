@@ -76,7 +76,7 @@ def periods(found: Evidence) -> Figure:
             ChartLine("post-local SGD", "localsgd", [(float(POST), post)], 1),
             ChartLine("all-reduce", "sync", [(1.0, exact)]),
         ]
-        panels.append(ChartPanel("", "tau", f"{name} at the end", lines, log_x=True))
+        panels.append(ChartPanel(f"{name}, each tuned", "tau", f"{name} at the end", lines, log_x=True))
     return chart(panels)
 
 

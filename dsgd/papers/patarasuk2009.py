@@ -36,7 +36,9 @@ def sent(found: Evidence) -> Figure:
         ChartLine("messages of a simulated ring", "sync", measured),
         ChartLine("2 (p - 1) / p", FORMULA, [(p, exactly(2 * (p - 1) / p)) for p, _ in measured]),
     ]
-    return chart([ChartPanel("", "nodes", "sent in an all-reduce (vectors)", lines, log_x=True)])
+    return chart(
+        [ChartPanel("ring all-reduce, the busiest node", "nodes", "sent in an all-reduce (vectors)", lines, log_x=True)]
+    )
 
 
 PAPER = Paper(

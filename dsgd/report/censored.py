@@ -4,7 +4,6 @@ there is to know, which points to where the true one lies, and a text like `> 40
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from matplotlib.lines import Line2D
 from dsgd.report.interval import Estimate
 
 NOTE = "hollow arrows: target not reached, the value lies beyond"
+NEAR = 0.01  # relative distance of two limits whose arrows cover each other
 _TOWARDS = {">": "^", "<": "v"}  # on a vertical axis
 
 
@@ -29,6 +29,10 @@ class Bound:
     def text(self, unit: str = "") -> str:
         """Return `> 40 s`."""
         return f"{self.sign} {self.limit:.3g}{unit}"
+
+    def is_near(self, other: Bound) -> bool:
+        """Check that both are so close that their arrows cover each other."""
+        return self.sign == other.sign and math.isclose(self.limit, other.limit, rel_tol=NEAR)
 
 
 def bound_of(value: Estimate) -> Bound | None:
@@ -55,19 +59,18 @@ def draw_censored(axes: Axes, x: float, y: float, towards: str, **style: Any) ->
 
 def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: str = "") -> None:
     """Draw hollow arrows at limits on the vertical axis, and say each. limits: x, what is known and colour; of those at
-    one place the later is around the earlier, so that both are seen. unit: behind the number."""
+    nearly one place the later is around the earlier, so that both are seen. unit: behind the number."""
     points = float(matplotlib.rcParams["lines.markersize"])
-    count: Counter[tuple[float, str]] = Counter()
+    drawn: list[tuple[float, Bound]] = []
     for x, bound, colour in limits:
-        place = (x, bound.text(unit))
-        nested = count[place]
+        nested = sum(at == x and other.is_near(bound) for at, other in drawn)
+        drawn.append((x, bound))
         size = points * (1 + 0.9 * nested)
         style = {"color": colour, "markersize": size, "zorder": 4 - 0.1 * nested}
         draw_censored(axes, x, bound.limit, _TOWARDS[bound.sign], **style)
-        count[place] += 1
         if not nested:
             axes.annotate(
-                place[1],
+                bound.text(unit),
                 (x, bound.limit),
                 (0, 1.4 * points),
                 textcoords="offset points",

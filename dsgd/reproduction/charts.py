@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, nan
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from dsgd.record.reader import Run
-from dsgd.report.censored import NOTE, Bound, bound_of, draw_limits, is_missed
+from dsgd.report.censored import Bound, bound_of, draw_limits, is_missed
 from dsgd.report.curves import median_curve
 from dsgd.report.interval import Estimate
 from dsgd.report.scales import label_decades
@@ -25,14 +28,18 @@ REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 FEW = 8  # positions on a logarithmic axis that are named themselves
 UNKNOWN = Estimate(nan, nan, nan, 0)
 LETTER = 0.023  # of the axis, for a letter of their names
+ALIKE = 3  # lines of one algorithm and no other, from which colours tell them apart as well
+COLOURS = ("#b2182b", "#3c6fd8", "#1f8f5f", "#e69f1a", "#5b2d8e")  # of all such lines but the first
+CENSORED = "target not reached: beyond"  # of the legend
 
 
 @dataclass(frozen=True)
 class ChartLine:
     """One line.
 
-    label: of the legend, the same for the same thing in all panels. algorithm: decides the colour; FORMULA: dotted and
-    grey. points: x, and y with its interval over seeds. variant: decides the line style."""
+    label: of the legend, the same for the same thing in all panels. algorithm: decides the colour; FORMULA: dashed and
+    grey, above the others. points: x, and y with its interval over seeds; on a logarithmic axis those with x > 0 are
+    drawn. variant: decides the line style."""
 
     label: str
     algorithm: str
@@ -58,29 +65,43 @@ def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
     """Draw panels with one legend. notes: below it."""
     figure, all_axes = make_panels(len(panels))
     handles: dict[str, Artist] = {}
-    noted = False
-    lines = [line for panel in panels for line in panel.lines if line.algorithm != FORMULA]
-    names = list(dict.fromkeys((line.algorithm, line.label, line.variant) for line in lines))
-    styles = dict(zip(names, named_styles(*zip(*names, strict=True)), strict=True)) if names else {}
+    has_limits = False
+    styles = _styles([line for panel in panels for line in panel.lines if line.algorithm != FORMULA])
     for axes, panel in zip(all_axes, panels, strict=True):
         limits: list[tuple[float, Bound, str]] = []
         for line in panel.lines:
-            x = [place for place, _ in line.points]
+            points = [(x, y) for x, y in line.points if x > 0 or not panel.log_x]
+            x = [place for place, _ in points]
             if line.algorithm == FORMULA:
-                (handles[line.label],) = axes.plot(x, [y.median for _, y in line.points], **REFERENCE)
+                (handles[line.label],) = axes.plot(x, [y.median for _, y in points], **REFERENCE, zorder=3)
                 continue
             style = styles[line.algorithm, line.label, line.variant]
             if not line.markers:
                 style = {**style, "marker": ""}
-            known = [UNKNOWN if is_missed(y) else y for _, y in line.points]  # a gap in the line
+            known = [UNKNOWN if is_missed(y) else y for _, y in points]  # a gap in the line
             ends = ([getattr(y, end) for y in known] for end in ("median", "low", "high"))
             values = (np.array(each, dtype=float) for each in ends)
             handles[line.label] = plot_band(axes, x, *values, **style)
-            limits += [(x, bound, style["color"]) for x, y in line.points if (bound := bound_of(y)) is not None]
+            limits += [(x, bound, style["color"]) for x, y in points if (bound := bound_of(y)) is not None]
         draw_limits(axes, limits)
-        noted = noted or bool(limits)
+        has_limits = has_limits or bool(limits)
         _dress(axes, panel)
-    return annotate(figure, [], [*notes, *[NOTE] * noted], add_legend(figure, handles) if len(handles) > 1 else None)
+    if has_limits:
+        look = {"marker": "v", "markerfacecolor": "white", "color": REFERENCE["color"], "linestyle": ""}
+        handles[CENSORED] = Line2D([], [], **look)
+    return annotate(figure, [], notes, add_legend(figure, handles) if len(handles) > 1 else None)
+
+
+def _styles(lines: Sequence[ChartLine]) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Return the style of each line by algorithm, label and variant."""
+    names = list(dict.fromkeys((line.algorithm, line.label, line.variant) for line in lines))
+    if not names:
+        return {}
+    styles = dict(zip(names, named_styles(*zip(*names, strict=True)), strict=True))
+    if len({algorithm for algorithm, _, _ in names}) == 1 and len(names) >= ALIKE:
+        for name, colour in zip(names[1:], itertools.cycle(COLOURS), strict=False):
+            styles[name] = {**styles[name], "color": colour}
+    return styles
 
 
 def curve(label: str, runs: Sequence[Run], x: str, y: str, variant: int = 0) -> ChartLine:
@@ -109,7 +130,7 @@ def _dress(axes: Axes, panel: ChartPanel) -> None:
         axes.set_xscale("log")
         low, high = axes.get_xlim()
         label_decades(axes.xaxis, high / low)
-        places = sorted({x for line in panel.lines for x, _ in line.points})
+        places = sorted({x for line in panel.lines for x, _ in line.points if x > 0})
         if len(places) <= FEW:
             told = _apart(places, low, high)
             axes.set_xticks(told, [_named(x) for x in told])
