@@ -123,3 +123,21 @@ def test_an_all_reduce_shorter_than_its_cycle_costs_no_time():
     )  # of the three collectives, 4 nodes and no bytes: 4 messages one after the other
     path = run(s, DelayFree(tau=4), cluster_of(s))
     assert path.marks[-1]["time_s"] == pytest.approx(12.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("nodes", [2, 12])
+@pytest.mark.parametrize("tau", [2, 16])
+def test_the_regret_exceeds_that_of_sequential_learning_by_the_discrepancy_alone(nodes: int, tau: int):
+    """The paper's theorem where all is known. On one convex quadratic the mean of the workers is sequential SGD, so the
+    regret of the workers' own vectors is its regret and h / 2 times their squared distance from the mean. A worker
+    enters a cycle of beta steps with the noise of the one before: at step k it holds that of beta + k steps, so with
+    small rates a step costs h / 2 (lr sigma)^2 (1 - 1 / p) (3 beta - 1) / 2 more in each coordinate: it grows with tau,
+    and with more workers hardly."""
+    s = Setting(nodes, 48, lr=1e-3, data=Quadratic(dim=400, condition=1, spread=0, noise=1))
+    path, sequential = run(s, DelayFree(tau)), run(s, Sync())
+    assert_close(path.mean, sequential.mean, 1e-12)
+    beta = tau // 2
+    of_step = [0.5 * ((xs[beta:-1] - s.target) ** 2).mean() for xs in (path.xs, sequential.xs)]
+    expected = 0.5 * s.lr**2 * (1 - 1 / nodes) * (3 * beta - 1) / 2
+    assert of_step[0] - of_step[1] == pytest.approx(expected, rel=0.06)
+    assert of_step[0] == pytest.approx(of_step[1], rel=1e-4)  # while the discrepancy is small
