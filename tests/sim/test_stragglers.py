@@ -19,7 +19,7 @@ DRAWS, RANKS = 50_000, 32
 
 def documented(stage: int) -> dict[str, list[float]]:
     """Quantiles, and the mean of the slowest of 32: measured, and by each law."""
-    lines = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text().splitlines()
+    lines = (Path(__file__).parents[2] / "docs" / "explanation" / "nodes.md").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(f"| stage {stage}, measured |"))
     rows = [line.strip("| ").split(" | ") for line in lines[first : first + 4]]
     assert [row[0] for row in rows[1:]] == list(LAWS)
