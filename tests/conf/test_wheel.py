@@ -19,7 +19,7 @@ SOURCES = ("conf", "csrc", "dsgd", "pyproject.toml", "setup.py", "LICENSE", "REA
 
 
 def built_wheel(copy: Path) -> Path:
-    """Build a wheel from a copy of the sources, because setuptools leaves its traces among them."""
+    """Build a source distribution from a copy of the sources, and a wheel from it."""
     copy.mkdir()
     for name in SOURCES:
         source = ROOT / name
@@ -27,7 +27,7 @@ def built_wheel(copy: Path) -> Path:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "_kernels*"))
         else:
             shutil.copy(source, copy)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S, env=environment())
     (built,) = (copy / "dist").glob("*.whl")
     return built
