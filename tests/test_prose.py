@@ -20,7 +20,6 @@ PENDING = {
     "CHANGELOG.md",
     "docs/explanation/crosschecks.md",
     "docs/explanation/fast_simulator.md",
-    "docs/explanation/network.md",
     "docs/explanation/nodes.md",
     "docs/explanation/papers.md",
 }
