@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+NO_PASS = -1  # number of no backward pass
+
 
 class FlatModule:
     """Keep the trained parameters of a module in x [d] and their gradients in g [d]. layout: their shapes as they lie
@@ -94,7 +96,7 @@ class OverlappedMean:
         self._sizes = [self._bucket_of.count(bucket) for bucket in range(len(self._parts))]
         self._waits: list[Callable[[], Tensor]] = []
         self._ready = [0] * len(self._parts)
-        self._queued = False
+        self._pass = NO_PASS
         for index, parameter in enumerate(flat.parameters):
             parameter.register_post_accumulate_grad_hook(lambda _, index=index: self._accumulated(index))
 
@@ -105,8 +107,9 @@ class OverlappedMean:
             raise RuntimeError(
                 "backward was called twice before step(): put all calls but the last into model.no_sync()"
             )
-        if not self._queued:
-            self._queued = True
+        if self._pass != (current := torch._C._current_graph_task_id()):
+            self._drop()
+            self._pass = current
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._flat.gather_one(index)
         self._ready[self._bucket_of[index]] += 1
@@ -121,7 +124,13 @@ class OverlappedMean:
         for wait in self._waits:
             wait().div_(self._nodes)
         self.done = True
-        self._waits, self._ready, self._queued = [], [0] * len(self._parts), False
+        self._waits, self._ready, self._pass = [], [0] * len(self._parts), NO_PASS
+
+    def _drop(self) -> None:
+        """Wait for the sums of a backward pass that an exception has ended, which no callback finishes."""
+        for wait in self._waits:
+            wait()
+        self._waits, self._ready = [], [0] * len(self._parts)
 
 
 def _buckets(flat: FlatModule, bucket_bytes: int) -> tuple[list[Tensor], list[int]]:

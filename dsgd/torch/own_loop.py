@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Any
@@ -86,7 +86,7 @@ class DistributedModel(nn.Module):
         self._averages = True  # False: within no_sync
         self._mean = OverlappedMean(self._flat, BUCKET_BYTES, channel.nodes, self._start_sum)
         self._mean.wanted = lambda: self._averages and isinstance(self._lockstep.asked, MeanGradient)
-        self._shows_output = False
+        self._shows_output = self._has_stepped = False
         with torch.no_grad():
             self._lockstep.begin()
 
@@ -123,14 +123,14 @@ class DistributedModel(nn.Module):
             raise RuntimeError(f"step() must be called at most {self._local.steps} times (steps), got one more call")
         self._flat.check()
         self._flat.gather()
+        self._has_stepped = True
         if isinstance(self._lockstep.asked, MeanGradient) and not self._mean.done:
             self._channel.mean(self._flat.g, f"the average of gradients at step {self.worker.steps}")
         self._mean.done = False
         self._local.begin(scaler, self._any_rank if self._lockstep.algo.barrier else bool)
         self._lockstep.answer(self._flat.g)
         self._flat.g.zero_()
-        if scaler is not None:
-            scaler.update()
+        self._local.end()
 
     def _any_rank(self, overflow: bool) -> bool:
         """Tell whether the gradient of any rank is not finite."""
@@ -175,6 +175,9 @@ class DistributedModel(nn.Module):
 
     def load_state_dict(self, state: Mapping[str, Any], *arguments: Any, **named: Any) -> None:  # pyright: ignore
         """Go on from what `state_dict` has returned on this rank: every rank calls it, before any step."""
+        if self._has_stepped:
+            rule = "load_state_dict must be called before the first step()"
+            raise RuntimeError(f"{rule}, got a model after {self.worker.steps} steps: distribute it again")
         stored = state["algorithm"]
         here = {"algo": self.algo_name, "rank": self.worker.rank, "nodes": self.worker.nodes}
         if wrong := [key for key in here if stored[key] != here[key]]:
@@ -194,24 +197,33 @@ class TorchSteps:
         self._scaler: torch.amp.GradScaler | None = None
         self._is_left_out = False
 
-    def begin(self, scaler: torch.amp.GradScaler | None, any_rank: Any) -> None:
+    def begin(self, scaler: torch.amp.GradScaler | None, any_rank: Callable[[bool], bool]) -> None:
         """Unscale the gradients of the step to come. any_rank: tells of an overflow here whether there is one
         anywhere that counts."""
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._is_left_out = False
         if self._scaler is None:
             return
-        g = self.flat.g
-        self._is_left_out = any_rank(not bool(g.isfinite().all()))
-        if self._is_left_out and bool(g.isfinite().all()):
-            g[0] = torch.inf  # the scaler of every rank must see it and lower its scale
         try:
             self._scaler.unscale_(self.optimizer)
         except RuntimeError as error:
             if "already been called" not in str(error):  # by the user, to clip the gradients
                 raise
+        # The scaler's own finding, as clipping by value may have made the gradient finite.
+        flags = self._scaler._found_inf_per_device(self.optimizer).values()
+        self._is_left_out = any_rank(any(bool(flag) for flag in flags))
         if self._is_left_out:
-            g.zero_()
+            self.flat.g.zero_()
+
+    def end(self) -> None:
+        """Update the scaler. It lowers its scale if the step was left out, whichever rank overflowed."""
+        if self._scaler is None:
+            return
+        before = self._scaler.state_dict()
+        self._scaler.update()
+        if self._is_left_out:
+            lower = before["scale"] * before["backoff_factor"]
+            self._scaler.load_state_dict(before | {"scale": lower, "_growth_tracker": 0})
 
     def done(self, worker: Worker) -> bool:
         return self.steps is not None and worker.steps >= self.steps

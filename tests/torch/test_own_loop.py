@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dsgd.torch
+from dsgd.torch import own_loop
 from tests.support.own_loops import in_processes
 
 STEPS = 6
@@ -50,6 +53,7 @@ def all_checks(folder: Path, _: None) -> None:
         sync_is_data_parallel,
         accumulated_gradients_are_averaged_once,
         overflow_leaves_out_the_step_of_all_or_of_one,
+        an_exception_in_a_backward_pass_spoils_no_later_one,
         the_output_model_has_mean_buffers,
         parameters_without_gradients_keep_their_values,
         bad_input_ends_in_one_line,
@@ -109,25 +113,66 @@ def accumulated_gradients_are_averaged_once() -> None:
 
 
 def overflow_leaves_out_the_step_of_all_or_of_one() -> None:
-    """Rank 1 has a gradient that is not finite. Where all ranks keep the same x, none makes the step."""
-    for algo, options, left_out in (
-        ("sync", {}, (True, True)),
-        ("sync", {"overlap": False}, (True, True)),
-        ("compressed", {"code": "topk"}, (True, True)),
-        ("delayfree", {}, (False, True)),
+    """Rank 1 has a gradient that is not finite. Where all ranks keep the same x, none makes the step, and all scalers
+    stay equal: also where the loop unscales and clips by value itself, which makes the gradient finite."""
+    for unscales, (algo, options, left_out) in itertools.product(
+        (False, True),
+        (
+            ("sync", {}, (True, True)),
+            ("sync", {"overlap": False}, (True, True)),
+            ("compressed", {"code": "topk"}, (True, True)),
+            ("delayfree", {}, (False, True)),
+        ),
     ):
         module = network()
-        model = dsgd.torch.distribute(module, sgd(module), algo, options)
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-        for step in range(3):
+        optimizer = sgd(module)
+        model = dsgd.torch.distribute(module, optimizer, algo, options)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        for step in range(4):
             before = model.worker.x.clone()
             overflows = step == 1 and dist.get_rank() == 1
             scaler.scale(loss_of(model, step) * (math.inf if overflows else 1)).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+                for parameter in module.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.nan_to_num_(0).clamp_(-1, 1)
             model.step(scaler)
             assert torch.equal(before, model.worker.x) == (step == 1 and left_out[dist.get_rank()])
-        assert model.worker.steps == 3
+        assert model.worker.steps == 4
         assert model.worker.x.isfinite().all()
-        assert scaler.get_scale() == (4.0 if left_out[dist.get_rank()] else 8.0)
+        assert scaler.get_scale() == (8.0 if left_out[dist.get_rank()] else 32.0)  # 8 / 2 * 2, 8 * 2 * 2
+        if all(left_out):
+            xs = [torch.empty_like(model.worker.x) for _ in range(2)]
+            dist.all_gather(xs, model.worker.x)
+            assert torch.equal(*xs)
+
+
+def an_exception_in_a_backward_pass_spoils_no_later_one() -> None:
+    """It ends a pass of which some buckets are on their way. After zero_grad the same batch is taken once more."""
+    module = network()
+    theirs = DistributedDataParallel(deepcopy(module))
+    our_optimizer, their_optimizer = sgd(module), sgd(theirs)
+    with patch.object(own_loop, "BUCKET_BYTES", 64):
+        ours = dsgd.torch.distribute(module, our_optimizer)
+
+    def fail(*_: Any) -> None:
+        raise ValueError("of the user's")
+
+    for step in range(3):
+        if step == 1:
+            hook = module[2].register_full_backward_hook(fail)
+            with pytest.raises(ValueError, match="of the user's"):
+                loss_of(ours, step).backward()
+            hook.remove()
+            our_optimizer.zero_grad()
+        losses = [loss_of(model, step) for model in (ours, theirs)]
+        for loss in losses:
+            loss.backward()
+        ours.step()
+        their_optimizer.step()
+        their_optimizer.zero_grad()
+        assert abs(losses[0].item() - losses[1].item()) <= 1e-6
 
 
 def the_output_model_has_mean_buffers() -> None:
@@ -207,6 +252,7 @@ def bad_input_ends_in_one_line() -> None:
         loss_of(model, step).backward()
         model.step()
     refused("at most 3 times", model.step)
+    refused("before the first step", lambda: model.load_state_dict({}))
     model = distributed("diloco")
     refused("algo=sync", lambda: distributed().load_state_dict(model.state_dict()))
     model.module.register_module("late", nn.Linear(2, 2))
