@@ -5,7 +5,8 @@
 A case is the name of a counterpart and a configuration. As many processes as there are workers, forked like those of
 the engine, begin with the initial parameters of the configuration, take its batches, and make its steps by torch's
 optimiser. Worker i leaves in FOLDER/<case>/<i>.npy, [1 + steps, 2, d], before and after every step its parameters and
-the output model, where the counterpart yields one that is not the mean of the workers.
+the output model, where the counterpart yields one that is not the mean of the workers; and in <i>.points.npy,
+[steps, d], the parameters at which it has taken its gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,14 @@ Steps = Iterator["Tensor | None"]  # for every step the output model [d]; None: 
 
 @dataclass(frozen=True)
 class Training:
-    """What a counterpart is given: the module with its initial parameters, the batches, and what was configured."""
+    """What a counterpart is given: the module with its initial parameters, the batches, and what was configured.
+
+    points: the parameters at each gradient so far."""
 
     experiment: Experiment
     problem: Problem
     rank: int
+    points: list[Tensor] = field(default_factory=list)
 
     @property
     def module(self) -> nn.Module:
@@ -84,7 +88,9 @@ class Training:
         """Leave the gradient of this worker's batch in the parameters."""
         model.zero_grad()
         inputs, targets = self.problem.data.batch(self.rank, step)
-        self.problem.data.loss(model(inputs), targets).backward()
+        outputs = model(inputs)
+        self.points.append(self.vector())  # a wrapper may change them as it is called
+        self.problem.data.loss(outputs, targets).backward()
 
 
 def power_sgd(training: Training) -> Steps:
@@ -125,6 +131,7 @@ def power_sgd(training: Training) -> Steps:
     model.register_comm_hook(state, hook)
     for _ in range(state.start_powerSGD_iter):
         training.backward(model, 0)
+    training.points.clear()
     for step in range(training.steps):
         training.backward(model, step)
         optimizer.step()
@@ -181,7 +188,12 @@ def trained(folder: Path, cases: Mapping[str, Sequence[str]]) -> dict[str, np.nd
 
 def left(folder: Path) -> np.ndarray:
     """Return what the workers of a case left, [nodes, 1 + steps, 2, d]."""
-    return np.stack([np.load(folder / f"{rank}.npy") for rank in range(len(list(folder.iterdir())))])
+    return np.stack([np.load(folder / f"{rank}.npy") for rank in range(len(list(folder.glob("*.points.npy"))))])
+
+
+def points(folder: Path, nodes: int) -> np.ndarray:
+    """Return the parameters at which the workers of a case took their gradients, [nodes, steps, d]."""
+    return np.stack([np.load(folder / f"{rank}.points.npy") for rank in range(nodes)])
 
 
 def losses(path: np.ndarray, overrides: Sequence[str]) -> list[float]:
@@ -205,6 +217,7 @@ def train(folder: Path, counterpart: Counterpart, configured: Experiment, rank: 
         path.append(torch.stack([x, x if output is None else output]))
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{rank}.npy", torch.stack(path).numpy())
+    np.save(folder / f"{rank}.points.npy", torch.stack(training.points).numpy())
 
 
 def work(folder: Path, cases: Cases, nodes: int, rank: int) -> None:

@@ -91,6 +91,26 @@ class WatchedWorker:
         return await self._worker.call(operation, v, *scalars, size=size)
 
 
+class RecordingWorker(WatchedWorker):
+    """A worker that leaves the points of all its gradients so far in `points <rank>.npy`, [steps, d]."""
+
+    def __init__(self, worker: Worker, folder: Path) -> None:
+        super().__init__(worker, folder, None)
+        self._points: list[Tensor] = []
+
+    async def gradient(self, at: Tensor | None = None) -> Tensor:
+        self._points.append((self._worker.x if at is None else at).clone())
+        return await self._worker.gradient(at)
+
+    async def mean_gradient(self) -> Tensor:
+        self._points.append(self._worker.x.clone())
+        return await self._worker.mean_gradient()
+
+    def save(self) -> None:
+        super().save()
+        save(self._path.with_name(f"points {self._worker.rank}.npy"), torch.stack(self._points).numpy())
+
+
 class AlreadySent:
     """What `start` returns: the vector is sent before anybody waits for it."""
 
@@ -212,12 +232,14 @@ class WatchedServer:
 @dataclass(frozen=True)
 class Observed:
     """folder: for the files. own: every worker is done after so many steps. turns: in which workers go on from their
-    gradients, as JSON. apart: the workers start at unit vectors, that of their rank, rather than together."""
+    gradients, as JSON. apart: the workers start at unit vectors, that of their rank, rather than together. points: the
+    points of all gradients are written down."""
 
     folder: str = ""
     own: int | None = None
     turns: str | None = None
     apart: bool = False
+    points: bool = False
 
     async def train(self, worker: Worker) -> None:
         if self.apart:
@@ -228,6 +250,8 @@ class Observed:
         watched: Any = (
             WatchedWorker(worker, folder, self.own) if turns is None else TurnTakingWorker(worker, folder, turns)
         )
+        if self.points:
+            watched = RecordingWorker(worker, folder)
         if self.apart:  # nobody may see where another one would have started
             watched.publish()
             _append(folder / "apart")

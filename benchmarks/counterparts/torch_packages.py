@@ -1,0 +1,103 @@
+"""Counterparts that install from PyPI: torchft, fairscale, Decent-DP."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from tests.support.counterparts import Steps, Training
+
+
+def torchft_diloco(training: Training) -> Steps:
+    """Train by DiLoCo of torchft, and its streaming form: one fragment, or the first layer and the others."""
+    os.environ.setdefault("RUST_LOG", "error")
+    coordination, local_sgd = import_module("torchft.coordination"), import_module("torchft.local_sgd")
+    options, layers = training.algo, list(training.module.children())
+    lighthouse = None
+    if training.rank == 0:
+        lighthouse = coordination.LighthouseServer("127.0.0.1:0", min_replicas=training.nodes)
+    address: list[str | None] = [None if lighthouse is None else lighthouse.address()]
+    dist.broadcast_object_list(address)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    manager = import_module("torchft.manager").Manager(
+        import_module("torchft.process_group").ProcessGroupGloo(),
+        None,
+        None,
+        min_replica_size=training.nodes,
+        use_async_quorum=False,
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        lighthouse_addr=address[0],
+        replica_id=str(training.rank),
+        port=0,
+        hostname="127.0.0.1",
+        init_sync=False,
+    )
+    count = getattr(options, "fragments", 1)
+    fragments = [training.module] if count == 1 else [nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])]
+    outer = [torch.optim.SGD(fragment.parameters(), options.olr, options.beta, nesterov=True) for fragment in fragments]
+    inner = training.optimizer()
+    streaming = {"fragment_sync_delay": options.delay, "fragment_update_alpha": options.mix} if count > 1 else {}
+    with local_sgd.DiLoCo(manager, fragments, inner, outer, options.tau, **streaming):
+        for step in range(training.steps):
+            training.backward(training.module, step)
+            inner.step()
+            yield None
+    dist.barrier()
+    manager.shutdown(wait=False)
+    if lighthouse is not None:
+        lighthouse.shutdown()
+
+
+def fairscale_slowmo(training: Training) -> Steps:
+    """Train by SlowMo of fairscale, which by itself begins with what it finds after the first step, insists on single
+    precision there, and waits for a GPU even where there is none."""
+    warnings.simplefilter("ignore", FutureWarning)
+    if not torch.cuda.is_available():
+        torch.cuda.synchronize = lambda device=None: None
+    package = import_module("fairscale.experimental.nn.data_parallel")
+    options, optimizer = training.algo, training.optimizer()
+    model = package.SlowMoDistributedDataParallel(
+        training.module,
+        nprocs_per_node=1,
+        slowmo_momentum=options.beta,
+        slowmo_lr=options.olr,
+        slowmo_memory_efficient=False,
+        slowmo_frequency=options.tau,
+        localsgd_frequency=options.tau,
+    )
+    theta = training.vector()
+    model.portion_start, model.portion_end = 0, len(theta)
+    model.old_params, model.global_momentum_buffer = theta.clone(), torch.zeros_like(theta)
+    model.global_momentum_buffers_initialized = True
+    for step in range(training.steps):
+        training.backward(model, step)
+        optimizer.step()
+        model.perform_slowmo(optimizer)
+        yield None
+
+
+def decent_dpsgd(training: Training) -> Steps:
+    """Train by D-PSGD of Decent-DP, whose wrapper makes the steps within the backward pass, and zeroes the gradients.
+    It makes the first step as it is called for the second: they must still be there."""
+    import_module("loguru").logger.disable("decent_dp")
+    package, group = import_module("decent_dp.ddp"), training.optimizer().param_groups[0]
+
+    def local(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD([parameter for _, parameter in named], group["lr"], group["momentum"])
+
+    model = package.DecentralizedDataParallel(
+        training.module, local, topology=training.algo.topology.name, _local_world_size=1
+    )
+    model.zero_grad = lambda set_to_none=True: None
+    for step in range(training.steps):
+        training.backward(model, step)
+        yield None
