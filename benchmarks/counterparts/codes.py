@@ -63,7 +63,7 @@ def choco_sgd(training: Training, operation: str) -> Steps:
     single = signs.unpacking
     signs.unpacking = lambda *arguments: single(*arguments).double()
     torch.cuda.current_stream = lambda device=None: None  # pyright: ignore
-    import_module("torch.optim.optimizer").required = object()  # which torch had once
+    vars(import_module("torch.optim.optimizer"))["required"] = object()  # which torch had once
     options, group = training.algo, training.optimizer().param_groups[0]
     d = training.problem.dimension
     x = nn.Parameter(training.vector())

@@ -14,7 +14,7 @@ from tests.support.counterparts import Steps, Training
 def noloco(training: Training) -> Steps:
     """Train by the optimiser of NoLoCo, given the pairs of dsgd and its local optimiser."""
     program, options = import_module("noloco.sparse_optimizer_c"), training.algo
-    program.create_random_permutation = lambda nodes, step: pairs(nodes, options.seed, step // options.tau - 1)
+    vars(program)["create_random_permutation"] = lambda nodes, step: pairs(nodes, options.seed, step // options.tau - 1)
     optimizer = program.SparseOptimizerC(
         training.module,
         dist.group.WORLD,

@@ -45,7 +45,7 @@ def train(training: Training, chosen: dict[str, Any]) -> Steps:
         graph.gossip_matrix = averaged_with_identity(graph.gossip_matrix)
     relay = import_module("utils.communication").RelayMechanism
     relay.receive_average = with_own_model(relay.receive_average)
-    import_module("torch.optim._functional").sgd = partial(heavy_ball, momentum=momentum)
+    vars(import_module("torch.optim._functional"))["sgd"] = partial(heavy_ball, momentum=momentum)
     config = chosen | {
         "momentum": momentum,
         "learning_rate": group["lr"],

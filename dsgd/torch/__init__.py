@@ -7,6 +7,7 @@ for batch in loader:
 """
 
 from dsgd.process_groups.channel import CommunicationFailed
+from dsgd.torch.optimizer import AlgorithmOptimizer
 from dsgd.torch.own_loop import DistributedModel, distribute
 
-__all__ = ["CommunicationFailed", "DistributedModel", "distribute"]
+__all__ = ["AlgorithmOptimizer", "CommunicationFailed", "DistributedModel", "distribute"]

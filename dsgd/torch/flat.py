@@ -38,6 +38,7 @@ class FlatModule:
         for parameter, view, gradient in zip(self.parameters, self._views_of(self.x), self._views, strict=True):
             view.copy_(parameter.detach())
             parameter.data, parameter.grad = view, gradient
+        self._addresses = self._places()
         self._modules = list(module.modules())
         self._registered = self._names()
 
@@ -74,10 +75,16 @@ class FlatModule:
             names.append(len(module._modules))
         return [name if isinstance(name, int) else id(name) for name in names]
 
+    def _places(self) -> list[int]:
+        """Return where in memory parameters and views of gradients are, which `Module.to` may change."""
+        return [tensor.data_ptr() for tensor in (*self.parameters, *self._views)]
+
     def check(self) -> None:
         """Raise ValueError if the module's parameters are not those of the beginning."""
         if self._names() != self._registered:
             raise ValueError("model must keep its parameters after distribute, got one that was added or replaced")
+        if self._places() != self._addresses:
+            raise ValueError("model must stay as it is after distribute: call to(), cuda() or half() before it")
 
 
 class OverlappedMean:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from dsgd.process_groups.channel import GroupChannel
 from dsgd.process_groups.lockstep import LockstepWorker
@@ -18,6 +19,7 @@ from dsgd.run.values import prefixed
 from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, OverlappedMean, as_vector
 from dsgd.torch.methods import named_algorithm
+from dsgd.torch.placement import check_whole, group_of
 from dsgd.worker import Algorithm, MeanGradient, Worker
 
 BUCKET_BYTES = 25 << 20  # of gradients that are averaged at a time, as in DistributedDataParallel
@@ -32,20 +34,24 @@ def distribute(
     topology: str | Mapping[str, Any] | None = None,
     steps: int | None = None,
     seed: int = 0,
-    group: dist.ProcessGroup | None = None,
+    group: dist.ProcessGroup | DeviceMesh | None = None,
 ) -> DistributedModel:
     """Return the model with a `step()` that trains it by an algorithm of dsgd. Every rank of the group calls this.
 
     optimizer: the local one, any of torch's, still without state. algo, options: a file of conf/algo and its keys, or
     an algorithm. topology: a file of conf/topology, or its keys with `name`, for algorithms that have a graph; None:
     ring, for relay chain. steps: how many calls of `step()` there will be; None: not known, and the last round of the
-    algorithm may stay open. seed: of the algorithm's random numbers. group: None: all ranks.
+    algorithm may stay open. seed: of the algorithm's random numbers. group: None: all ranks; a mesh of two dimensions
+    has the groups of localsgd as its rows.
 
     All ranks begin with the parameters and buffers of rank 0. Raises ValueError, on every rank, for options, a model or
     an optimiser that cannot be distributed, and for a model that differs between the ranks."""
     if not dist.is_initialized():
         rule = "distribute needs a process group: call torch.distributed.init_process_group() first"
         raise ValueError(f"{rule}, and start the script by torchrun or srun")
+    check_whole(model)
+    if isinstance(group, DeviceMesh):
+        group, options = group_of(group, algo, options or {})
     channel = GroupChannel(group)
     name = algo if isinstance(algo, str) else type(algo).__name__
     if isinstance(algo, str):
@@ -144,6 +150,7 @@ class DistributedModel(nn.Module):
 
         Buffers of real numbers, such as the statistics of batch norm, are the mean of the ranks' there, others those of
         rank 0. Outside of it every rank has its own."""
+        self._flat.check()
         tensors = [self._flat.x, *self._flat.buffers()]
         with torch.no_grad():
             shown = [self._lockstep.output(), *(self._output_buffer(buffer) for buffer in tensors[1:])]

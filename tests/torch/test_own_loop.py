@@ -15,6 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dsgd.torch
@@ -56,6 +58,7 @@ def all_checks(folder: Path, _: None) -> None:
         an_exception_in_a_backward_pass_spoils_no_later_one,
         the_output_model_has_mean_buffers,
         parameters_without_gradients_keep_their_values,
+        a_mesh_has_the_group_and_the_groups_of_localsgd,
         bad_input_ends_in_one_line,
         fewer_steps_of_a_rank_are_an_error_within_the_timeout_of_the_group,
         a_dead_rank_is_an_error_that_names_the_operation,
@@ -242,6 +245,14 @@ def bad_input_ends_in_one_line() -> None:
     loss_of(module, 0).backward()
     used.step()
     refused("made no step before", lambda: dsgd.torch.distribute(module, used))
+    wrapped = DistributedDataParallel(module)
+    refused("must be the module itself", lambda: dsgd.torch.distribute(wrapped, sgd(wrapped)))
+    mesh = init_device_mesh("cpu", (2,))
+    sharded = fully_shard(nn.Linear(2, 2), mesh=mesh)
+    refused("the sharded weight", lambda: dsgd.torch.distribute(sharded, sgd(sharded)))
+    rows = init_device_mesh("cpu", (1, 2))
+    refused("with algo='localsgd' of two, got 2 dimensions", lambda: distributed("sync", group=rows))
+    refused("^algo.group must be 2,.*got 1", lambda: distributed("localsgd", {"group": 1}, group=rows))
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     refused("one dtype", lambda: dsgd.torch.distribute(mixed, sgd(mixed)))
 
@@ -257,6 +268,25 @@ def bad_input_ends_in_one_line() -> None:
     refused("algo=sync", lambda: distributed().load_state_dict(model.state_dict()))
     model.module.register_module("late", nn.Linear(2, 2))
     refused("added or replaced", model.step)
+    model = distributed("diloco")
+    model.to("cpu:0")  # a copy
+    refused("call to", model.step)
+
+
+def a_mesh_has_the_group_and_the_groups_of_localsgd() -> None:
+    rows, line = init_device_mesh("cpu", (1, 2)), init_device_mesh("cpu", (2,))
+    module = network()
+    model = dsgd.torch.distribute(module, sgd(module), group=line)
+    assert model.worker.nodes == 2
+    module = network()
+    options = {"tau": 4, "inner_tau": 2}
+    model = dsgd.torch.distribute(module, sgd(module), "localsgd", options, group=rows)
+    xs = [torch.empty_like(model.worker.x) for _ in range(2)]
+    for step in range(4):
+        loss_of(model, step).backward()
+        model.step()
+        dist.all_gather(xs, model.worker.x)
+        assert torch.equal(*xs) == (step % 2 == 1)  # both ranks are one row
 
 
 def fewer_steps_of_a_rank_are_an_error_within_the_timeout_of_the_group() -> None:
