@@ -56,6 +56,7 @@ def all_checks(folder: Path, _: None) -> None:
         accumulated_gradients_are_averaged_once,
         overflow_leaves_out_the_step_of_all_or_of_one,
         an_exception_in_a_backward_pass_spoils_no_later_one,
+        an_optimizer_for_trainers_makes_the_steps_of_the_model,
         the_output_model_has_mean_buffers,
         parameters_without_gradients_keep_their_values,
         a_mesh_has_the_group_and_the_groups_of_localsgd,
@@ -176,6 +177,36 @@ def an_exception_in_a_backward_pass_spoils_no_later_one() -> None:
         their_optimizer.step()
         their_optimizer.zero_grad()
         assert abs(losses[0].item() - losses[1].item()) <= 1e-6
+
+
+def an_optimizer_for_trainers_makes_the_steps_of_the_model() -> None:
+    """Schedulers change the rate of the local optimiser, also after a state was loaded, as accelerate does at once."""
+    ended = []
+    for is_trainer in (False, True):
+        module = network()
+        local = sgd(module)
+        model = dsgd.torch.distribute(module, local, "diloco", {"tau": 2})
+        optimizer = dsgd.torch.AlgorithmOptimizer(model) if is_trainer else local
+        optimizer.load_state_dict(optimizer.state_dict())
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for step in range(3):
+
+            def closure(step: int = step, model: nn.Module = model) -> float:
+                loss = loss_of(model, step)
+                loss.backward()
+                return float(loss)
+
+            if is_trainer:
+                optimizer.zero_grad()
+                loss = optimizer.step(closure)
+            else:
+                loss = closure()
+                model.step()
+            schedule.step()
+        ended.append((loss, local.param_groups[0]["lr"], model.worker.x))
+    assert ended[0][:2] == ended[1][:2]
+    assert ended[0][1] == 0.1 * 0.5**3
+    assert torch.equal(ended[0][2], ended[1][2])
 
 
 def the_output_model_has_mean_buffers() -> None:
