@@ -189,6 +189,7 @@ def an_optimizer_for_trainers_makes_the_steps_of_the_model() -> None:
         optimizer = dsgd.torch.AlgorithmOptimizer(model) if is_trainer else local
         optimizer.load_state_dict(optimizer.state_dict())
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        loss = math.nan
         for step in range(3):
 
             def closure(step: int = step, model: nn.Module = model) -> float:
