@@ -27,7 +27,7 @@ class Syncer:
             return
         waiting.add(int(rank))
         D = self.part(self.x, f) - x_f
-        norm = float(D.norm())
+        norm = float(D.square().sum()) ** 0.5
         self.length[int(f)] += steps * norm
         self.weight[int(f)] += steps
         if norm > 0:
@@ -42,7 +42,7 @@ class Syncer:
 
     def merge(self, f: int) -> None:
         x, v, direction = self.part(self.x, f), self.part(self.v, f), self.part(self.direction, f)
-        norm = float(direction.norm())
+        norm = float(direction.square().sum()) ** 0.5
         D = direction * (float(self.length[f] / self.weight[f]) / norm if norm > 0 else 0.0)
         v.mul_(self.beta).add_(D)
         x.add_(D, alpha=-self.olr).add_(v, alpha=-self.olr * self.beta)

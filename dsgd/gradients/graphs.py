@@ -68,7 +68,9 @@ class GraphEvaluator:
         for place, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
             lane = self._lanes[place % len(self._lanes)]
             with lane.queue(), self.problem.drawing(item.rank, item.step) as seed:
-                inputs, targets = (part[place] for part in joint) if joint else data.batch(item.rank, item.step)
+                inputs, targets = (
+                    (part[place] for part in joint) if joint else self.problem.data.batch(item.rank, item.step)
+                )
                 lane.gradient(x, item.buffers, (inputs, targets), g, losses[place], seed)
                 item.set(g, item.buffers, losses[place])
                 item.arrives = lane.event()
@@ -116,7 +118,7 @@ class _Lane:
         loss.copy_(computed[1], non_blocking=True)
         buffers.copy_(self._buffers)
 
-    def event(self) -> torch.cuda.Event | None:
+    def event(self) -> torch.cuda.Event | torch.Event | None:
         """Return the end of what this lane has queued so far; None on a CPU."""
         return None if self._captured is None else self._captured.stream.record_event()
 

@@ -32,7 +32,8 @@ class Own(Algorithm):
 @pytest.mark.parametrize(("fails", "status"), [("false", 0), ("true", 1)])
 def test_what_is_to_be_done_at_the_end_is_done(fails: str, status: int, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    line = "dsgd-run experiment=quadratic '~algo.overlap' '~algo.backups' algo._target_=own.Own nodes=2 budget.steps=3"
+    other = "'~algo.overlap' '~algo.backups' '~algo.elastic' algo._target_=own.Own"
+    line = f"dsgd-run experiment=quadratic {other} nodes=2 budget.steps=3"
     result = shell(f"{line} +algo.fails={fails} hydra.run.dir=run", tmp_path, PYTHONPATH=str(tmp_path))
     assert result.returncode == status, result.stderr
     assert result.stdout.endswith("at the end\n")

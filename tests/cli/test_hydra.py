@@ -48,7 +48,7 @@ class Failing(Algorithm):
 @pytest.mark.parametrize("launcher", long_but([""], ["", "hydra/launcher=joblib"]))
 def test_a_failed_job_does_not_end_the_others_and_shows_in_the_exit_status(launcher: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FAILING)
-    line = "dsgd-run -m experiment=quadratic ~algo.overlap ~algo.backups algo._target_=own.Failing"
+    line = "dsgd-run -m experiment=quadratic ~algo.overlap ~algo.backups ~algo.elastic algo._target_=own.Failing"
     line += " nodes=2,3,4 budget.steps=3"
     swept = shell(f"{line} hydra.sweep.dir=swept {launcher}", tmp_path, PYTHONPATH=str(tmp_path))
     assert swept.returncode == 1, swept.stderr

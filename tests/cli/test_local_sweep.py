@@ -182,7 +182,7 @@ class Failing(Algorithm):
 def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path) -> None:
     """Two with the same error, one without a word."""
     (tmp_path / "own.py").write_text(FAILING)
-    line = "dsgd-run -m experiment=quadratic '~algo.overlap' '~algo.backups' algo._target_=own.Failing"
+    line = "dsgd-run -m experiment=quadratic '~algo.overlap' '~algo.backups' '~algo.elastic' algo._target_=own.Failing"
     line += " nodes=3,2,4,5 budget.steps=3 sweep.jobs=2 hydra.sweep.dir=swept"
     failed = shell(line, tmp_path, PYTHONPATH=str(tmp_path))
     assert failed.returncode == 1, failed.stderr

@@ -52,7 +52,7 @@ class Linear:
         return torch.nn.Linear(3, 2)
 """
 DATA = "data=import data.target=mine.load data.classes=2"
-OWN = "algo._target_=mine.Alone ~algo.overlap ~algo.backups model._target_=mine.Linear ~model.hidden"
+OWN = "algo._target_=mine.Alone ~algo.overlap ~algo.backups ~algo.elastic model._target_=mine.Linear ~model.hidden"
 LINE = "nodes=2 batch_size=4 cluster.gradient_s=0.01 engine=sim budget.epochs=1 seed=0,1,2 hydra.sweep.dir=swept"
 
 

@@ -209,7 +209,7 @@ def test_evaluation_is_the_mean_over_the_set(model: str, test: bool, limit: int 
     of = problem(model, "precision=fp64")
     [item] = pending_gradients(of, 1)
     assert item.snapshot is not None
-    loss, accuracy, top5 = of.evaluate(item.snapshot, item.buffers, test, limit)
+    loss, _, accuracy, top5 = of.evaluate(item.snapshot, item.buffers, test, limit)
     inputs, labels = (whole[:limit] for whole in (of.data.test_set if test else of.data.train_set))
     with torch.no_grad():
         outputs = own_module(of, item.snapshot, item.buffers).eval()(inputs)

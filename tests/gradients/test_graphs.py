@@ -124,7 +124,7 @@ def test_a_loss_waits_for_its_gradient_and_those_before_it_on_its_stream_alone(
 
 def test_batches_of_all_pending_gradients_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
-    evaluator, several, made = GraphEvaluator(of, torch.device("cpu")), type(of.data).batches, list[Any]()
+    evaluator, several, made = GraphEvaluator(of, torch.device("cpu")), type(of.data).batches, list[Any]()  # pyright: ignore
     monkeypatch.setattr(type(of.data), "batches", lambda *of: made.append(of[1:]) or several(*of))  # pyright: ignore
     monkeypatch.delattr(type(of.data), "batch")
     pending = pending_of(of, 3)

@@ -162,7 +162,14 @@ def test_real_processes_have_no_use_for_it(measured: list[float]) -> None:
 
 
 def test_a_run_that_goes_on_keeps_its_time(tmp_path: Path, measured: list[float]) -> None:
-    line = (*RUN, f"algo._target_={__name__}.Interrupted", "~algo.overlap", "~algo.backups", "hydra.run.dir=run")
+    line = (
+        *RUN,
+        f"algo._target_={__name__}.Interrupted",
+        "~algo.overlap",
+        "~algo.backups",
+        "~algo.elastic",
+        "hydra.run.dir=run",
+    )
     assert call(*line).status == 130
     assert summary(tmp_path / "run")["gradient_s"] == 1.0
     assert call(*line, "resume=run").status == 0
