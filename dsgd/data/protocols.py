@@ -144,6 +144,13 @@ def evaluation_batches(
         yield inputs[batch], targets[batch]
 
 
+def test_samples(data: Data) -> int:
+    """Return the number of test samples, without reading samples on disk."""
+    if isinstance(data, NamedSamples):
+        return len(data.labels(test=True))
+    return data.count(test=True) if isinstance(data, SingleSamples) else len(data.test_set[0])
+
+
 def sample_losses(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
     """Call `SampleLosses.losses`; NaN for every sample where a data set has no such method."""
     if isinstance(data, SampleLosses):

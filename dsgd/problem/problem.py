@@ -277,16 +277,12 @@ class Problem:
         self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Sums:
         """Evaluate one shard (i, k): every k-th sample from the i-th on."""
-        self.state.bind(x.to(self.device), buffers.to(self.device))
-        self.state.train(False)
         classes = self.data.classes or 0
         # read at the end: a GPU goes on to the next batch meanwhile
         counts, means, squares = list[int](), list[Tensor](), list[Tensor]()
         correct, among_five = list[Tensor](), list[Tensor]()
-        for batch, labels in evaluation_batches(self.data, test, limit, shard):
-            batch, labels = batch.to(self.device), labels.to(self.device)
-            outputs = self.module(batch) if self.predict is None else self.predict(x, buffers, batch)
-            counts.append(labels.numel() if classes else len(batch))
+        for outputs, labels in self.evaluated(x, buffers, test, limit, shard):
+            counts.append(labels.numel() if classes else len(labels))
             means.append(self.data.loss(outputs, labels))
             squares.append(sample_losses(self.data, outputs, labels).double().square().mean())
             if classes:
@@ -298,6 +294,17 @@ class Problem:
             for column in (means, squares)
         )
         return Sums(loss, square, sum(_numbers(correct)), sum(_numbers(among_five)), sum(counts))
+
+    @torch.no_grad()
+    def evaluated(
+        self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the outputs [b, ...] of a model in evaluation and the labels [b, ...], batch by batch."""
+        self.state.bind(x.to(self.device), buffers.to(self.device))
+        self.state.train(False)
+        for batch, labels in evaluation_batches(self.data, test, limit, shard):
+            batch, labels = batch.to(self.device), labels.to(self.device)
+            yield self.module(batch) if self.predict is None else self.predict(x, buffers, batch), labels
 
     @torch.no_grad()
     def recalibrated(self, x: Tensor, limit: int | None) -> Tensor:

@@ -79,11 +79,12 @@ def _limit(experiment: Experiment, key: str) -> str:
 
 def check_gradients(config: RunConfig, engine: str) -> None:
     """Raise ConfigError for what only a simulation does: leaving gradients out, checking sums over all workers,
-    going on without one in lock-step. And for what engine=torch does not do."""
+    evaluating parts of the test set, going on without a worker in lock-step. And for what engine=torch does not do."""
     if engine != "sim" and config.engine.gradients == "none":
         raise ConfigError(f"engine.gradients must not be none with engine={engine}, got none")
-    if engine != "sim" and config.experiment.eval.conservation:
-        raise ConfigError(f"eval.conservation must be false with engine={engine}, got true")
+    for key in ("conservation", "test_folds"):
+        if engine != "sim" and getattr(config.experiment.eval, key):
+            raise ConfigError(f"eval.{key} must be false with engine={engine}, got true")
     if engine != "sim" and config.experiment.algo.elastic:
         raise ConfigError(f"algo.elastic must be false with engine={engine}, which ends without a worker, got true")
     if engine == "torch":

@@ -10,7 +10,8 @@ from dsgd.experiment import Experiment
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.null import NullEvaluator
-from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers
+from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers, output_model
+from dsgd.problem.folds import FOLD_FIELDS, check_folds, evaluate_folds
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.sim.conservation import ConservingMachine
 from dsgd.sim.loss import LossyNetwork
@@ -25,6 +26,9 @@ class Simulation:
     def __init__(self, experiment: Experiment, problem: Problem | None = None, cores: int | None = None) -> None:
         self.experiment = experiment
         self.problem = problem or build_problem(experiment)
+        if experiment.eval.test_folds:
+            check_folds(self.problem)
+        self._folds: Mark = dict.fromkeys(FOLD_FIELDS) if experiment.eval.test_folds else {}
         self.chosen = choose_evaluator(experiment, self.problem, cores)
         kind = ConservingMachine if experiment.eval.conservation else Machine
         self.machine = kind(experiment, self.problem, self.chosen.evaluator)
@@ -142,7 +146,10 @@ class Simulation:
             if status is not None:
                 self.status, self.end_s = status, time_s
             # only now is it known whether this mark is the last
-            values |= self._measure_workers(everybody=self.progress.marks == 1 or time_s == self.end_s)
+            last = time_s == self.end_s
+            values |= self._measure_workers(everybody=self.progress.marks == 1 or last)
+            if last and self._folds:
+                self._folds = self._measure_folds()
             yield values
 
     def _measure(self, time_s: float) -> Mark:
@@ -165,6 +172,13 @@ class Simulation:
         accuracies_of = evaluator.accuracies if isinstance(evaluator, CompiledEvaluator) else None
         xs, buffers = [node.worker.x for node in chosen], [node.buffers for node in chosen]
         return measure_workers(self.problem, xs, buffers, accuracies_of)
+
+    def _measure_folds(self) -> Mark:
+        if self.experiment.gradients == "none":
+            return self._folds
+        nodes, rule = self.machine.nodes, self.experiment.eval
+        xs, buffers = [node.worker.x for node in nodes], [node.buffers for node in nodes]
+        return evaluate_folds(self.problem, *output_model(self.problem, rule, xs, buffers, self.machine.centre()))
 
     def counters(self, time_s: float) -> Counters:
         machine, network = self.machine, self.machine.network
@@ -195,7 +209,7 @@ class Simulation:
             message_bytes=machine.message_bytes,
             collective=machine.all_reduces.taken,
         )
-        return fields | self._drift() | self._between_islands() | self._losses() | self._downtime()
+        return fields | self._folds | self._drift() | self._between_islands() | self._losses() | self._downtime()
 
     def _between_islands(self) -> Mark:
         """Return the bytes that have left their island or region, where there are several."""
