@@ -31,7 +31,11 @@ STAGES = (MEASURED, TUNING, ELSEWHERE)
 TO_TARGET = ("time_s", "samples", "test_loss", "test_accuracy")  # what is kept of marks under other conditions
 MADE_WITH = ("dsgd", "commit", "python", "torch", "numpy")
 HOST_FIELDS = ("wall_s", "devices", "threads", CONFIG_SHA256)  # of a summary, which say nothing of the result
-DIGITS = 7  # of what marks measure; more than float32 holds of a loss
+FOLD_FIELDS = (
+    "test_fold_losses",
+    "test_fold_accuracies",
+)  # of a summary: lists, a number for each part of the test set
+DIGITS = 7  # of what was measured; more than float32 holds of a loss
 LONGEST, LONGEST_LINE = 2**28, 2**22  # bytes of a file and of a line, uncompressed
 
 Row = dict[str, Any]
@@ -80,9 +84,17 @@ def _row(
         **({} if conditions is None else {"conditions": dict(conditions)}),
         "made_with": {key: env.get(key) for key in MADE_WITH},
         "config": _writable(run.config),
-        **{key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS},
+        **_summary(run, stage),
         "marks": marks,
     }
+
+
+def _summary(run: Run, stage: str) -> Row:
+    """Return the fields of a run's summary that say what it came to; of measured runs alone, parts of the test set."""
+    left_out = HOST_FIELDS if stage == MEASURED else (*HOST_FIELDS, *FOLD_FIELDS)
+    kept = {key: value for key, value in (run.summary or {}).items() if key not in left_out}
+    lists = {key: kept[key] for key in FOLD_FIELDS if kept.get(key) is not None}
+    return kept | {key: [_rounded(key, value) for value in values] for key, values in lists.items()}
 
 
 def logged_of(rows: Sequence[Row]) -> Logged:

@@ -5,7 +5,10 @@ null test, one algorithm that was tuned and measured under two names with other 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, final_loss
@@ -15,6 +18,7 @@ from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.paired import samples_to_target
 from dsgd.reproduction.protocol import (
     confidence_of_each,
+    fold_error,
     gain_error,
     null_difference,
     null_factor,
@@ -51,18 +55,14 @@ def loss_ratio(one: Contender, reference: Contender, checks: int, null: Null) ->
     """Return the test loss at the end of a contender over that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
     value = widened_ratio(_losses(one, reference, confidence), null_factor(_losses(null.first, null.second)))
-    pair = (one.runs[0], reference.runs[0])
-    deviations = [number(run.metrics[-1].get("test_loss_deviation")) for run in pair]
-    error = ratio_error([final_loss(run) for run in pair], deviations, test_size(one.runs[0]), confidence)
-    return widened_ratio(value, error)
+    return widened_ratio(value, _loss_error(one, reference, confidence))
 
 
 def accuracy_gain(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
     spread = null_difference(_accuracies(null.first, null.second))
-    reached, other = (estimate([_accuracy(run) for run in pair.runs]).median for pair in (one, reference))
-    error = gain_error(reached, other, test_size(one.runs[0]), confidence)
+    error = _gain_error(one, reference, confidence)
     return widened(_accuracies(one, reference, confidence), spread + error)
 
 
@@ -70,6 +70,33 @@ def test_size(run: Run) -> int:
     """Return the number of test samples of a run."""
     size = run.setting("data.test_size")
     return size if isinstance(size, int) else TEST_SAMPLES[str(run.chosen("data"))]
+
+
+def _loss_error(one: Contender, reference: Contender, confidence: float) -> float:
+    """Return the factor that the test set adds to a ratio of losses, each relative to its mean."""
+    folds, others = (_folds(side, "test_fold_losses") for side in (one, reference))
+    if folds is not None and others is not None:
+        relative = [values / values.mean(axis=1, keepdims=True) for values in (folds, others)]
+        return math.exp(fold_error(relative[0] - relative[1], confidence))
+    pair = (one.runs[0], reference.runs[0])
+    deviations = [number(run.metrics[-1].get("test_loss_deviation")) for run in pair]
+    return ratio_error([final_loss(run) for run in pair], deviations, test_size(one.runs[0]), confidence)
+
+
+def _gain_error(one: Contender, reference: Contender, confidence: float) -> float:
+    """Return what the test set adds to a difference of accuracies, at each end of its interval."""
+    folds, others = (_folds(side, "test_fold_accuracies") for side in (one, reference))
+    if folds is not None and others is not None:
+        return fold_error(folds - others, confidence)
+    reached, other = (estimate([_accuracy(run) for run in side.runs]).median for side in (one, reference))
+    return gain_error(reached, other, test_size(one.runs[0]), confidence)
+
+
+def _folds(side: Contender, field: str) -> np.ndarray | None:
+    """Return a field that has a number for each part of the test set, [seeds, parts]; None if a run does not have it,
+    as those of earlier versions."""
+    rows = [run.final(field) for run in side.runs]
+    return None if any(row is None for row in rows) else np.array(rows)
 
 
 def _times(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:

@@ -4,7 +4,7 @@ The interval over seeds covers what another seed does. Three things more move a 
 
 - A claim has several checks, any of which may err. Every interval has the confidence at which all of a claim hold
   together with 95 % (a union bound), so that any rule of how many must pass errs in 5 % of cases at most.
-- The test set is a sample, the same for all seeds. Its error is added to both ends.
+- The test set is a sample, the same for all seeds and both models. Its error is added to both ends.
 - Tuning picks one rate of several that are nearly as good. One algorithm under two names, tuned and measured as if two,
   shows what that does: the null test. Its spread is added to both ends, so that a difference from the threshold that is
   smaller decides nothing.
@@ -16,6 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
+
+import numpy as np
 
 from dsgd.report.interval import Estimate, coverage
 
@@ -45,11 +47,27 @@ def sampling_error(deviation: float, test_size: int, confidence: float) -> float
 
 
 def gain_error(accuracy: float, other: float, test_size: int, confidence: float) -> float:
-    """Return the half-width of the difference of two accuracies on one test set.
+    """Return the half-width of the difference of two accuracies on one test set, taken for independent.
 
-    They are taken for independent. That is too wide for two models that fail on the same images; how often they do is
-    not recorded."""
+    That is too wide for two models that fail on the same images: see `fold_error`."""
     return sampling_error(math.sqrt(accuracy * (1 - accuracy) + other * (1 - other)), test_size, confidence)
+
+
+def fold_error(differences: np.ndarray, confidence: float) -> float:
+    """Return the half-width of the difference of two models on one test set, from its equal parts.
+
+    differences: [seeds, parts]. Their means over the seeds vary from part to part as the test samples do. Two models
+    that fail on the same samples hardly differ in any part."""
+    means = differences.mean(axis=0)
+    quantile = student_quantile((1 + confidence) / 2, len(means) - 1)
+    return quantile * float(means.std(ddof=1)) / math.sqrt(len(means))
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t, to 0.1 % from 20 degrees on (Abramowitz and Stegun 26.7.5, two terms)."""
+    z = NormalDist().inv_cdf(probability)
+    first, second = z**3 + z, 5 * z**5 + 16 * z**3 + 3 * z
+    return z + first / (4 * degrees) + second / (96 * degrees**2)
 
 
 def widened(value: Estimate, error: float) -> Estimate:

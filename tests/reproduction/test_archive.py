@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 
@@ -145,3 +146,32 @@ def test_contenders_under_other_conditions_come_back_with_the_times_of_their_mar
             for run, again in zip(one.runs, same.runs, strict=True):
                 assert set(again.metrics[0]) == {"time_s", "test_loss", "test_accuracy"}
                 assert [mark["time_s"] for mark in again.metrics] == [mark["time_s"] for mark in run.metrics]
+
+
+def test_parts_of_the_test_set_come_back_in_seven_digits_of_measured_runs_alone(tmp_path: Path) -> None:
+    """They take less than 2 KB of a run, packed."""
+    generator = np.random.default_rng(0)
+
+    def ended() -> dict[str, Any]:
+        hits = generator.binomial(100, 0.9, 100) / 100
+        return {"test_fold_losses": generator.random(100).tolist(), "test_fold_accuracies": hits.tolist()}
+
+    def made(**fields: Any) -> Logged:
+        cells = elsewhere().elsewhere
+        for one in (*cells[0].contenders, *cells[1].contenders):
+            one.runs[:] = [replace(run, summary=(run.summary or {}) | fields) for run in one.runs]
+        tuning = tuple(logged.run("sync", {}, MARKS, **fields) for _ in range(2))
+        return Logged((logged.run("sync", {}, MARKS, **fields),), tuning, (), cells)
+
+    fields = ended()
+    after = written(tmp_path / "with.gz", made(**fields))
+    written(tmp_path / "without.gz", made())
+    assert after.runs[0].final("test_fold_losses") == [float(f"{loss:.7g}") for loss in fields["test_fold_losses"]]
+    assert after.runs[0].final("test_fold_accuracies") == fields["test_fold_accuracies"]
+    others = [*after.tuning, *(run for cell in after.elsewhere for one in cell.contenders for run in one.runs)]
+    assert len(others) == 10
+    assert not any(field in (run.summary or {}) for run in others for field in archive.FOLD_FIELDS)
+    larger = (tmp_path / "with.gz").stat().st_size - (tmp_path / "without.gz").stat().st_size
+    assert 0 < larger < 2000
+    lost = written(tmp_path / "lost.gz", made(test_fold_losses=None, test_fold_accuracies=None))
+    assert lost.runs[0].final("test_fold_losses") is None

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, accuracy_gain, loss_ratio, time_ratio
-from dsgd.reproduction.protocol import confidence_of_each, gain_error, sampling_error
+from dsgd.reproduction.protocol import confidence_of_each, fold_error, gain_error, sampling_error
 from tests.support.contenders import contender
 
 SEEDS = 10
@@ -73,3 +74,40 @@ def test_the_test_set_is_part_of_the_interval_of_a_loss_and_of_an_accuracy() -> 
     gain = accuracy_gain(one, reference, 2, null)
     error = gain_error(0.89, 0.91, TEST, confidence)
     assert (gain.low, gain.high) == pytest.approx((-0.02 - error, -0.02 + error))
+
+
+def by_parts(side: Contender, losses: np.ndarray, accuracies: np.ndarray) -> Contender:
+    """Return a contender whose runs have these numbers for the parts of the test set, each [seeds, parts]."""
+    fields = [
+        {"test_fold_losses": loss.tolist(), "test_fold_accuracies": accuracy.tolist()}
+        for loss, accuracy in zip(losses, accuracies, strict=True)
+    ]
+    runs = [replace(run, summary=(run.summary or {}) | own) for run, own in zip(side.runs, fields, strict=True)]
+    return replace(side, runs=runs)
+
+
+def test_parts_of_the_test_set_tell_what_two_models_have_in_common() -> None:
+    """Hard parts are hard for both. What is left is their difference, whose error is in closed form; without parts, or
+    where one run lacks them, both count as independent."""
+    generator = np.random.default_rng(0)
+    hard, other = 0.1 * generator.standard_normal((2, 1, 100))
+    noise = 0.01 * generator.standard_normal((2, SEEDS, 100))
+    one, reference = at_end("gossip", 0.33), at_end("sync", 0.3)
+    null, confidence = Null(reference, reference), confidence_of_each(2, 2)
+    losses = 0.33 * (1 + hard + noise[0]), 0.3 * (1 + hard + noise[1])
+    accuracies = np.tile(0.9 - hard, (SEEDS, 1)), 0.91 - hard + noise[1]
+    first, second = (by_parts(*of_side) for of_side in zip((one, reference), losses, accuracies, strict=True))
+
+    ratio, alone = (loss_ratio(*pair, 2, null) for pair in ((first, second), (one, reference)))
+    relative = [values / values.mean(axis=1, keepdims=True) for values in losses]
+    assert math.log(ratio.high / 1.1) == pytest.approx(fold_error(relative[0] - relative[1], confidence))
+    assert ratio.low * ratio.high == pytest.approx(1.1**2)
+    assert math.log(ratio.high / 1.1) < math.log(alone.high / 1.1) / 10
+    gain = accuracy_gain(first, second, 2, null)
+    assert gain.high - gain.low == pytest.approx(2 * fold_error(noise[1], confidence))
+
+    apart = by_parts(reference, 0.3 * (1 + other + noise[1]), accuracies[1])  # hard for one of them only
+    assert math.log(loss_ratio(first, apart, 2, null).high / 1.1) > 5 * math.log(ratio.high / 1.1)
+    older = replace(second, runs=[*second.runs[1:], reference.runs[0]])
+    assert loss_ratio(first, older, 2, null) == alone
+    assert accuracy_gain(first, older, 2, null) == accuracy_gain(one, reference, 2, null)

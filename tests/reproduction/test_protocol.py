@@ -12,11 +12,13 @@ from dsgd.reproduction.criterion import Criterion
 from dsgd.reproduction.protocol import (
     confidence_of_each,
     fewest_seeds,
+    fold_error,
     gain_error,
     null_difference,
     null_factor,
     ratio_error,
     sampling_error,
+    student_quantile,
     widened,
     widened_ratio,
 )
@@ -61,6 +63,35 @@ def test_the_error_of_a_test_set_is_that_of_its_draws() -> None:
 def test_the_error_of_a_ratio_of_losses_grows_with_both() -> None:
     both = ratio_error((0.4, 0.4), (0.8, 0.8), 10_000, 0.95)
     assert both == pytest.approx(math.exp(1.96 * math.hypot(2, 2) / 100), rel=1e-3)
+
+
+def test_the_error_of_parts_is_student_s_interval_of_their_means_over_seeds() -> None:
+    """Seeds' own deviations cancel. The mean of 100 parts, alternately 1 and -1, has an error of t / sqrt(99)."""
+    common, own = np.tile([1.0, -1.0], 50), np.repeat([3.0, -3.0], 50)
+    error = fold_error(np.array([common + own, common - own]), 0.95)
+    assert error == pytest.approx(1.984217 / math.sqrt(99), rel=1e-5)
+
+
+@pytest.mark.parametrize(("probability", "degrees", "quantile"), [(0.975, 19, 2.093024), (0.995, 99, 2.626405)])
+def test_quantiles_of_student_s_t_are_those_of_the_tables(probability: float, degrees: int, quantile: float) -> None:
+    assert student_quantile(probability, degrees) == pytest.approx(quantile, rel=1e-3)
+
+
+def test_models_that_fail_on_the_same_samples_have_the_error_of_where_they_differ() -> None:
+    """Both fail on the same 20 % of the samples and each on 1 % more of its own; a third on 20 % of its own. In 95 % of
+    the draws of a test set the true difference is within the error, which is smaller for those two."""
+    generator = np.random.default_rng(0)
+    draws, parts, size = 400, 100, 10_000
+    same, alone = generator.random((2, draws, size)) < 0.2
+    first, second = same | (generator.random((2, draws, size)) < 0.01)
+    typical = dict[str, float]()
+    for name, fails, truth in (("alike", second, 0.0), ("apart", alone, 0.8 * 0.01)):
+        differences = (first.astype(float) - fails).reshape(draws, parts, -1).mean(axis=2)
+        errors = np.array([fold_error(of_draw[None], 0.95) for of_draw in differences])
+        assert np.mean(np.abs(differences.mean(axis=1) - truth) <= errors) == pytest.approx(0.95, abs=0.03)
+        typical[name] = float(np.median(errors))
+    assert typical["apart"] == pytest.approx(gain_error(0.8, 0.8, size, 0.95), rel=0.05)
+    assert typical["alike"] < typical["apart"] / 3
 
 
 @pytest.mark.parametrize(
