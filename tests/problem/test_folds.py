@@ -58,7 +58,8 @@ def test_data_without_classes_have_no_accuracies() -> None:
     """One objective a hundred times is as large in every part."""
     problem = build_problem(experiment("experiment=quadratic"))
     assert isinstance(problem.data, QuadraticData)
-    problem.data.test_set = tuple(whole.expand(FOLDS, *whole.shape[1:]) for whole in problem.data.test_set)
+    inputs, targets = problem.data.test_set
+    problem.data.test_set = inputs.expand(FOLDS, -1), targets.expand(FOLDS, -1, -1)
     found = evaluate_folds(problem, problem.start, problem.start_buffers)
     loss = problem.evaluate(problem.start, problem.start_buffers, test=True).loss
     assert found == {"test_fold_losses": pytest.approx([loss] * FOLDS), "test_fold_accuracies": None}

@@ -157,9 +157,8 @@ def test_parts_of_the_test_set_come_back_in_seven_digits_of_measured_runs_alone(
         return {"test_fold_losses": generator.random(100).tolist(), "test_fold_accuracies": hits.tolist()}
 
     def made(**fields: Any) -> Logged:
-        cells = elsewhere().elsewhere
-        for one in (*cells[0].contenders, *cells[1].contenders):
-            one.runs[:] = [replace(run, summary=(run.summary or {}) | fields) for run in one.runs]
+        sides = [contender(name, [5.0, 6.0], **fields) for name in ("sync", "gossip")]
+        cells = tuple(Elsewhere({"cluster.jitter": jitter}, tuple(sides)) for jitter in (0.0, 0.3))
         tuning = tuple(logged.run("sync", {}, MARKS, **fields) for _ in range(2))
         return Logged((logged.run("sync", {}, MARKS, **fields),), tuning, (), cells)
 
