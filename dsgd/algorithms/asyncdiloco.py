@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class AsyncDiLoCo(Algorithm):
     tau: int = 8  # local steps of a round of the fastest worker
-    slow_nodes: Mapping[int, float] = field(
-        default_factory=dict[int, float]
-    )  # by rank, how much slower a worker is: 1 if not here
+    # by rank, how much slower a worker is: 1 if not here
+    slow_nodes: Mapping[int, float] = field(default_factory=dict[int, float])
     olr: float = 0.15  # rate of the (global) server's steps
     beta: float = 0.5  # momentum of the server
     buffer: int = 2  # differences between two steps with momentum
