@@ -32,7 +32,7 @@ NODES = 4
 UNEVEN = ("cluster.slow_nodes={1: 3.0}", "cluster.jitter=0.3", "cluster.latency_s=0.013", "cluster.bandwidth=1e5")
 RACE = ("experiment=quadratic", f"nodes={NODES}", "budget.steps=60", "eval.every_steps=7", *UNEVEN)
 LAWLESS = ("gossip", "decoupled", "diloco", "asyncdiloco", "streaming", "noloco", "relay", "overlap=3")
-LAWLESS += ("server_optimizer=momentum", "server_optimizer=adagrad")
+LAWLESS += ("server_optimizer=momentum", "server_optimizer=adagrad", "share=0.4")  # of sparta with outer steps
 ROUNDING = 1e-13  # of 60 steps in double precision
 
 
