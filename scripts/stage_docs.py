@@ -82,6 +82,8 @@ def mend_links(page: Path, source: Path, folder: Path) -> None:
         if "://" in target or target.startswith("mailto:"):
             return match[0]
         path = Path(os.path.normpath(source.parent / target))
+        if source == ROOT / "README.md" and path.parent == ALGORITHMS:  # whose pages only the site has
+            path = ROOT / "docs" / "reference" / "algorithms" / f"{path.stem}.md"
         if path.is_relative_to(ROOT / "docs"):
             page_there = folder / path.relative_to(ROOT / "docs")
             return f"{text}({os.path.relpath(page_there, page.parent)}{anchor})"
@@ -139,10 +141,11 @@ def choices(group: str) -> Iterator[str]:
     others = []
     for path in sorted((CONF / group).glob("*.yaml")):
         table = key_table(path, group)
+        more = f" [Pseudo-code and cost](algorithms/{path.stem}.md)." if group == "algo" else ""
         if table and not (group == "cluster" and path.stem != "gigabit"):
-            yield f"### {group}={path.stem}\n\n{title_of(path)}\n\n{table}"
+            yield f"### {group}={path.stem}\n\n{title_of(path)}{more}\n\n{table}"
         else:
-            others.append(f"| `{group}={path.stem}` | {title_of(path)} |")
+            others.append(f"| `{group}={path.stem}` | {title_of(path)}{more} |")
     if others:
         yield "| choice | is |\n|---|---|\n" + "\n".join(others) + "\n"
 

@@ -55,19 +55,26 @@ def key_list(config: DictConfig, files: Iterable[tuple[str, str]]) -> str:
 
 def comments(text: str) -> dict[str, str]:
     """Return the comments of a configuration file by dotted key: behind its value, or in the lines above it. The empty
-    key has what the file begins with."""
+    key has what the file begins with.
+
+    A comment behind a value goes on in the next lines whose `#` stand below its own."""
     lines = text.splitlines()
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or not root.value:
         return {}
     first = root.value[0][0].start_mark.line
     found = {"": _joined([line for line in lines[:first] if not line.startswith("# @")])}
+    read = first  # lines before this one belong to earlier keys
     for key, start, column in _places(root):
         above = start
-        while above > first and lines[above - 1].lstrip().startswith("#"):
+        while above > read and lines[above - 1].lstrip().startswith("#"):
             above -= 1
         behind = lines[start][column:].lstrip(": ")
-        found[key] = _joined([*lines[above:start], behind])
+        indent = " " * (len(lines[start]) - len(behind)) + "#"
+        read = start + 1
+        while behind.startswith("#") and read < len(lines) and lines[read].startswith(indent):
+            read += 1
+        found[key] = _joined([*lines[above:start], behind, *lines[start + 1 : read]])
     return found
 
 

@@ -70,6 +70,8 @@ def test_keys_of_files_of_ones_own_are_there(tmp_path: Path) -> None:
         ("a: 1 # one", {"": "", "a": "one"}),
         ("# whole\n# file\na: '#1'   # one\nb: no", {"": "whole file", "a": "one", "b": ""}),
         ("a:   # group\n  b: [1,\n    2]\n  # above\n  c: {}", {"": "", "a": "group", "a.b": "", "a.c": "above"}),
+        ("a: 1 # one\n     # more\n# above\nb: 2  # two", {"": "", "a": "one more", "b": "above two"}),
+        ("a: # group\n  # above\n  b: 1", {"": "", "a": "group", "a.b": "above"}),
         ("", {}),
         ("# nothing", {}),
     ],
