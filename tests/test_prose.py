@@ -21,7 +21,6 @@ PENDING = {
     "docs/explanation/crosschecks.md",
     "docs/explanation/fast_simulator.md",
     "docs/explanation/nodes.md",
-    "docs/explanation/papers.md",
 }
 GENERATED = "results/"  # by scripts, from logged runs
 IDIOMS = {
