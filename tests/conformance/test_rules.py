@@ -310,7 +310,14 @@ def test_without_gradients_time_and_bytes_are_the_same(case: tuple[str, ...]) ->
     """engine.gradients=none leaves out the evaluation and nothing else."""
     marks, simulation = run(quadratic(case))
     timing, without = run(dataclasses.replace(quadratic(case), gradients="none"))
-    measured = {"train_loss", "test_loss", "consensus_distance", "pairwise_distance_median", "discrepancy"}
+    measured = {
+        "train_loss",
+        "test_loss",
+        "test_loss_deviation",
+        "consensus_distance",
+        "pairwise_distance_median",
+        "discrepancy",
+    }
     assert [{k: v for k, v in mark.items() if k not in measured} for mark in marks] == [
         {k: v for k, v in mark.items() if k not in measured} for mark in timing
     ]
