@@ -42,7 +42,8 @@ METHODS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "diloco": ("diloco", {"tau": 5}, None),
     "diloco, eager": ("diloco", {"tau": 4, "overlap": "eager", "olr": 0.3}, None),
     "diloco, delayed": ("diloco", {"tau": 4, "overlap": "delayed", "olr": 0.2}, None),
-    "diloco, sparse": ("diloco", {"tau": 4, "code": "sparse", "chunk": 32, "kept": 4, "olr": 1.0, "beta": 0.0}, None),
+    # all entries of a chunk: of two that are equally large a rounding error would decide which one is sent
+    "diloco, sparse": ("diloco", {"tau": 4, "code": "sparse", "chunk": 32, "kept": 32, "olr": 1.0, "beta": 0.0}, None),
     "streaming": ("streaming", {"tau": 8, "fragments": 2, "delay": 2}, None),
     "streaming, 8 bits": ("streaming", {"tau": 4, "fragments": 2, "bits": 8}, None),
     "sparta": ("sparta", {"share": 0.1, "tau": 5}, None),
