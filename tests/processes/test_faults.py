@@ -139,7 +139,7 @@ def test_a_replaced_worker_begins_where_the_others_are(prefork: Prefork, tmp_pat
 
 @pytest.mark.long
 def test_a_worker_that_dies_when_all_is_done_is_not_replaced(prefork: Prefork, tmp_path: Path) -> None:
-    options = ("nodes=3", "budget.steps=60", "engine.restarts=1", SILENT)
+    options = ("nodes=3", "budget.steps=120", "engine.restarts=1", SILENT)
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING["gossip"], *options)
     found = watched.wait_for_marks()
     os.kill(found["worker 2"], signal.SIGSTOP)  # the last mark waits for it
