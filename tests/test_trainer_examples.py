@@ -122,7 +122,7 @@ def test_sync_within_a_trainer_has_the_losses_of_data_parallel(name: str) -> Non
     pytest.importorskip(PACKAGES[name])
     lines = loops(name)
     assert list(lines) == ["ddp", "sync", "diloco"]
-    losses = printed(lines["sync"], name)
+    losses, other = (printed(lines[algo], name) for algo in ("sync", "diloco"))
     assert losses == pytest.approx(printed(lines["ddp"], name), abs=1e-6)
-    assert losses[-2] < 0.3 * losses[0]
-    assert len(printed(lines["diloco"], name)) == len(losses)
+    for path in (losses, other):
+        assert path[-2] < 0.3 * path[0]  # the last number is of the test
