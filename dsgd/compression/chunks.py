@@ -41,12 +41,12 @@ class ChunkCode:
 
     @cached_property
     def count(self) -> int:
-        """How many entries are sent."""
+        """Return the number of entries that are sent."""
         return self.rows * self.kept
 
     @cached_property
     def width(self) -> int:
-        """How many bits say a place in a chunk."""
+        """Return the number of bits that name a place in a chunk."""
         return (self.chunk - 1).bit_length()
 
     def packed_size(self, item_bytes: int) -> int:

@@ -12,10 +12,9 @@ import numpy as np
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, final_loss
-from dsgd.report.crossing import end_s, seconds_to_target, target_crossing
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
-from dsgd.reproduction.paired import samples_to_target
+from dsgd.reproduction import paired
 from dsgd.reproduction.protocol import (
     confidence_of_each,
     fold_error,
@@ -41,14 +40,14 @@ class Null:
 
 def time_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the seconds to the target of a contender over those of another. checks: of the claim."""
-    value = _times(one, reference, confidence_of_each(checks))
-    return widened_ratio(value, null_factor(_times(null.first, null.second)))
+    value = paired.ratio(one, reference, confidence_of_each(checks), rule=None)
+    return widened_ratio(value, null_factor(paired.ratio(null.first, null.second, rule=None)))
 
 
 def sample_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the samples to the target of a contender over those of another. checks: of the claim."""
-    value = _samples(one, reference, confidence_of_each(checks))
-    return widened_ratio(value, null_factor(_samples(null.first, null.second)))
+    value = paired.sample_ratio(one, reference, confidence_of_each(checks), rule=None)
+    return widened_ratio(value, null_factor(paired.sample_ratio(null.first, null.second, rule=None)))
 
 
 def loss_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
@@ -61,9 +60,9 @@ def loss_ratio(one: Contender, reference: Contender, checks: int, null: Null) ->
 def accuracy_gain(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
-    spread = null_difference(_accuracies(null.first, null.second))
+    spread = null_difference(paired.accuracy_gain(null.first, null.second))
     error = _gain_error(one, reference, confidence)
-    return widened(_accuracies(one, reference, confidence), spread + error)
+    return widened(paired.accuracy_gain(one, reference, confidence), spread + error)
 
 
 def test_size(run: Run) -> int:
@@ -99,25 +98,9 @@ def _folds(side: Contender, field: str) -> np.ndarray | None:
     return None if any(row is None for row in rows) else np.array(rows)
 
 
-def _times(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
-    values, others = ([seconds_to_target(run, target_crossing(run)) for run in pair.runs] for pair in (one, reference))
-    ends, limits = ([end_s(run) for run in pair.runs] for pair in (one, reference))
-    return paired_ratio(values, others, confidence, ends, limits)
-
-
-def _samples(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
-    values, others = ([samples_to_target(run, None) for run in pair.runs] for pair in (one, reference))
-    return paired_ratio(values, others, confidence)
-
-
 def _losses(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
     values, others = ([final_loss(run) for run in pair.runs] for pair in (one, reference))
     return paired_ratio(values, others, confidence)
-
-
-def _accuracies(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
-    pairs = zip(one.runs, reference.runs, strict=True)
-    return estimate([_accuracy(run) - _accuracy(other) for run, other in pairs], confidence)
 
 
 def _accuracy(run: Run) -> float:

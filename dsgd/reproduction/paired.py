@@ -15,32 +15,31 @@ from dsgd.report.ratio import paired_ratio
 RULE = "stable"  # the crossing that papers are judged by, as when their thresholds were fixed
 
 
-def scores(one: Contender) -> list[float]:
+def scores(one: Contender, rule: str | None = RULE) -> list[float]:
     """Return the seconds to the target on each seed, or without a target the loss at the end; infinite where it did
-    not get there."""
-    return [score(run, goal_of(run), RULE) for run in one.runs]
+    not get there. rule: of the crossing; None: the run's own."""
+    return [score(run, goal_of(run), rule) for run in one.runs]
 
 
-def ratio(one: Contender, reference: Contender) -> Estimate:
+def ratio(one: Contender, reference: Contender, confidence: float = CONFIDENCE, rule: str | None = RULE) -> Estimate:
     """Return the scores of a contender over those of another."""
-    return paired_ratio(scores(one), scores(reference), CONFIDENCE, _ends(one), _ends(reference))
+    ends, limits = ([end_s(run, rule) for run in contender.runs] for contender in (one, reference))
+    return paired_ratio(scores(one, rule), scores(reference, rule), confidence, ends, limits)
 
 
-def _ends(one: Contender) -> list[float]:
-    """Return what the scores are known to exceed that are infinite."""
-    return [end_s(run, RULE) for run in one.runs]
-
-
-def sample_ratio(one: Contender, reference: Contender) -> Estimate:
+def sample_ratio(
+    one: Contender, reference: Contender, confidence: float = CONFIDENCE, rule: str | None = RULE
+) -> Estimate:
     """Return the samples to the target of a contender over those of another."""
-    samples, others = ([samples_to_target(run) for run in contender.runs] for contender in (one, reference))
-    return paired_ratio(samples, others)
+    samples, others = ([samples_to_target(run, rule) for run in contender.runs] for contender in (one, reference))
+    return paired_ratio(samples, others, confidence)
 
 
-def accuracy_gain(one: Contender, reference: Contender) -> Estimate:
+def accuracy_gain(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another."""
     pairs = zip(one.runs, reference.runs, strict=True)
-    return estimate([number(run.final("test_accuracy")) - number(other.final("test_accuracy")) for run, other in pairs])
+    gains = [number(run.final("test_accuracy")) - number(other.final("test_accuracy")) for run, other in pairs]
+    return estimate(gains, confidence)
 
 
 def samples_to_target(run: Run, rule: str | None = RULE) -> float:

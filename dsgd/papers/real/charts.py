@@ -8,11 +8,10 @@ from matplotlib.figure import Figure
 
 from dsgd.papers.real.tasks import TASKS
 from dsgd.report.contest import Contender, final_loss
-from dsgd.report.crossing import seconds_to_target, target_crossing
 from dsgd.report.interval import Estimate, estimate
-from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paired import ratio
 from dsgd.reproduction.paper import Chart, Evidence, of_task
 
 Draw = Callable[[Evidence, str], Figure]  # of a task
@@ -59,14 +58,10 @@ def _advantages(contenders: Sequence[Contender], algo: str, overlap: bool) -> li
     for nodes in sorted({one.nodes for one in contenders}):
         on_nodes = [one for one in contenders if one.nodes == nodes]
         (exact,) = (one for one in on_nodes if one.algo == "sync" and _setting(one, "algo.overlap") == overlap)
-        ratios = [paired_ratio(_seconds(exact), _seconds(one)) for one in on_nodes if one.algo == algo]
+        ratios = [ratio(exact, one, rule=None) for one in on_nodes if one.algo == algo]
         if ratios:
-            points.append((float(nodes), max(ratios, key=lambda ratio: ratio.median)))
+            points.append((float(nodes), max(ratios, key=lambda value: value.median)))
     return points
-
-
-def _seconds(one: Contender) -> list[float]:
-    return [seconds_to_target(run, target_crossing(run)) for run in one.runs]
 
 
 def _setting(one: Contender, key: str) -> object:
