@@ -40,13 +40,13 @@ class Null:
 
 def time_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the seconds to the target of a contender over those of another. checks: of the claim."""
-    value = paired.ratio(one, reference, confidence_of_each(checks), rule=None)
+    value = paired.ratio(one, reference, confidence=confidence_of_each(checks), rule=None)
     return widened_ratio(value, null_factor(paired.ratio(null.first, null.second, rule=None)))
 
 
 def sample_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the samples to the target of a contender over those of another. checks: of the claim."""
-    value = paired.sample_ratio(one, reference, confidence_of_each(checks), rule=None)
+    value = paired.sample_ratio(one, reference, confidence=confidence_of_each(checks), rule=None)
     return widened_ratio(value, null_factor(paired.sample_ratio(null.first, null.second, rule=None)))
 
 
@@ -62,7 +62,7 @@ def accuracy_gain(one: Contender, reference: Contender, checks: int, null: Null)
     confidence = confidence_of_each(checks, SOURCES)
     spread = null_difference(paired.accuracy_gain(null.first, null.second))
     error = _gain_error(one, reference, confidence)
-    return widened(paired.accuracy_gain(one, reference, confidence), spread + error)
+    return widened(paired.accuracy_gain(one, reference, confidence=confidence), spread + error)
 
 
 def test_size(run: Run) -> int:

@@ -21,21 +21,21 @@ def scores(one: Contender, rule: str | None = RULE) -> list[float]:
     return [score(run, goal_of(run), rule) for run in one.runs]
 
 
-def ratio(one: Contender, reference: Contender, confidence: float = CONFIDENCE, rule: str | None = RULE) -> Estimate:
+def ratio(one: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE) -> Estimate:
     """Return the scores of a contender over those of another."""
     ends, limits = ([end_s(run, rule) for run in contender.runs] for contender in (one, reference))
     return paired_ratio(scores(one, rule), scores(reference, rule), confidence, ends, limits)
 
 
 def sample_ratio(
-    one: Contender, reference: Contender, confidence: float = CONFIDENCE, rule: str | None = RULE
+    one: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE
 ) -> Estimate:
     """Return the samples to the target of a contender over those of another."""
     samples, others = ([samples_to_target(run, rule) for run in contender.runs] for contender in (one, reference))
     return paired_ratio(samples, others, confidence)
 
 
-def accuracy_gain(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
+def accuracy_gain(one: Contender, reference: Contender, *, confidence: float = CONFIDENCE) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another."""
     pairs = zip(one.runs, reference.runs, strict=True)
     gains = [number(run.final("test_accuracy")) - number(other.final("test_accuracy")) for run, other in pairs]
