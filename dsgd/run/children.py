@@ -11,19 +11,19 @@ import select
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
 from dsgd.host.fork import fork
-from dsgd.host.signals import end_with_parent, raise_swallowed
+from dsgd.host.signals import blocked, end_with_parent, raise_swallowed
 from dsgd.host.stop import STOP_SIGNALS
 
 
 class Told(NamedTuple):
     """Hold what a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
     KeyboardInterrupt, that of a SystemExit, or minus the number of the signal that killed it. signals: those of
-    STOP_SIGNALS that came meanwhile, and were passed on to it."""
+    STOP_SIGNALS that have come since the block began, and were passed on to it."""
 
     text: str
     status: int
@@ -32,13 +32,11 @@ class Told(NamedTuple):
 
 @dataclass
 class _Child:
-    """name: for whoever started it. before: signals that had come by then. waiting: those to be sent once it is there.
-    text: its result as far as read."""
+    """name: for the caller. waiting: signals to be sent once the process exists. text: its result as far as read."""
 
     name: int
-    before: int
+    waiting: deque[int]
     pid: int = 0
-    waiting: deque[int] = field(default_factory=deque)
     text: bytes = b""
 
     def send(self) -> None:
@@ -52,10 +50,12 @@ class Children:
     """Processes that call a function each, in a `with` block.
 
     Inside of it this process passes STOP_SIGNALS on to them, which get none by themselves from a terminal, and does
-    nothing else on them. signals: those that have come."""
+    nothing else on them. At its end, those that no result of `wait` has named do what they did before the block.
+    signals: those that have come."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
+        self._heard = 0  # of them, those that a result of `wait` has named
         self._children: dict[int, _Child] = {}  # by the pipe on which they tell their results
 
     def __enter__(self) -> Children:
@@ -73,10 +73,13 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the children that are left, as after an exception, and restore what signals did."""
+        heard = self._heard
         self.end()
         while self._children:
             self.wait()
         self._restore_handlers()
+        for number in self.signals[heard:]:
+            signal.raise_signal(number)
 
     def end(self) -> None:
         """Ask all children to end."""
@@ -89,9 +92,11 @@ class Children:
         return len(self._children)
 
     def start(self, function: Callable[[], str], name: int = 0) -> None:
-        """Fork a process that calls `function`, where signals do what they did here before the block."""
+        """Fork a process that calls `function`, where signals do what they did here before the block. It also gets
+        those that have come before: the caller may not have seen the last one yet."""
         reading, writing = os.pipe()
-        child = self._children[reading] = _Child(name, len(self.signals))
+        with blocked(STOP_SIGNALS):  # a signal is either in the list already or comes to a child that is known
+            child = self._children[reading] = _Child(name, deque(self.signals))
 
         def prepare() -> None:
             for pipe in self._children:
@@ -133,8 +138,9 @@ class Children:
                 _, status = os.waitpid(child.pid, 0)
                 del self._children[pipe]
                 os.close(pipe)
-                came = self.signals[child.before :]
-                return child.name, Told(child.text.decode(), os.waitstatus_to_exitcode(status), came)
+                signals = self.signals[:]
+                self._heard = len(signals)
+                return child.name, Told(child.text.decode(), os.waitstatus_to_exitcode(status), signals)
 
     def _pass_on(self, number: int, frame: object) -> None:
         self.signals.append(number)
@@ -147,10 +153,9 @@ class Children:
             signal.signal(number, handler)
 
 
-def told_by_child(function: Callable[[], str], ended: Callable[[], None] = lambda: None) -> Told:
-    """Fork, call `function` in the child, and wait for its end. ended: called before signals do again what they did."""
+def told_by_child(function: Callable[[], str]) -> Told:
+    """Fork, call `function` in the child, and wait for its end."""
     with Children() as children:
         children.start(function)
         _, told = children.wait()
-        ended()
     return told
