@@ -64,7 +64,7 @@ def run(line: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": paths, "PATH": ""}
     command = [sys.executable, "-c", program, *words]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -99,8 +99,13 @@ def _folds(side: Contender, field: str) -> np.ndarray | None:
 
 
 def _losses(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
-    values, others = ([final_loss(run) for run in pair.runs] for pair in (one, reference))
+    values, others = ([_loss(run) for run in pair.runs] for pair in (one, reference))
     return paired_ratio(values, others, confidence)
+
+
+def _loss(run: Run) -> float:
+    """Return the test loss at the end; infinite for a run that diverged, as its time to a target is."""
+    return math.inf if run.outcome == "diverged" else final_loss(run)
 
 
 def _accuracy(run: Run) -> float:

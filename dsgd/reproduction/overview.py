@@ -10,6 +10,7 @@ from dsgd.record.written import write_atomically
 from dsgd.report.style import drawing, save
 from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.pages import Results, measured_line, table
+from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import SMALL, Claim
 from dsgd.reproduction.profile import Scores, profile_figure, profiles, settings_of
 from dsgd.reproduction.verdict import Verdict
@@ -103,10 +104,11 @@ def _profile(found: Sequence[Results], results: Path) -> list[str]:
 
 
 def _settings(found: Sequence[Results]) -> Iterator[Scores]:
-    """Yield the scores in every setting of these papers."""
+    """Yield the scores in every setting of these papers. At the real scale a run ends at the crossing of its own rule,
+    and may never show another."""
     for one in found:
         for logged in one.logged.values():
-            yield from settings_of(logged)
+            yield from settings_of(logged, RULE if one.scale == SMALL else None)
 
 
 def _is_exact(claim: Claim) -> bool:

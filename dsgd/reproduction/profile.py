@@ -17,7 +17,7 @@ from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
-from dsgd.reproduction.paired import scores
+from dsgd.reproduction.paired import RULE, scores
 from dsgd.reproduction.verdict import exactly
 
 FEWEST = 5  # settings of an algorithm that is drawn
@@ -51,12 +51,13 @@ def profiles(settings: Iterable[Scores]) -> list[Profile]:
     return [Profile(algo, sorted(values)) for algo, values in factors.items() if len(values) >= FEWEST]
 
 
-def settings_of(logged: Logged) -> list[Scores]:
-    """Return the scores in each setting of a study with a target; none of another."""
+def settings_of(logged: Logged, rule: str | None = RULE) -> list[Scores]:
+    """Return the scores in each setting of a study with a target; none of another. rule: of the crossing; None: the
+    run's own."""
     found: dict[str, dict[str, float]] = {}
     for one in (*logged.contenders, *(one for cell in logged.elsewhere for one in cell.contenders)):
         if all(run.target is not None for run in one.runs):
-            seconds = estimate(scores(one)).median
+            seconds = estimate(scores(one, rule)).median
             of_setting = found.setdefault(_setting(one), {})
             of_setting[one.algo] = min(seconds, of_setting.get(one.algo, math.inf))
     return list(found.values())

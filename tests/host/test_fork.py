@@ -32,6 +32,6 @@ for _ in range(2):  # the threads come back here, and go again
 def test_a_forked_process_computes_in_parallel_after_its_parent_did() -> None:
     command = [sys.executable, "-c", PROGRAM]
     variables = {**os.environ, "OMP_NUM_THREADS": "2"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == ["0 1000000.0"] * 2

@@ -29,7 +29,7 @@ if os.environ["HOST"] == "1":
     print("listens", flush=True)
     stream, _ = server.accept()
 else:
-    stream = socket.create_connection(("h1", 7000), timeout=60)
+    stream = socket.create_connection(("h1", 7000), timeout=300)
     stream.sendall(bytes(size))
 left = size - len(stream.recv(2**20))
 timed, begin = left, time.monotonic()
@@ -43,7 +43,7 @@ if os.environ["HOST"] == "1":
 # Sends a byte to host 1 for each line of input, prints whether it came back soon.
 ASK = """
 import socket, sys
-stream = socket.create_connection(("h1", 7000), timeout=60)
+stream = socket.create_connection(("h1", 7000), timeout=300)
 for line in sys.stdin:
     stream.settimeout(float(line))
     stream.sendall(b"x")
@@ -229,7 +229,7 @@ def test_the_command_runs_on_every_host_and_reports_failure(network: Make) -> No
     command = [sys.executable, "-m", "tests.support.network", "--hosts", "2", "--rate", "100mbit", "--"]
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [*command, "sh", "-c", "hostname; exit $((HOST + 1))"], capture_output=True, text=True, timeout=60, cwd=root
+        [*command, "sh", "-c", "hostname; exit $((HOST + 1))"], capture_output=True, text=True, timeout=300, cwd=root
     )
     assert sorted(done.stdout.split()) == ["h1", "h2"]
     assert done.returncode == 3

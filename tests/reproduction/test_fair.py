@@ -76,6 +76,15 @@ def test_the_test_set_is_part_of_the_interval_of_a_loss_and_of_an_accuracy() -> 
     assert (gain.low, gain.high) == pytest.approx((-0.02 - error, -0.02 + error))
 
 
+def test_a_seed_that_diverged_is_worse_than_any_other() -> None:
+    one, reference = at_end("gossip", 0.2), at_end("sync", 0.3)
+    diverged = [replace(run, summary=(run.summary or {}) | {"status": "diverged"}) for run in one.runs[:6]]
+    worse = replace(one, runs=[*diverged, *one.runs[6:]])
+    null = Null(reference, reference)
+    assert loss_ratio(one, reference, 1, null).median == pytest.approx(0.2 / 0.3)
+    assert loss_ratio(worse, reference, 1, null).median == math.inf
+
+
 def by_parts(side: Contender, losses: np.ndarray, accuracies: np.ndarray) -> Contender:
     """Return a contender whose runs have these numbers for the parts of the test set, each [seeds, parts]."""
     fields = [

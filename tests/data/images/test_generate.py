@@ -72,7 +72,7 @@ from dsgd.data.images.generate import Generated
 {IMAGES!r}.make(Path({str(tmp_path / "images")!r}))
 """
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
     assert len(contents(tmp_path / "images")) == 33
 
