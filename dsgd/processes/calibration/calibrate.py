@@ -15,6 +15,7 @@ from functools import partial
 from itertools import combinations
 
 import torch
+from nacl.public import PrivateKey
 from torch import Tensor
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
@@ -22,7 +23,7 @@ from dsgd.experiment import Experiment
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem
 from dsgd.processes.calibration.measure import Jitter, MeasuredLink, fit_jitter, measure_link
-from dsgd.processes.launch.key_exchange import new_key_pair, seal, unseal
+from dsgd.processes.launch.key_exchange import public_key, seal, unseal
 from dsgd.processes.launch.rendezvous import new_token
 from dsgd.processes.pairwise.channel import Unreachable
 from dsgd.processes.pairwise.plane import Plane
@@ -156,14 +157,14 @@ def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> P
 
 def _shared_token(store: Store, rank: int, p: int) -> bytes:
     """Return a token that all workers have, and nobody who reads the store."""
-    own = new_key_pair()
-    store.set(f"public/{rank}", own.public)
     if rank > 0:
-        return unseal(store.get(f"sealed/{rank}").decode(), own, store.get("public/0").decode(), f"calibration/{rank}")
+        private = PrivateKey.generate()
+        store.set(f"public/{rank}", public_key(private))
+        return unseal(store.get(f"sealed/{rank}").decode(), private, f"calibration/{rank}")
     token = bytes.fromhex(new_token())
     for other in range(1, p):
         public = store.get(f"public/{other}").decode()
-        store.set(f"sealed/{other}", seal(token, own, public, f"calibration/{other}"))
+        store.set(f"sealed/{other}", seal(token, public, f"calibration/{other}"))
     return token
 
 

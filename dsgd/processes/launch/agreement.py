@@ -16,18 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nacl.public import PrivateKey
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.host.launcher import Launch
 from dsgd.processes.job import JOIN_TIMEOUT_S
-from dsgd.processes.launch.key_exchange import NotSealed, new_key_pair, seal, unseal
+from dsgd.processes.launch.key_exchange import NotSealed, public_key, seal, unseal
 from dsgd.processes.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, place
 from dsgd.safe_text import for_terminal
 
 VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
 VALUE_LIMIT = 1 << 20  # bytes of a value in the store
 OBJECTION_LIMIT = 2000  # characters
-OFFER = {"host": str, "port": int, "folder": str, "config": dict, "version": str, "public": str}
+OFFER = {"host": str, "port": int, "folder": str, "config": dict, "version": str}
 ANSWER = {"objection": str, "public": str}
 VERDICT = {"objection": str, "sealed": dict}
 
@@ -68,8 +69,7 @@ def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) 
     """Do rank 0's part: publish the offer, hear all others, and give each of them the token, if nobody objects."""
     offer, verdict = _offer_key(launch), _verdict_key(launch)
     answers = {rank: _answer_key(launch, rank) for rank in range(1, launch.nodes)}
-    own, token = new_key_pair(), new_token()
-    text = json.dumps({**asdict(meeting), "public": own.public})
+    token, text = new_token(), json.dumps(asdict(meeting))
     try:
         store.set(offer, text)
         late = _missing(store, list(answers.values()), deadline)
@@ -81,7 +81,7 @@ def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) 
             try:
                 _, fields = _read(launch, store, answer, ANSWER)
                 said.append(_one_line(fields["objection"]))
-                sealed[str(rank)] = seal(bytes.fromhex(token), own, fields["public"], _context(launch, rank, text))
+                sealed[str(rank)] = seal(bytes.fromhex(token), fields["public"], _context(launch, rank, text))
             except (NoMeeting, NotSealed) as error:
                 said.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
         if late:
@@ -106,18 +106,17 @@ def _attend(
     if _missing(store, [offer], deadline):
         raise NoMeeting(f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {place(launch)}")
     text, fields = _read(launch, store, offer, OFFER)
-    public, own = fields.pop("public"), new_key_pair()
-    meeting = Meeting(**fields)
+    private, meeting = PrivateKey.generate(), Meeting(**fields)
     try:
         objection = object_to(meeting)
         said = "" if objection is None else f"rank {launch.rank}: {objection}"
-        store.set(answer, json.dumps({"objection": said, "public": own.public}))
+        store.set(answer, json.dumps({"objection": said, "public": public_key(private)}))
         if _missing(store, [verdict], deadline + VERDICT_MARGIN_S):
             raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {place(launch)}")
         _, fields = _read(launch, store, verdict, VERDICT)
         if fields["objection"]:
             raise NoMeeting(_one_line(fields["objection"]))
-        token = unseal(str(fields["sealed"].get(str(launch.rank))), own, public, _context(launch, launch.rank, text))
+        token = unseal(str(fields["sealed"].get(str(launch.rank))), private, _context(launch, launch.rank, text))
     except NotSealed as error:
         raise NoMeeting(_foreign(launch, verdict, error)) from error
     finally:

@@ -19,5 +19,5 @@ def test_all_workers_have_one_token_and_who_reads_the_store_has_none() -> None:
     (token,) = tokens
     assert len(token) == 32
     values = [server.get(key) for key in server.list_keys()]
-    assert len(values) == 2 * WORKERS - 1
+    assert len(values) == 2 * (WORKERS - 1)
     assert not any(token in value or token.hex().encode() in value for value in values)
