@@ -79,6 +79,22 @@ class GroupChannel:
             dist.gather(vector, vectors, self._global(0), group=self.group)
         return vectors or []
 
+    def bytes_in_first(self, content: bytes, device: torch.device, name: str) -> list[bytes]:
+        """Return the bytes of all ranks in rank 0, in order of rank, in the others nothing. One rank sends after the
+        other, so rank 0 needs memory on `device` for one of them."""
+        sizes = self.gathered(torch.tensor([len(content)], device=device), name)
+        contents = [content] if self.rank == 0 else []
+        with self.failing(name):
+            if self.rank > 0:
+                dist.send(
+                    torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device), self._global(0), self.group
+                )
+            for rank in range(1, self.nodes) if self.rank == 0 else ():
+                received = torch.empty(int(sizes[rank]), dtype=torch.uint8, device=device)
+                dist.recv(received, self._global(rank), self.group)
+                contents.append(received.cpu().numpy().tobytes())
+        return contents
+
     def _start_exchange(self, request: Exchange, name: str) -> Wait:
         like = next(iter(request.vectors.values()), None)  # in lock-step all vectors of an exchange are equally long
         if request.sources and like is None:

@@ -29,7 +29,7 @@ KEYS += (*CHOSEN, "budget", "eval", "target", "wandb")
 @dataclass(frozen=True)
 class EngineOptions:
     """Options of `engine.*`, which change no result of the simulator but for the last bits. The last six are for
-    engine=dist, timeout_s and gpus_per_node also for engine=torch."""
+    engine=dist, timeout_s and gpus_per_node also for engine=torch. Checkpoints are for all engines."""
 
     name: str = "auto"  # auto | sim | dist | torch
     gradients: str = "auto"  # auto | compiled | loop | graphs | none: timing only

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +17,16 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.cli.compose import composed
+from dsgd.record.checkpoint import NAME, read_header
 from dsgd.run.configuration import configure
-from dsgd.run.over_groups import GroupTraining
+from dsgd.run.group_training import GroupTraining
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
 from dsgd.sim.simulation import Simulation
 from tests.support.command import wait_until
+from tests.support.long import all_long_but
 
-PATIENCE_S = 120
+PATIENCE_S = 300  # nothing is measured with it
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 BREAKING = """
@@ -41,6 +45,40 @@ class Samples:
 def sets():
     return Samples(), Samples()
 """
+
+
+INTERRUPTING = """
+import os
+import time
+
+import torch
+
+class Samples:
+    reads = 0
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        number = int(os.environ.get("SIGNAL", 0))
+        Samples.reads += 1
+        if number and os.environ["RANK"] == "1" and Samples.reads > 250:  # fewer come before the first step
+            time.sleep(0.01)  # the period between two sums of wishes has few such steps
+            if Samples.reads == 300:
+                os.kill(os.getpid(), number)
+        return torch.sin(torch.arange(4.0) * index), index % 2
+
+def sets():
+    return Samples(), Samples()
+"""
+# what decides a mark's numbers in an undisturbed run, and in one that resumed
+REPEATED = ("samples", "train_loss", "test_loss", "test_accuracy", "consensus_distance", "bytes_sent", "staleness_max")
+RESUMING = {
+    "diloco": ("algo=diloco", "algo.tau=3"),
+    "delayfree": ("algo=delayfree", "algo.tau=4", "optimizer=adamw", "optimizer.lr=0.01"),
+    "sgp": ("algo=sgp", "algo.overlap=2", "topology=one_peer_exponential"),
+    "choco": ("algo=choco",),
+    "sync": ("algo=sync",),
+    "noloco": ("algo=noloco", "algo.tau=3"),
+}
 
 
 def started(folder: Path, *overrides: str, killed: bool = False) -> list[tuple[int, str]]:
@@ -75,12 +113,12 @@ def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path:
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["engine"], summary["clock"]) == ("completed", "torch", "wall")
     assert (summary["steps"], summary["worker_steps"], summary["collective"]) == (9, [9, 9], "gloo")
-    marks = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [mark["samples"] for mark in marks] == [0, 96, 192, 288]
-    assert marks[-1]["bytes_sent"] == summary["bytes_sent_total"] > 0
+    measured = marks(tmp_path / "run")
+    assert [mark["samples"] for mark in measured] == [0, 96, 192, 288]
+    assert measured[-1]["bytes_sent"] == summary["bytes_sent_total"] > 0
     simulated = Simulation(configure(composed(["nodes=2", "cluster.gradient_s=1", *options])).experiment)
     losses = [mark["test_loss"] for mark in simulated.run()]
-    assert [mark["test_loss"] for mark in marks] == pytest.approx(losses, rel=1e-4)
+    assert [mark["test_loss"] for mark in measured] == pytest.approx(losses, rel=1e-4)
 
 
 def test_a_run_that_fails_before_its_first_mark_has_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +132,44 @@ def test_a_run_that_fails_before_its_first_mark_has_a_summary(monkeypatch: pytes
     finally:
         dist.destroy_process_group()
     assert (summary["samples"], summary["bytes_sent_total"], summary["test_loss"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("algo", "number"),
+    all_long_but(
+        [("diloco", signal.SIGKILL), ("delayfree", signal.SIGTERM)],
+        [(algo, number) for algo in RESUMING for number in (signal.SIGKILL, signal.SIGTERM)],
+    ),
+)
+def test_a_run_that_was_killed_or_stopped_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str, number: signal.Signals
+) -> None:
+    """Rank 1 gets the signal in the midst. A kill takes the steps since the latest checkpoint."""
+    (tmp_path / "interrupting.py").write_text(INTERRUPTING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    data = ("data=import", "data.target=interrupting.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
+    budget = ("budget.steps=200", "budget.epochs=null", "eval.every_epochs=null", "eval.every_steps=20")
+    options = (*RESUMING[algo], *data, *budget, "engine.checkpoint_every_s=0.01")
+    assert [status for status, _ in started(tmp_path / "whole", *options)] == [0, 0]
+    monkeypatch.setenv("SIGNAL", str(int(number)))
+    first = started(tmp_path / "run", *options)
+    assert [status for status, _ in first] == ([1, -9] if number == signal.SIGKILL else [130, 130]), first
+    header = read_header(tmp_path / "run" / NAME)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == ("failed" if number == signal.SIGKILL else "interrupted")
+    monkeypatch.delenv("SIGNAL")
+    resumed = started(tmp_path / "run", *options, "resume=auto")
+    assert [status for status, _ in resumed] == [0, 0], resumed
+    whole, run = (marks(tmp_path / name) for name in ("whole", "run"))
+    assert 0 < header["lines"] < len(whole)
+    assert [[mark[key] for key in REPEATED] for mark in run] == [[mark[key] for key in REPEATED] for mark in whole]
+    times = [mark["time_s"] for mark in run]
+    assert times == sorted(times)
+    assert not (tmp_path / "run" / NAME).exists()
+
+
+def marks(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import dsgd.torch
 from dsgd.cli.compose import composed
 from dsgd.run.configuration import RunConfig, configure
-from dsgd.run.over_groups import GroupTraining
+from dsgd.run.group_training import GroupTraining
 from dsgd.run.plan import Plan
 from tests.support.own_loops import batches, in_processes, problem_of
 from tests.support.simulate import simulate, with_gradient_s
