@@ -58,8 +58,8 @@ WANTED = {
     "report": {"crossing", "record", "safe_text", "units"},
     "sweep": {"record"},
     "run": {"data", "engine", "experiment", "gradients", "host", "models", "optimizer", "problem", "processes"}
-    | {"process_groups", "record", "safe_text", "schedule", "sim", "streams", "user_code", "worker"},
-    "torch": {"process_groups", "run", "streams", "topology", "worker"},
+    | {"process_groups", "record", "safe_text", "schedule", "sim", "streams", "topology", "user_code", "worker"},
+    "torch": {"process_groups", "run", "streams", "worker"},
     "contest": {"record", "report"},
     "python": {"record", "report", "run", "safe_text"},
     "reproduction": {"record", "report", "safe_text"},

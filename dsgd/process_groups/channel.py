@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,8 +35,7 @@ class GroupChannel:
         step: names the operation in errors."""
         if isinstance(request, AllReduceMean):
             mean = request.vector.clone()  # the algorithm may still read what it handed over
-            wait = self.start_sum(mean, f"all_reduce_mean at step {step}")
-            return lambda: wait().div_(self.nodes)
+            return self.start_mean(mean, f"all_reduce_mean at step {step}")
         if isinstance(request, Exchange):
             return self._start_exchange(request, f"exchange at step {step}")
         raise TypeError(f"{type(request).__name__} needs engine=dist: process groups answer lock-step requests alone")
@@ -53,9 +53,14 @@ class GroupChannel:
 
         return wait
 
+    def start_mean(self, vector: Tensor, name: str) -> Callable[[], Tensor]:
+        """Start to average a vector over all ranks, in place."""
+        wait = self.start_sum(vector, name)
+        return lambda: wait().div_(self.nodes)
+
     def mean(self, vector: Tensor, name: str) -> Tensor:
         """Return the mean of a vector over all ranks, computed in place."""
-        return self.start_sum(vector, name)().div_(self.nodes)
+        return self.start_mean(vector, name)()
 
     def from_rank(self, rank: int, vector: Tensor, name: str) -> Tensor:
         """Overwrite a vector with that of one rank."""
@@ -69,6 +74,13 @@ class GroupChannel:
         with self.failing(name):
             dist.all_gather(vectors, vector, group=self.group)
         return vectors
+
+    def first_differing(self, text: str, device: torch.device) -> int | None:
+        """Return the first rank whose text is not that of rank 0; None if all are equal. device: that the group sends
+        from."""
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+        ranks = self.gathered(torch.tensor([digest], device=device), "a comparison of all ranks")
+        return next((rank for rank, other in enumerate(ranks) if not torch.equal(other, ranks[0])), None)
 
     def gathered_in_first(self, vector: Tensor, name: str) -> list[Tensor]:
         """Return the vectors of all ranks in rank 0, in the others nothing."""

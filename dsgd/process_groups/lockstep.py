@@ -138,13 +138,21 @@ class LockstepWorker:
             rule = f"a state is stored after a multiple of {self.algo.cycle} steps (a cycle of the algorithm)"
             raise ValueError(f"{rule}, got {self.worker.steps}")
         return {
-            "rank": self.worker.rank,
-            "nodes": self.worker.nodes,
+            **self._identity(),
             "steps": self.worker.steps,
             "rng": dict(self._rng_at_entry),
             "kept": {name: vector.clone() for name, vector in self.worker.kept.items()},
             "under_way": [[vector.clone() for vector in _vectors(each.request)] for each in self._under_way],
         }
+
+    def _identity(self) -> dict[str, Any]:
+        return {"algo": type(self.algo).__name__, "rank": self.worker.rank, "nodes": self.worker.nodes}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError unless a stored state is of this algorithm and this rank."""
+        if wrong := {key: here for key, here in self._identity().items() if state[key] != here}:
+            rule = ", ".join(f"{key}={here}" for key, here in wrong.items())
+            raise ValueError(f"state must be of {rule}, got {', '.join(f'{key}={state[key]}' for key in wrong)}")
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a stored state; x is that of the state already.

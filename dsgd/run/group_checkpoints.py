@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -69,9 +70,7 @@ def check_one_checkpoint(channel: GroupChannel, header: Mapping[str, Any] | None
     """Raise ValueError, in all ranks, unless they resume from the same checkpoint, or none does.
 
     header: of the checkpoint that this rank has read. Rank 0 may replace it from then on."""
-    numbers = [-1.0, -1.0] if header is None else [header["lines"], header["wall_s"]]
-    vector = torch.tensor(numbers, dtype=torch.float64, device=device)
-    ranks = channel.gathered(vector, "the comparison of checkpoints")
-    if differing := [rank for rank, other in enumerate(ranks) if not torch.equal(other, ranks[0])]:
+    text = "" if header is None else json.dumps([header["lines"], header["wall_s"]])
+    if (other := channel.first_differing(text, device)) is not None:
         rule = "resume must be the same checkpoint on every rank, in a folder that all of them see"
-        raise ValueError(f"{rule}, got another on rank {differing[0]} than on rank 0")
+        raise ValueError(f"{rule}, got another on rank {other} than on rank 0")

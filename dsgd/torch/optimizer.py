@@ -23,10 +23,7 @@ class AlgorithmOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Call the closure, which computes gradients, then make the step. Returns what the closure does."""
-        result = None
-        if closure is not None:
-            with torch.enable_grad():
-                result = closure()
+        result = None if closure is None else torch.enable_grad()(closure)()
         self.model.step()
         return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -15,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dsgd.process_groups.channel import GroupChannel
 from dsgd.process_groups.lockstep import LockstepWorker
+from dsgd.run.named_algorithm import named_algorithm
 from dsgd.run.values import prefixed
 from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, OverlappedMean, as_vector
-from dsgd.torch.methods import named_algorithm
 from dsgd.torch.placement import check_whole, group_of
 from dsgd.worker import Algorithm, MeanGradient, Worker
 
@@ -53,15 +52,14 @@ def distribute(
     if isinstance(group, DeviceMesh):
         group, options = group_of(group, algo, options or {})
     channel = GroupChannel(group)
-    name = algo if isinstance(algo, str) else type(algo).__name__
     if isinstance(algo, str):
         algo = named_algorithm(algo, options or {}, topology, channel.nodes, seed)
     elif options or topology:
-        raise ValueError(f"options and topology must be those of {name} itself, where algo is no name")
+        raise ValueError(f"options and topology must be those of {type(algo).__name__} itself, where algo is no name")
     with prefixed("algo", fields=algo):
         _check_optimizer(model, optimizer, algo, channel.nodes)
-    _check_alike(channel, model, repr((name, algo if is_dataclass(algo) else "", steps, seed)))
-    return DistributedModel(model, optimizer, algo, name, channel, steps, seed)
+    _check_alike(channel, model, (algo if is_dataclass(algo) else type(algo), steps, seed))
+    return DistributedModel(model, optimizer, algo, channel, steps, seed)
 
 
 class DistributedModel(nn.Module):
@@ -74,25 +72,26 @@ class DistributedModel(nn.Module):
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
         algo: Algorithm,
-        name: str,
         channel: GroupChannel,
         steps: int | None,
         seed: int,
     ) -> None:
         super().__init__()
-        self.module, self.optimizer, self.algo_name = module, optimizer, name
+        self.module, self.optimizer = module, optimizer
         self._channel, self._flat = channel, FlatModule(module)
         with prefixed("algo", fields=algo):
             algo.check_layout(self._flat.layout)
-        for tensor in (self._flat.x, *self._flat.frozen(), *self._flat.buffers()):
+        frozen = [parameter.detach() for parameter in module.parameters() if not parameter.requires_grad]
+        for tensor in (self._flat.x, *frozen, *module.buffers()):
             channel.from_rank(0, tensor, "the broadcast of the initial model")
         self._local = TorchSteps(optimizer, self._flat, steps)
         rng = stream("algorithm", seed, channel.rank)
         self._lockstep = LockstepWorker(algo, self._flat.x, rng, self._flat.layout, channel, self._local)
         self._averages = True  # False: within no_sync
-        self._mean = OverlappedMean(self._flat, BUCKET_BYTES, channel.nodes, self._start_sum)
-        self._mean.wanted = lambda: self._averages and isinstance(self._lockstep.asked, MeanGradient)
-        self._shows_output = self._has_stepped = False
+        self._mean = OverlappedMean(
+            self._flat, BUCKET_BYTES, lambda: self._averages and self._asks_for_mean, self._start_mean
+        )
+        self._shows_output = False
         with torch.no_grad():
             self._lockstep.begin()
 
@@ -103,8 +102,12 @@ class DistributedModel(nn.Module):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         return self.module(*arguments, **named)
 
-    def _start_sum(self, part: Tensor) -> Any:
-        return self._channel.start_sum(part, f"the average of gradients at step {self.worker.steps}")
+    @property
+    def _asks_for_mean(self) -> bool:
+        return isinstance(self._lockstep.asked, MeanGradient)
+
+    def _start_mean(self, part: Tensor) -> Callable[[], Tensor]:
+        return self._channel.start_mean(part, f"the average of gradients at step {self.worker.steps}")
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -129,19 +132,14 @@ class DistributedModel(nn.Module):
             raise RuntimeError(f"step() must be called at most {self._local.steps} times (steps), got one more call")
         self._flat.check()
         self._flat.gather()
-        self._has_stepped = True
-        if isinstance(self._lockstep.asked, MeanGradient) and not self._mean.done:
-            self._channel.mean(self._flat.g, f"the average of gradients at step {self.worker.steps}")
+        if self._asks_for_mean and not self._mean.done:
+            self._start_mean(self._flat.g)()
         self._mean.done = False
-        self._local.begin(scaler, self._any_rank if self._lockstep.algo.barrier else bool)
+        self._local.unscale(scaler, self._channel if self._lockstep.algo.barrier else None)
         self._lockstep.answer(self._flat.g)
         self._flat.g.zero_()
-        self._local.end()
-
-    def _any_rank(self, overflow: bool) -> bool:
-        """Tell whether the gradient of any rank is not finite."""
-        name = f"the sum of overflows at step {self.worker.steps}"
-        return bool(self._channel.mean(self._flat.x.new_tensor(float(overflow)), name) > 0)
+        if scaler is not None:
+            scaler.update()
 
     @contextmanager
     def output(self) -> Iterator[nn.Module]:
@@ -151,86 +149,70 @@ class DistributedModel(nn.Module):
         Buffers of real numbers, such as the statistics of batch norm, are the mean of the ranks' there, others those of
         rank 0. Outside of it every rank has its own."""
         self._flat.check()
-        tensors = [self._flat.x, *self._flat.buffers()]
-        with torch.no_grad():
-            shown = [self._lockstep.output(), *(self._output_buffer(buffer) for buffer in tensors[1:])]
-            before = [tensor.clone() for tensor in tensors]
-            _overwrite(tensors, shown)
+        tensors = [self._flat.x, *self.module.buffers()]
+        shown = [self._lockstep.output(), *(self._output_buffer(buffer.clone()) for buffer in tensors[1:])]
+        before = [tensor.clone() for tensor in tensors]
+        for tensor, value in zip(tensors, shown, strict=True):
+            tensor.copy_(value)
         self._shows_output = True
         try:
             yield self.module
         finally:
             self._shows_output = False
-            with torch.no_grad():
-                _overwrite(tensors, before)
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
 
     def _output_buffer(self, buffer: Tensor) -> Tensor:
         name = "the average of buffers of the output model"
-        if buffer.is_floating_point():
-            return self._channel.mean(buffer.clone(), name)
-        return self._channel.from_rank(0, buffer.clone(), name)
+        return (
+            self._channel.mean(buffer, name) if buffer.is_floating_point() else self._channel.from_rank(0, buffer, name)
+        )
 
     def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return all that decides how this rank goes on: its module, optimiser and algorithm. Every rank stores its
         own. Raises ValueError within a cycle of the algorithm; the module alone is `model.module.state_dict()`."""
-        algorithm = self._lockstep.state() | {"algo": self.algo_name}
         return {
             "module": self.module.state_dict(*arguments, **named),
             "optimizer": self.optimizer.state_dict(),
-            "algorithm": algorithm,
+            "algorithm": self._lockstep.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *arguments: Any, **named: Any) -> None:  # pyright: ignore
         """Go on from what `state_dict` has returned on this rank: every rank calls it, before any step."""
-        if self._has_stepped:
+        if self.worker.steps:
             rule = "load_state_dict must be called before the first step()"
             raise RuntimeError(f"{rule}, got a model after {self.worker.steps} steps: distribute it again")
-        stored = state["algorithm"]
-        here = {"algo": self.algo_name, "rank": self.worker.rank, "nodes": self.worker.nodes}
-        if wrong := [key for key in here if stored[key] != here[key]]:
-            rule = ", ".join(f"{key}={here[key]}" for key in wrong)
-            raise ValueError(f"state_dict must be of {rule}, got {', '.join(f'{key}={stored[key]}' for key in wrong)}")
+        self._lockstep.check_state(state["algorithm"])
         self.module.load_state_dict(state["module"], *arguments, **named)
         with torch.no_grad():
-            self._lockstep.restore(stored)
+            self._lockstep.restore(state["algorithm"])
         self.optimizer.load_state_dict(state["optimizer"])  # after the algorithm may have let it begin anew
 
 
 class TorchSteps:
-    """The local steps of a rank by an optimiser of torch. Implements `dsgd.process_groups.lockstep.LocalSteps`."""
+    """Make the local steps of a rank by an optimiser of torch. Implements `dsgd.process_groups.lockstep.LocalSteps`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, flat: FlatModule, steps: int | None) -> None:
         self.optimizer, self.flat, self.steps = optimizer, flat, steps
-        self._scaler: torch.amp.GradScaler | None = None
-        self._is_left_out = False
 
-    def begin(self, scaler: torch.amp.GradScaler | None, any_rank: Callable[[bool], bool]) -> None:
-        """Unscale the gradients of the step to come. any_rank: tells of an overflow here whether there is one
-        anywhere that counts."""
-        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        self._is_left_out = False
-        if self._scaler is None:
+    def unscale(self, scaler: torch.amp.GradScaler | None, channel: GroupChannel | None) -> None:
+        """Unscale the gradients of the step to come. One that is not finite leaves out the step: in all ranks of the
+        channel, if there is one, else in this rank."""
+        self._overflows = False
+        if scaler is None or not scaler.is_enabled():
             return
         try:
-            self._scaler.unscale_(self.optimizer)
+            scaler.unscale_(self.optimizer)
         except RuntimeError as error:
             if "already been called" not in str(error):  # by the user, to clip the gradients
                 raise
-        # The scaler's own finding, as clipping by value may have made the gradient finite.
-        flags = self._scaler._found_inf_per_device(self.optimizer).values()
-        self._is_left_out = any_rank(any(bool(flag) for flag in flags))
-        if self._is_left_out:
+        # The scaler's own flags: clipping by value may have made the gradient finite, and its update reads them.
+        for flag in scaler._found_inf_per_device(self.optimizer).values():
+            if channel is not None:
+                channel.start_sum(flag, "the sum of overflows")()
+            self._overflows = self._overflows or bool(flag)
+        if self._overflows:
             self.flat.g.zero_()
-
-    def end(self) -> None:
-        """Update the scaler. It lowers its scale if the step was left out, whichever rank overflowed."""
-        if self._scaler is None:
-            return
-        before = self._scaler.state_dict()
-        self._scaler.update()
-        if self._is_left_out:
-            lower = before["scale"] * before["backoff_factor"]
-            self._scaler.load_state_dict(before | {"scale": lower, "_growth_tracker": 0})
 
     def done(self, worker: Worker) -> bool:
         return self.steps is not None and worker.steps >= self.steps
@@ -240,23 +222,19 @@ class TorchSteps:
 
     def step(self, worker: Worker, g: Tensor) -> None:
         worker.steps += 1
-        if self._is_left_out:
+        if self._overflows:
             return
         if g is not self.flat.g:
             self.flat.g.copy_(g)
-        if self._scaler is None:
-            self.optimizer.step()
-        else:
-            self._scaler.step(self.optimizer)
+        self.optimizer.step()
 
     def remembered(self) -> Sequence[Tensor]:
-        states = [self.optimizer.state.get(parameter, {}) for parameter in self.flat.parameters]
-        sizes = self.flat.sizes
+        states = [(parameter.numel(), self.optimizer.state.get(parameter, {})) for parameter in self.flat.parameters]
         return [
-            as_vector(state[name])
-            for state, size in zip(states, sizes, strict=True)
-            for name in sorted(state)
-            if isinstance(state[name], Tensor) and state[name].numel() == size and state[name].dim()
+            as_vector(value)
+            for size, state in states
+            for _, value in sorted(state.items())
+            if isinstance(value, Tensor) and value.dim() and value.numel() == size
         ]
 
     def forget(self) -> None:
@@ -269,29 +247,19 @@ def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, algo: A
         raise ValueError("optimizer must have made no step before distribute: its state is of other parameters")
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if missing := trained - given:
-        raise ValueError(
-            f"optimizer must have all {len(trained)} trained parameters, got {len(trained) - len(missing)}"
-        )
+    if (got := len(trained & given)) < len(trained):
+        raise ValueError(f"optimizer must have all {len(trained)} trained parameters, got {got}")
     group = optimizer.param_groups[0]
     if algo.needs_sgd and not isinstance(optimizer, torch.optim.SGD):
         raise ValueError(f"optimizer must be torch.optim.SGD with {algo.needs_sgd}, got {type(optimizer).__name__}")
     algo.check(nodes, float(group["lr"]), float(group.get("momentum", 0.0)))
 
 
-def _check_alike(channel: GroupChannel, model: nn.Module, arguments: str) -> None:
+def _check_alike(channel: GroupChannel, model: nn.Module, arguments: object) -> None:
     """Raise ValueError, on every rank, if ranks differ in the shapes of the model or in what they ask for."""
-    shapes = repr([(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in model.named_parameters()])
-    shapes += repr([(name, tuple(x.shape), x.dtype) for name, x in model.named_buffers()])
+    shapes = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in model.named_parameters()]
+    shapes += [(name, tuple(x.shape), x.dtype) for name, x in model.named_buffers()]
     device = next(model.parameters()).device
-    digests = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) for text in (shapes, arguments)]
-    ranks = channel.gathered(torch.tensor(digests, device=device), "the comparison of models")
-    for name, column in (("the same parameters and buffers", 0), ("the same algorithm and options", 1)):
-        differing = [rank for rank, other in enumerate(ranks) if other[column] != ranks[0][column]]
-        if differing:
-            raise ValueError(f"every rank must have {name}, got others on rank {differing[0]} than on rank 0")
-
-
-def _overwrite(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
+    for name, value in (("the same parameters and buffers", shapes), ("the same algorithm and options", arguments)):
+        if (other := channel.first_differing(repr(value), device)) is not None:
+            raise ValueError(f"every rank must have {name}, got others on rank {other} than on rank 0")

@@ -16,10 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 def check_whole(model: nn.Module) -> None:
     """Raise ValueError for a module that is sharded, or whose gradients another wrapper averages."""
     for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            raise ValueError("model must be the module itself, got DistributedDataParallel, which averages gradients")
-        if isinstance(module, FullyShardedDataParallel):
-            raise ValueError("model must be whole on every rank, got one that FullyShardedDataParallel shards")
+        if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
+            raise ValueError(f"model must be the module itself, whole on every rank, got {type(module).__name__}")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
             rule = "model must be whole on every rank, as algorithms see one vector of all parameters"

@@ -12,8 +12,8 @@ import pytest
 from dsgd.cli.compose import composed
 from dsgd.cli.own_script import script, usage
 from dsgd.run.configuration import configure
+from dsgd.run.named_algorithm import named_algorithm
 from dsgd.run.values import ConfigError
-from dsgd.torch.methods import named_algorithm
 from tests.support.own_loops import ROOT
 
 LOCKSTEP = [

@@ -298,9 +298,9 @@ def bad_input_ends_in_one_line() -> None:
     refused("at most 3 times", model.step)
     refused("before the first step", lambda: model.load_state_dict({}))
     model = distributed("diloco")
-    refused("algo=sync", lambda: distributed().load_state_dict(model.state_dict()))
+    refused("algo=Sync", lambda: distributed().load_state_dict(model.state_dict()))
     model.module.register_module("late", nn.Linear(2, 2))
-    refused("added or replaced", model.step)
+    refused("added, replaced or moved", model.step)
     model = distributed("diloco")
     model.to("cpu:0")  # a copy
     refused("call to", model.step)
