@@ -16,6 +16,7 @@ import pytest
 import dsgd
 
 PACKAGE = Path(dsgd.__file__).parent
+EXTRAS = ("torchvision", "wandb", "tensorboard", "mlflow")
 
 # Which parts of the package each part may import: the edges that are wanted, and no others. "" is dsgd itself.
 WANTED = {
@@ -143,7 +144,7 @@ def test_a_file_imports_what_its_part_may(path: Path) -> None:
 def test_the_dependencies_are_what_is_imported_and_no_more() -> None:
     """Dependencies are installed for all users, and some packages are a hundred megabytes; the rest are extras."""
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
-    extras = [line for extra in ("torchvision", "wandb") for line in project["optional-dependencies"][extra]]
+    extras = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
     declared = {re.split("[<>=]", line)[0] for line in project["dependencies"] + extras}
     names = {module.partition(".")[0] for path in FILES for _, module in imports(path)}
     distributions = packages_distributions()

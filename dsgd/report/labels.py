@@ -13,7 +13,8 @@ from dsgd.report.quantities import assigned
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
-_UNNAMED = {"hydra", "wandb", "output", "output_dir", "resume", "trace"}  # where a run goes, not what it computes
+# where a run goes, not what it computes
+_UNNAMED = {"hydra", "track", "wandb", "tensorboard", "mlflow", "output", "output_dir", "resume", "trace"}
 _CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
 _ENGINES = ("sim", "dist", "torch")  # each has a clock of its own; `auto` has either
 LONGEST = 60  # characters of a value in a label

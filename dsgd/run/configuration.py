@@ -10,7 +10,7 @@ from typing import Any
 from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optimizer import SGD
-from dsgd.record.mirror import MirrorOptions
+from dsgd.record.trackers import MlflowOptions, TensorboardOptions, WandbOptions, chosen
 from dsgd.run.trust import TRUSTED
 from dsgd.run.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
 from dsgd.schedule import Schedule
@@ -23,7 +23,7 @@ PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
 MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
 MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
 KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
-KEYS += (*CHOSEN, "budget", "eval", "target", "wandb")
+KEYS += (*CHOSEN, "budget", "eval", "target", "track", "wandb", "tensorboard", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,21 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run as configured. values: the same as plain values, as `config.yaml` has them.
+    """One run as configured. trackers: by name, how many seconds the run waits for each at its end. values: the same as
+    plain values, as `config.yaml` has them.
 
     Pickled are the values alone, from which another process makes the experiment when it is needed: a model, a data set
     or an algorithm of the user's may hold what cannot be pickled, and data would be copied."""
 
     experiment: Experiment
     engine: EngineOptions
-    wandb: MirrorOptions
+    wandb: WandbOptions
+    trackers: Mapping[str, float]
     values: Mapping[str, Any]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"engine": self.engine, "wandb": self.wandb, "values": self.values}
+        kept = ("engine", "wandb", "trackers", "values")
+        return {name: self.__dict__[name] for name in kept}
 
     def __getattr__(self, name: str) -> Any:
         if name != "experiment" or "values" not in self.__dict__:  # which is asked for before there is any
@@ -150,7 +153,11 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     budget = build(Budget, values["budget"], "budget")
     evaluation = build(Evaluation, values["eval"], "eval")
     target = build(Target, values["target"], "target")
-    wandb = build(MirrorOptions, values["wandb"], "wandb")
+    wandb = build(WandbOptions, values["wandb"], "wandb")
+    tensorboard = build(TensorboardOptions, values["tensorboard"], "tensorboard")
+    mlflow = build(MlflowOptions, values["mlflow"], "mlflow")
+    with prefixed(None):
+        trackers = chosen(checked(values["track"], list[str], "track"), wandb, tensorboard, mlflow)
     cluster = build(None, values["cluster"], "cluster")
     model = build(None, values["model"], "model")
     data = build(None, values["data"], "data")
@@ -191,4 +198,4 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
         algo.check(nodes, experiment.peak_lr, optimizer.momentum)
     if algo.needs_sgd and not isinstance(optimizer, SGD):
         raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {type(optimizer).__name__.lower()}")
-    return RunConfig(experiment, engine, wandb, values)
+    return RunConfig(experiment, engine, wandb, trackers, values)

@@ -90,7 +90,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         print(for_terminal(str(failure)), file=sys.stderr, flush=True)
         training.close("failed")
         return "failed"
-    mirror = Mirror(config.wandb, folder)
+    mirror = Mirror(config.trackers, folder)
     progress = ProgressLine(config.experiment, config.values["algo"]["name"], training.clock, plan.logged)
     looked = 0.0
 

@@ -115,9 +115,9 @@ def _check_over_groups(config: RunConfig) -> None:
 
 
 def with_wandb_group(plan: Plan, group: str) -> Plan:
-    """Return the plan of a sweep's job, mirrored in the sweep's group unless another one is configured."""
+    """Return the plan of a sweep's job, copied to wandb in the sweep's group unless another one is configured."""
     config = plan.config
-    if config.wandb.mode == "disabled" or config.wandb.group is not None:
+    if "wandb" not in config.trackers or config.wandb.group is not None:
         return plan
     values = {**config.values, "wandb": {**config.values["wandb"], "group": group}}
     return replace(plan, config=replace(config, wandb=replace(config.wandb, group=group), values=values))

@@ -18,12 +18,15 @@ from dsgd.run.trust import TRUSTED, check_code, code_of
 from dsgd.run.values import CHOSEN, ConfigError, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.
-FREE_TO_CHANGE = ("resume", "wandb")
+FREE_TO_CHANGE = ("resume", "track", "wandb", "tensorboard", "mlflow")
 WITHOUT_EFFECT = (
     "resume=",
     f"{TRUSTED}=",
     "hydra",
+    "track=",
     "wandb.",
+    "tensorboard.",
+    "mlflow.",
     "sweep.",
     "budget.",
 )  # beginnings of overrides that need not be the same

@@ -30,7 +30,7 @@ LARGEST = 2**28  # bytes of a manifest: of a million points
 FOLDER, JOB = re.compile(rf"{RUNS}/[^/'\\]+-[0-9a-f]{{12}}"), re.compile("[0-9]+")  # as `point_of` and SLURM give them
 
 # Keys that do not change a result: two configurations that differ in them only are one point.
-WITHOUT_EFFECT = ("resume", "resume_trusted", "wandb", "trace")
+WITHOUT_EFFECT = ("resume", "resume_trusted", "track", "wandb", "tensorboard", "mlflow", "trace")
 # Keys of `engine` that do change it.
 OF_ENGINE = {
     "sim": ("name", "gradients"),  # gradients only if `none`

@@ -13,7 +13,6 @@ from dsgd.cli.plot import main as plot
 from dsgd.cli.sweep import main as sweep
 from dsgd.record.checkpoint import write_checkpoint
 from dsgd.record.lock import LOCK, locked
-from dsgd.record.mirror import RUN_ID, begin
 from dsgd.record.room import ROOM
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE, Record
 from dsgd.record.written import make_inside, open_kept, write_atomically
@@ -234,17 +233,17 @@ def test_a_sweep_on_slurm(
 
 @MAIN_KINDS
 def test_the_name_of_a_run_in_wandb(kind: str, victim: Path, tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
+    tracker = pytest.importorskip("dsgd.record.trackers.wandb")
     folder = tmp_path / "run"
     assert call(*SMALL, "wandb.mode=disabled", f"hydra.run.dir={folder}").status == 0
     text = (folder / CONFIG).read_text().replace("mode: disabled", "mode: offline")
     (folder / CONFIG).write_text(text)
     (folder / "wandb").symlink_to(victim.parent)
     with pytest.raises(OSError, match="wandb is a link"):
-        begin(folder)
-    PLACES[kind](folder / f"{RUN_ID}.partial", victim)
+        tracker.init(folder)
+    PLACES[kind](folder / f"{tracker.RUN_ID}.partial", victim)
     with pytest.raises(OSError, match="wandb is a link"):
-        begin(folder)
+        tracker.init(folder)
     assert intact(victim)
 
 
