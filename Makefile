@@ -8,7 +8,7 @@ NINE := [{algo: sync}, {algo: localsgd}, {algo: diloco}, {algo: compressed, algo
 CONDITIONS := {cluster.bandwidth: [1e8, 3e8, 1e9, 3e9, 1e10], cluster.slow_nodes.15: [1, 1.5, 2, 4]}
 DEMO ?=
 
-.PHONY: demo test test-all test-long lint docs docs-serve bench figures phases papers reproduce clean
+.PHONY: demo test test-all test-long lint docs docs-serve dist bench figures phases papers reproduce clean
 
 demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
@@ -34,6 +34,9 @@ docs: $(READY)  ## the documentation site: build/site/index.html; a dead link is
 
 docs-serve: docs  ## the site at http://127.0.0.1:8000; type it again after an edit
 	cd build && ../$(BIN)/zensical serve -f zensical.toml
+
+dist: $(READY)  ## source distribution, and from it a wheel for this machine: dist/
+	$(BIN)/python -m build
 
 bench: $(READY)  ## speed and memory of the simulator, and of whole runs; of real processes and data: run by name
 	for benchmark in gradients logistic timing_only memory whole_runs; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done

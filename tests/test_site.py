@@ -8,6 +8,7 @@ import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import pytest
 from tests.support.browser import PATIENCE_S, browsed, find_browser
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("index.html", "reference/keys.html", "reference/algorithms/diloco.html")
+PAGES = ("index.html", "explanation/fast_simulator.html", "reference/keys.html", "reference/algorithms/diloco.html")
+WIDTHS = (1400, 400)  # pixels: a screen, a telephone
 # What a page says of itself: elements that reach beyond the window, its colour scheme, its background.
 LOOK = """
 addEventListener("load", () => {
@@ -46,23 +48,23 @@ def test_the_site_builds_strictly_and_shows_in_a_browser(tmp_path: Path) -> None
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        looks = [(page, dark) for page in PAGES for dark in (False, True)]
-        backgrounds = {(page, dark): _look(site, page, server.server_port, dark) for page, dark in looks}
+        looks = list(product(PAGES, WIDTHS, (False, True)))
+        backgrounds = {look: _look(site, server.server_port, *look) for look in looks}
     finally:
         server.shutdown()
         server.server_close()
-    assert all(backgrounds[page, False] != backgrounds[page, True] for page in PAGES)
+    assert all(backgrounds[*look, False] != backgrounds[*look, True] for look in product(PAGES, WIDTHS))
 
 
-def _look(site: Path, page: str, port: int, dark: bool) -> str:
-    """Open a page, narrow if dark, wide if light; return its background. It fits, and loads only files of the site."""
+def _look(site: Path, port: int, page: str, width: int, dark: bool) -> str:
+    """Open a page and return its background. The page fits the window, and loads only files of the site."""
     path = site / page
     text = path.read_text()
     assert re.findall(r'(?:src|<link[^>]* href)="(?:https?:)?//[^"]*', text) == []
-    tried = path.with_name(f"tried_{dark}.html")
+    tried = path.with_name(f"tried_{width}_{dark}.html")
     tried.write_text(text.replace("</body>", f"<script>{LOOK}</script></body>"))
     address = f"http://127.0.0.1:{port}/{tried.relative_to(site)}"
-    _, console = browsed(address, site.parent / f"browser_{dark}", width=400 if dark else 1400, dark=dark)
+    _, console = browsed(address, site.parent / f"browser_{width}_{dark}", width=width, dark=dark)
     (line,) = console
     assert '"wide":false' in line.replace("\\", "")
     assert f'"scheme":"{"slate" if dark else "default"}"' in line.replace("\\", "")

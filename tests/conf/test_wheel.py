@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from tests.support.command import PATIENCE_S, environment
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ("conf", "csrc", "dsgd", "pyproject.toml", "setup.py", "LICENSE", "README.md")
 
 
@@ -33,6 +36,13 @@ def built_wheel(copy: Path) -> Path:
     return built
 
 
+def archive_text(wheel: Path, name: str) -> str:
+    """Return a text of the wheel's metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (path for path in archive.namelist() if path.endswith(f".dist-info/{name}"))
+        return archive.read(path).decode()
+
+
 def check_contents(wheel: Path) -> None:
     """Assert that a wheel holds the package and nothing else."""
     with zipfile.ZipFile(wheel) as archive:
@@ -45,6 +55,13 @@ def check_contents(wheel: Path) -> None:
     beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/report/page.html", "dsgd/py.typed"}
     beside |= {"dsgd/papers/claims.yaml"}
     assert packed == sources | beside | kernels
+    metadata = archive_text(wheel, "METADATA")
+    assert f"\nVersion: {PROJECT['version']}\n" in metadata
+    assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, flags=re.MULTILINE)) == set(
+        PROJECT["optional-dependencies"]
+    )
+    commands = re.findall(r"^(\S+) = ", archive_text(wheel, "entry_points.txt"), flags=re.MULTILINE)
+    assert set(commands) == set(PROJECT["scripts"])
     for licence in ("LICENSE", "dsgd/data/digits_licence.txt"):
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
 
