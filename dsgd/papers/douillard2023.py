@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsgd.papers import CLAIMS
+from dsgd.papers.zhang2015.stability import growth_per_step
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.report.interval import estimate
@@ -20,6 +21,11 @@ PERIODS = (1, 5, 20, 50, 100)
 CLAIMED = 50
 WAYS = "[{algo: sync}, " + ", ".join(f"{{algo: diloco, algo.tau: {tau}}}" for tau in PERIODS) + "]"
 TUNED = "compare.tune={optimizer.lr: [0.05, 0.2], algo.olr: [0.175, 0.7]}"
+
+OLR = 0.7  # published
+LINE_PERIODS, LINE_BETAS = (1, 4), (0.3, 0.5, 0.9)  # of the quadratic with one parameter, whose curvature is 1
+DECAY = 24  # time constants of the error in a run of it
+SHORT, LONG, BETA = 1, 50, 0.9
 
 
 def b7(found: Evidence) -> Finding:
@@ -46,6 +52,39 @@ def b7(found: Evidence) -> Finding:
         f"and 180 rounds the ratio is {longer.median:.3f} [{longer.low:.3f}, {longer.high:.3f}] at H = {CLAIMED}."
     )
     return claim.judged(checks, reason)
+
+
+def d3(found: Evidence) -> Finding:
+    """Compare what a round removes of an error, over what its local steps do, with the effective outer rate."""
+    claim, checks = CLAIMS["D3"], []
+    for beta in LINE_BETAS:
+        for tau in LINE_PERIODS:
+            left = growth_per_step(found[_line_name(beta, tau)].runs[0]) ** tau  # of the error, and of a difference
+            expected = OLR * (1 + beta / (1 - beta / left))
+            what = f"mu = {beta:g}, H = {tau}: effective outer rate"
+            checks.append(claim.check("rate", what, (1 - left) / removed(beta), expected))
+    reason = (
+        f"Without noise, with the outer rate {OLR:g}, and local rates so small that the error does not swing. Where "
+        "differences are independent of each other, rho is 0 and the rate eta (1 + mu); where they are equal, it is "
+        "eta / (1 - mu), ten times eta with 0.9. Rounds that are short make differences that are alike."
+    )
+    return claim.judged(checks, reason)
+
+
+def removed(beta: float) -> float:
+    """Return the share of an error that the local steps of a round remove: half of what makes it swing."""
+    return (1 - 4 * beta / (1 + beta) ** 2) / (2 * OLR)
+
+
+def d5(found: Evidence) -> Finding:
+    """Compare the losses at the end with and without outer momentum, each with the rate that suits it."""
+    claim, logged = CLAIMS["D5"], found["momentum"]
+    checks = []
+    for name, tau in (("short", SHORT), ("long", LONG)):
+        pair = (logged.contender(algo__tau=tau, algo__beta=beta) for beta in (BETA, 0))
+        what = f"H = {tau}: test loss with an outer momentum of {BETA:g} over that without"
+        checks.append(claim.check(name, what, ratio(*pair)))
+    return claim.judged(checks)
 
 
 def of_period(logged: Logged, tau: int) -> Contender:
@@ -83,6 +122,27 @@ def _sent(run: Run) -> float:
     return run.final("bytes_sent_total")
 
 
+def _line(beta: float, tau: int) -> Study:
+    """Return DiLoCo on a line, until little is left of the error."""
+    a = removed(beta)
+    first = (1 + beta) * (1 - OLR * a)  # of the equation of what a round leaves, r^2 - first r + beta (1 - OLR a) = 0
+    left = (first + (first**2 - 4 * beta * (1 - OLR * a)) ** 0.5) / 2
+    return Study(
+        _line_name(beta, tau),
+        ("algo=diloco", f"algo.tau={tau}", f"algo.olr={OLR:g}", f"algo.beta={beta:g}", "nodes=2",
+         f"optimizer.lr={1 - (1 - a) ** (1 / tau):.9g}", "optimizer.momentum=0", "engine=sim", "experiment=quadratic",
+         "data.dim=1", "data.spread=0", "data.noise=0", f"budget.steps={round(DECAY / (1 - left)) * tau}",
+         f"eval.every_steps={tau}"),
+    )  # fmt: skip
+
+
+def _line_name(beta: float, tau: int) -> str:
+    return f"line_{beta:g}_{tau}".replace(".", "")
+
+
+LINES = tuple(_line(beta, tau) for beta in LINE_BETAS for tau in LINE_PERIODS)
+MOMENTA = ", ".join(f"{{algo.tau: {tau}, algo.beta: {beta:g}}}" for tau in (SHORT, LONG) for beta in (0, BETA))
+
 PAPER = Paper(
     key="douillard2023",
     order=14,
@@ -100,6 +160,9 @@ PAPER = Paper(
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, 8 workers, batch 16 each, 20 epochs",
                    "ours"),
         Assumption("samples", "the same for all", "published"),
+        Assumption("outer rate of D3 and D5", f"{OLR:g}", "published"),
+        Assumption("quadratic of D3", "one parameter, exact gradients, two workers", "ours"),
+        Assumption("what is trained in D5", "as above, 4 workers, 10 epochs; the local rate is tuned", "ours"),
     ),
     studies=(
         Study(
@@ -122,9 +185,18 @@ PAPER = Paper(
             ("algo=diloco", f"algo.tau={listed(PERIODS)}", "nodes=8", "engine=sim", "engine.gradients=none",
              "cluster=jin2016", "budget.epochs=null", "budget.steps=200"),
         ),
+        *LINES,
+        Study(
+            "momentum",
+            ("algo=diloco", f"compare.contenders=[{MOMENTA}]", "nodes=4"),
+            ("experiment=newer_small",),
+            tuned=True,
+        ),
     ),
     claims=(
         Claim(CLAIMS["B7"], ("rounds", "longer", "bytes"), b7),
+        Claim(CLAIMS["D3"], tuple(study.name for study in LINES), d3),
+        Claim(CLAIMS["D5"], ("momentum",), d5),
     ),
     charts=(Chart("rounds", "Test loss at the end against the number of local steps; and against epochs",
                   ("rounds",), rounds),),

@@ -1,0 +1,52 @@
+"""DiLoCo at the real scale: what an outer momentum does in short and in long rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsgd.papers.douillard2023 import BETA, LONG, SHORT
+from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated
+from dsgd.reproduction.fair import Null, loss_ratio
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.verdict import Finding
+
+NODES = 4
+SETTING = (f"nodes={NODES}", "eval.every_steps=640")
+WAYS = [{"algo": "diloco", "algo.tau": tau, "algo.beta": beta} for tau in (SHORT, LONG) for beta in (0, BETA)]
+
+
+def d5(found: Evidence) -> Finding:
+    """Compare the losses at the end with and without outer momentum, at equal samples."""
+    claim, logged, checks = stated("D5"), found["momentum"], []
+    null = Null(logged.contender(algo__tau=SHORT, algo__beta=0), found["null_momentum"].contender(algo="diloco"))
+    for name, tau in (("short", SHORT), ("long", LONG)):
+        one, exact = (logged.contender(algo__tau=tau, algo__beta=beta) for beta in (BETA, 0))
+        what = f"H = {tau}: test loss with an outer momentum of {BETA:g} over that without"
+        checks.append(claim.check(name, what, loss_ratio(one, exact, 2, null)))
+    return claim.judged(checks)
+
+
+def _studies() -> Iterator[Study]:
+    for task in TASKS:
+        yield ending("momentum", task, named(WAYS), *SETTING)
+        yield ending("null_momentum", task, named(WAYS[:1]), *SETTING, NULL)
+
+
+PAPER = Paper(
+    key="douillard2023_real",
+    order=14,
+    title="DiLoCo, at the real scale",
+    reference="Douillard et al. 2023, arXiv 2311.08105",
+    summary=(
+        "What DiLoCo's outer momentum does in short and in long rounds, by "
+        "[the protocol](../../docs/explanation/papers.md)."
+    ),
+    assumptions=(
+        Assumption("outer rate", "0.7", "published"),
+        Assumption("workers", f"{NODES}", "ours"),
+        Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
+        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
+    ),
+    studies=tuple(_studies()),
+    claims=(Claim(stated("D5"), ("momentum", "null_momentum"), d5, TASKS),),
+)
