@@ -213,14 +213,20 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _names(jobs: Sequence[HydraJob]) -> list[str]:
-    """Name contenders by the algorithm and by what else differs: `gossip tau=10, 16 nodes`."""
+    """Name contenders by the algorithm and by what else differs: `gossip tau=10, 16 nodes`.
+
+    A value that follows another key, `${cluster.slow_nodes}`, is left out where the names differ without it."""
     given = [dict(text.lstrip("+").split("=", 1) for text in job.overrides if "=" in text) for job in jobs]
     keys = dict.fromkeys(itertools.chain.from_iterable(given))
     differing = [key for key in keys if len({values.get(key) for values in given}) > 1 and key not in ("algo", "nodes")]
+    chosen = [key for key in differing if not all(values.get(key, "$").startswith("$") for values in given)]
     several_nodes = len({job.values["nodes"] for job in jobs}) > 1
-    names = []
-    for job, values in zip(jobs, given, strict=True):
-        own = [f"{key.removeprefix('algo.')}={values[key]}" for key in differing if key in values]
-        nodes = f", {job.values['nodes']} nodes" if several_nodes else ""
-        names.append(" ".join([str(job.values["algo"]["name"]), *own]) + nodes)
+    for shown_keys in (chosen, differing):
+        names = []
+        for job, values in zip(jobs, given, strict=True):
+            own = [f"{key.removeprefix('algo.')}={values[key]}" for key in shown_keys if key in values]
+            nodes = f", {job.values['nodes']} nodes" if several_nodes else ""
+            names.append(" ".join([str(job.values["algo"]["name"]), *own]) + nodes)
+        if len({*names}) == len(names):
+            break
     return names

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compare import main, parser
+from dsgd.cli.compare import compare_options, main, parser
+from dsgd.cli.compose import ConfigTree
+from dsgd.cli.entries import Composer
 from dsgd.record.reader import Run, find_runs
 from tests.support.command import shell, start, wait_until
 
@@ -307,3 +309,23 @@ def test_without_contenders_it_asks_for_them(
 def test_flags_may_stand_between_overrides() -> None:
     typed = parser().parse_args(["algo=sync,gossip", "--folder", "c", "nodes=4", "--width", "single", "seed=1"])
     assert (typed.overrides, typed.folder, typed.width) == (["algo=sync,gossip", "nodes=4", "seed=1"], "c", "single")
+
+
+FOLLOWING = r'algo.slow_nodes: "\${cluster.slow_nodes}"'
+
+
+@pytest.mark.parametrize(
+    ("others", "names"),
+    [
+        ("{algo: sync}", ["sync", "asyncdiloco tau=20"]),
+        ("{algo: asyncdiloco, algo.tau: 20}", ["asyncdiloco", r"asyncdiloco slow_nodes=$\{cluster.slow_nodes\}"]),
+    ],
+)
+def test_a_value_that_follows_the_cluster_is_named_where_it_tells_contenders_apart(
+    others: str, names: list[str]
+) -> None:
+    contenders = f"compare.contenders=[{others}, {{algo: asyncdiloco, algo.tau: 20, {FOLLOWING}}}]"
+    composer = Composer(ConfigTree(None), compare_options([contenders]))
+    entries = composer.entries(["nodes=2", "cluster.slow_nodes={1: 2.0}"])
+    assert [entry.name for entry in entries] == names
+    assert entries[-1].values["algo"]["slow_nodes"] == {1: 2.0}
