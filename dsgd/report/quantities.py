@@ -21,6 +21,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
 _NAMES = {
     "algo": "algorithm",
     "batch_size": "batch size per node",
+    "cluster.failures.every_s": "mean time between failures of a node",
     "cluster.gradient_s": "time of a gradient",
     "cluster.message_bytes": "message size",
     "optimizer.lr": "learning rate",

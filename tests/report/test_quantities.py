@@ -21,6 +21,7 @@ from dsgd.report.quantities import assigned, quantity
         ("algo.name", ["sync"], "algorithm", ["sync"]),
         ("optimizer.lr", ["0.1"], "learning rate", ["0.1"]),
         ("algo.tau", ["1e-05"], "algo.tau", ["1e-05"]),
+        ("cluster.failures.every_s", ["250", "2500"], "mean time between failures of a node (s)", ["250", "2500"]),
         ("cluster.slow_nodes.15", ["1.5"], "gradient time of node 15, times the others'", ["1.5"]),
     ],
 )
