@@ -17,17 +17,17 @@ from tests.support.contenders import contender
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
 
 
-def throughputs(sync: float, decoupled: float, spread: float = 0.0) -> Logged:
+def throughputs(sync: float, decoupled: float, spread: float = 0.0, seeds: int = 10) -> Logged:
     runs = [
         logged.run(algo, {"seed": seed}, time_s=100.0, samples=100 * share * (1 + spread * (seed - 4.5)))
         for algo, share in (("sync", sync), ("decoupled", decoupled))
-        for seed in range(10)
+        for seed in range(seeds)
     ]
     return logged.study(*runs)
 
 
 def goodputs(sync: float, decoupled: float, measured: float = 0.93, spread: float = 0.0) -> dict[str, Logged]:
-    whole = throughputs(1.0, 1.0)
+    whole = throughputs(1.0, 1.0, seeds=1)
     return {
         "exponential": throughputs(sync, decoupled, spread),
         "measured": throughputs(0.5, measured),
