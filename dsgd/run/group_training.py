@@ -28,6 +28,7 @@ from dsgd.problem.problem import build_problem
 from dsgd.process_groups.channel import CommunicationFailed, GroupChannel
 from dsgd.process_groups.lockstep import LockstepWorker
 from dsgd.record.checkpoint import check_state, read_state
+from dsgd.record.stored_state import check_stored
 from dsgd.run.alike import checked_digest
 from dsgd.run.group_checkpoints import CheckpointOrders, Order, check_one_checkpoint
 from dsgd.run.life import TrainingState
@@ -217,6 +218,8 @@ class GroupTraining:
         """Save a checkpoint in rank 0, from the states of all ranks. The clock stands still."""
         begun, device = time.monotonic(), self.problem.device
         contents = self.marks.bytes_in_first(content, device, "the states of a checkpoint")
+        for each in contents:
+            check_stored(each)  # whoever has sent it
         states = [torch.load(io.BytesIO(each), weights_only=True) for each in contents]
         if order is Order.STORE_AND_STOP:
             self.status = "interrupted"
