@@ -44,7 +44,8 @@ class ProcessJob:
     """The part of a run that every process of it is given when it is forked.
 
     coordinator: its address. devices: names by rank, of the workers of this machine. share_gpus: several workers may be
-    on one. attach: read large vectors of processes of this machine where they are. state: contents of the checkpoint to
+    on one. attach: read large vectors of processes of this machine where they are. collectives: between workers on
+    CPUs: own, a ring; torch, process groups. state: contents of the checkpoint to
     resume from; None for a new run. digest: of the problem, which must be one everywhere. start_hash: of the vectors
     that training starts from; empty where no other command takes part.
     """
@@ -58,6 +59,7 @@ class ProcessJob:
     devices: Mapping[int, Sequence[str]]
     share_gpus: bool = False
     attach: bool = False
+    collectives: str = "own"
     state: Mapping[str, Any] | None = None
     digest: Digest = field(default_factory=dict)
     start_hash: str = ""

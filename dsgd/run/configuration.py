@@ -19,6 +19,7 @@ ENGINES = ("auto", "sim", "dist", "torch")
 GRADIENTS = ("auto", "compiled", "loop", "graphs", "none")
 DEVICES = ("auto", "cpu", "cuda")
 TRANSPORTS = ("auto", "tcp")
+COLLECTIVES = ("own", "torch")
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
 MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
 MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
@@ -28,7 +29,7 @@ KEYS += (*CHOSEN, "budget", "eval", "target", "track", "wandb", "tensorboard", "
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last six are for
+    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last seven are for
     engine=dist, timeout_s and gpus_per_node also for engine=torch. Checkpoints are for all engines."""
 
     name: str = "auto"  # auto | sim | dist | torch
@@ -42,6 +43,7 @@ class EngineOptions:
     gpus_per_node: int | None = None
     workers_per_gpu: int = 1
     transport: str = "auto"  # auto | tcp
+    collectives: str = "own"  # own | torch: sums over all workers on CPUs
     restarts: int = 0
 
     def __post_init__(self) -> None:
@@ -49,6 +51,11 @@ class EngineOptions:
         one_of(self.gradients, GRADIENTS, "gradients")
         one_of(self.device, DEVICES, "device")
         one_of(self.transport, TRANSPORTS, "transport")
+        one_of(self.collectives, COLLECTIVES, "collectives")
+        if self.collectives == "torch" and self.workers_per_gpu > 1:
+            raise ValueError(
+                f"collectives must be own where workers_per_gpu = {self.workers_per_gpu} share one, got torch"
+            )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be >= 1, got {self.threads}")
         if self.threads is not None and self.threads > MOST_THREADS:

@@ -155,6 +155,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         devices=devices,
         share_gpus=options.workers_per_gpu > 1,
         attach=options.transport == "auto",
+        collectives=options.collectives,
         state=state,
         digest=digest,
         start_hash="" if joined is None else start_digest(problem),

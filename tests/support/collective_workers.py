@@ -1,7 +1,8 @@
 """Workers in processes of their own, forked like those of the engine, that check what only several can.
 
-    python -m tests.support.collective_workers FOLDER NODES
+    python -m tests.support.collective_workers FOLDER NODES [torch]
 
+torch: by process groups of gloo, else by rings.
 Worker i writes the name of every property that held to FOLDER/i. A worker that fails or hangs writes no further names.
 """
 
@@ -15,12 +16,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from dsgd.engine import buckets
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_rings
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.sim.simulation import build_problem
 from tests.support.forked import forked
@@ -222,7 +224,7 @@ def silence(groups: Groups) -> None:
         assert isinstance(error, ConnectionError)
         text = str(error)
         assert text.startswith(f"worker {groups.rank}: all-reduce of "), text
-        assert error.peer in ((groups.rank - 1) % groups.nodes, (groups.rank + 1) % groups.nodes)
+        assert error.peer in (None, (groups.rank - 1) % groups.nodes, (groups.rank + 1) % groups.nodes)
         assert "\n" not in text
     assert_close(computing.gradient(at, none, groups.rank, 0).result(), own(problem, groups.rank, 0)[0])  # goes on
     computing.close()
@@ -235,9 +237,14 @@ CHECKS: list[Callable[[Groups], None]] = [
 
 
 @contextmanager
-def joined(folder: Path, rank: int, nodes: int, timeout_s: float) -> Iterator[Groups]:
-    """The rings of all workers, which tell each other their ports by files."""
+def joined(folder: Path, rank: int, nodes: int, timeout_s: float, by_torch: bool) -> Iterator[Groups]:
+    """The rings of all workers, which tell each other their ports by files, or their process groups."""
     folder.mkdir(exist_ok=True)
+    if by_torch:
+        store = dist.FileStore(str(folder / "store"), nodes)
+        with closing(join_groups(store, rank, nodes, timeout_s, HOST, CPU[0])) as groups:
+            yield groups
+        return
     with Plane(rank, nodes, HOST, TOKEN, 1, torch.float64, timeout_s, timeout_s, print) as plane:
         (folder / f"{rank}.new").write_text(str(plane.port))
         (folder / f"{rank}.new").rename(folder / f"{rank}.port")
@@ -247,16 +254,16 @@ def joined(folder: Path, rank: int, nodes: int, timeout_s: float) -> Iterator[Gr
             yield groups
 
 
-def work(folder: Path, rank: int, nodes: int) -> None:
+def work(folder: Path, rank: int, nodes: int, by_torch: bool) -> None:
     signal.alarm(GUARD_S)
     torch.set_num_threads(1)
     buckets.MOST_BYTES = 1  # every parameter is a bucket
     with (folder / str(rank)).open("w", buffering=1) as held:
-        with joined(folder / "first", rank, nodes, GUARD_S) as groups:
+        with joined(folder / "first", rank, nodes, GUARD_S, by_torch) as groups:
             for check in CHECKS:
                 check(groups)
                 print(check.__name__, file=held)
-        with joined(folder / "second", rank, nodes, SILENCE_S) as groups:
+        with joined(folder / "second", rank, nodes, SILENCE_S, by_torch) as groups:
             print("joining_again", file=held)
             silence(groups)
             print("silence", file=held)
@@ -265,7 +272,8 @@ def work(folder: Path, rank: int, nodes: int) -> None:
 
 def main() -> None:
     folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
-    pids = forked(nodes, lambda rank: work(folder, rank, nodes))
+    by_torch = sys.argv[3:] == ["torch"]
+    pids = forked(nodes, lambda rank: work(folder, rank, nodes, by_torch))
     for pid in pids[:-1]:
         os.waitpid(pid, 0)
     os.kill(pids[-1], signal.SIGKILL)  # it has stopped or killed itself, or has failed

@@ -81,6 +81,7 @@ class Coordinator:
         problem, totals = self.job.problem, self.monitor.totals()
         p, k = self.experiment.nodes, self.experiment.algo.servers
         lockstep = self.experiment.algo.lockstep and p > 1
+        collective = "torch" if self.job.collectives == "torch" else "ring"
         return (
             self.monitor.members.gpus()
             | summary_of(
@@ -93,7 +94,7 @@ class Coordinator:
                 classes=problem.data.classes,
                 dimension=problem.dimension,
                 message_bytes=problem.dimension * problem.start.element_size(),
-                collective="ring" if lockstep else "none",
+                collective=collective if lockstep else "none",
             )
             | {
                 "workers_lost": len(self.monitor.members.lost_workers),

@@ -76,11 +76,12 @@ class RunStart:
         self._send([member.client], {**message, "steps": member.steps, "counters": member.counters})
 
     def _serve_store(self) -> None:
-        """Serve a store where workers on GPUs need one to meet."""
+        """Serve a store where the workers' process groups need one to meet: on GPUs, and with torch's collectives."""
         experiment = self._job.experiment
-        if not (experiment.algo.lockstep and experiment.nodes > 1 and self._on_gpus):
+        uses_groups = self._on_gpus or self._job.collectives == "torch"
+        if not (experiment.algo.lockstep and experiment.nodes > 1 and uses_groups):
             return
-        if on_cpu := set(range(experiment.nodes)) - self._on_gpus:
+        if self._on_gpus and (on_cpu := set(range(experiment.nodes)) - self._on_gpus):
             raise StartFailed(
                 f"engine.gpus_per_node must be set where only some workers find GPUs: worker {min(self._on_gpus)} has, "
                 f"worker {min(on_cpu)} has none"

@@ -1,8 +1,9 @@
 """Sums of vectors over all workers, and the thread that averages vectors with them.
 
-Workers with GPUs of their own are a process group of NCCL, others a ring of the plane's own connections
-(pairwise/ring.py), by way of the host's memory where they share a GPU. Either serves one thread: operations of two
-threads would mix silently. So there are two, one for the gradients that the compute thread reduces, and one for the
+Workers with GPUs of their own are a process group of NCCL. Others are a ring of the plane's own connections
+(pairwise/ring.py), by way of the host's memory where they share a GPU, or with `engine.collectives=torch` a process
+group of UCC, if torch was built with it, or of gloo. Each serves one thread: operations of two threads would mix
+silently. So there are two, one for the gradients that the compute thread reduces, and one for the
 vectors of `Averaging`.
 """
 
@@ -102,7 +103,7 @@ class RingSummation:
 
 
 class GroupSummation:
-    """Implements `Summation` by a process group of torch: on GPUs, by one of NCCL."""
+    """Implements `Summation` by a process group of torch."""
 
     def __init__(self, rank: int, group: dist.ProcessGroup) -> None:
         self._rank = rank
@@ -138,24 +139,26 @@ def join_rings(plane: Plane, rank: int, nodes: int, right: tuple[str, int], devi
     return Groups(rank, nodes, gradients, vectors)
 
 
-def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: str, device: torch.device) -> Groups:
-    """Form NCCL's process groups of all workers, and use them once, which connects them; waits for all, up to
-    timeout_s.
+def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: str, device: torch.device) -> Groups:
+    """Form process groups of all workers, and use them once, which connects them; waits for all, up to timeout_s.
 
     store: new for every start of all workers. address: IPv4 address of the interface that carries the traffic, unless
-    NCCL_SOCKET_IFNAME names another one. device: of this worker's vectors. Raises CollectiveFailed; ValueError if no
-    interface has the address.
+    NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names another one. device: of this worker's vectors. Raises
+    CollectiveFailed; ValueError if no interface has the address.
     """
     if nodes == 1:
         return Groups(rank, nodes)
-    if not os.environ.get("NCCL_SOCKET_IFNAME"):
+    backend = _backend(device)
+    if backend == "nccl" and not os.environ.get("NCCL_SOCKET_IFNAME"):
         os.environ["NCCL_SOCKET_IFNAME"] = f"={interface_of(address)}"  # without the sign every name that begins so
+    if backend == "gloo" and not os.environ.get("GLOO_SOCKET_IFNAME"):
+        os.environ["GLOO_SOCKET_IFNAME"] = interface_of(address)
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # after the time limit wait() raises, not the process
     limit = timedelta(seconds=timeout_s)
     try:
         with _torch_errors(rank, f"meeting {nodes} workers"):
-            dist.init_process_group("nccl", store=store, rank=rank, world_size=nodes, timeout=limit)
-            vectors = dist.new_group(backend="nccl", timeout=limit)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=nodes, timeout=limit)
+            vectors = dist.new_group(backend=backend, timeout=limit)
         assert isinstance(vectors, dist.ProcessGroup)  # a number stands for processes outside the group
         assert dist.group.WORLD is not None
         summations = [GroupSummation(rank, group) for group in (dist.group.WORLD, vectors)]
@@ -167,6 +170,13 @@ def join_nccl(store: Store, rank: int, nodes: int, timeout_s: float, address: st
                 dist.destroy_process_group()
         raise
     return Groups(rank, nodes, *summations)
+
+
+def _backend(device: torch.device) -> str:
+    """Return torch's backend for sums of vectors on a device."""
+    if device.type == "cuda":
+        return "nccl"
+    return "ucc" if dist.is_ucc_available() else "gloo"
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from dsgd.processes.control import Message
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.answers import give_answer
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_nccl, join_rings
+from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
 from dsgd.processes.worker.engine import WorkerEngine
@@ -109,7 +109,7 @@ def _join_groups(
 ) -> Groups:
     """Join the other workers of a lock-step algorithm. Other algorithms have none: they must not depend on anybody.
 
-    joined: the coordinator's message with the addresses of all, and a store's port if they have GPUs of their own.
+    joined: the coordinator's message with the addresses of all, and a store's port where they meet for process groups.
     device: of this worker's vectors. Raises CannotGoOn."""
     nodes, store_port = job.experiment.nodes, joined["store"]
     if not job.experiment.algo.lockstep:
@@ -119,7 +119,7 @@ def _join_groups(
             host, port = joined["addresses"][(rank + 1) % nodes]
             return join_rings(plane, rank, nodes, (host, port), device)
         store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
-        return join_nccl(store, rank, nodes, job.limits.timeout_s, address, device)
+        return join_groups(store, rank, nodes, job.limits.timeout_s, address, device)
     except CollectiveFailed as error:
         raise CannotGoOn(str(error), error.peer) from error
 

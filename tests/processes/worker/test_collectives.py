@@ -15,7 +15,7 @@ from dsgd.processes.worker.collectives import (
     Groups,
     in_one_line,
     interface_of,
-    join_nccl,
+    join_groups,
     join_rings,
 )
 from tests.support.long import long_but
@@ -29,15 +29,16 @@ Held = Callable[[str, int, Sequence[int]], None]
 two_and_three = pytest.mark.parametrize("nodes", long_but([3], [2, 3]))
 
 
-@pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Held:
-    """Asserts that a property held in workers of real processes; they run once for all properties."""
+@pytest.fixture(scope="module", params=["own", "torch"])
+def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Held:
+    """Asserts that a property held in workers of real processes, whose sums are dsgd's or torch's; they run once for
+    all properties."""
     ended: dict[int, tuple[Path, str]] = {}
 
     def check(name: str, nodes: int, ranks: Sequence[int]) -> None:
         if nodes not in ended:
             folder = tmp_path_factory.mktemp("workers")
-            command = [sys.executable, "-m", "tests.support.collective_workers", str(folder), str(nodes)]
+            command = [sys.executable, "-m", "tests.support.collective_workers", str(folder), str(nodes), request.param]
             run = subprocess.run(
                 command, capture_output=True, text=True, timeout=GUARD_S, cwd=Path(__file__).parents[3]
             )
@@ -101,7 +102,7 @@ def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
 
 def test_alone_nobody_is_met() -> None:
     with plane(0, 1) as own:
-        for groups in (join_rings(own, 0, 1, (HOST, 1), CPU), join_nccl(HashStore(), 0, 1, 1.0, "192.0.2.1", CPU)):
+        for groups in (join_rings(own, 0, 1, (HOST, 1), CPU), join_groups(HashStore(), 0, 1, 1.0, "192.0.2.1", CPU)):
             assert (groups.nodes, groups.gradients, groups.vectors) == (1, None, None)
 
 
@@ -118,7 +119,7 @@ def test_the_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
     rule = r"^address must be the IPv4 address of an interface here \(.*lo 127\.0\.0\.1.*\), got 192\.0\.2\.1$"
     with pytest.raises(ValueError, match=rule):
-        join_nccl(HashStore(), 0, 2, 0.5, "192.0.2.1", CPU)
+        join_groups(HashStore(), 0, 2, 0.5, "192.0.2.1", CPU)
 
 
 @pytest.mark.parametrize(
