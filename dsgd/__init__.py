@@ -1,8 +1,8 @@
-"""Which way of distributing SGD reaches a given accuracy soonest, and is what the papers say true there?
+"""Compare algorithms for distributed SGD on your model, data and cluster.
 
 From Python: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`,
 `dsgd.__version__` (docs/reference/python.md).
-Importing dsgd alone imports none of it."""
+`import dsgd` alone imports none of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "compare", "load_marks", "load_runs", "run"]
 
-# of what is found below
+# where `__getattr__` finds each name
 _PLACES = {"run": "dsgd.run"} | dict.fromkeys(("compare", "load_runs", "load_marks"), "dsgd.python")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for. `dsgd.run` is the package of that name, which can be called."""
+    """Import a name on first use. `dsgd.run` is the package of that name, which can be called."""
     from importlib import import_module
 
     if name == "__version__":

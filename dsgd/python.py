@@ -1,4 +1,4 @@
-"""What a Python program or a notebook calls: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`
+"""Offer dsgd to Python programs and notebooks: `dsgd.run`, `dsgd.compare`, `dsgd.load_runs`, `dsgd.load_marks`
 (docs/reference/python.md)."""
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def run(
     folder: str | os.PathLike[str] | None = None,
     config_dir: str | os.PathLike[str] | None = None,
 ) -> Run:
-    """Run `dsgd-run` with these overrides, in a process of its own, and return the record.
+    """Run `dsgd-run` with these overrides in a separate process, and return the record.
 
-    The calling process keeps its signal handlers, threads, sys.argv and random numbers. The child finds the modules
-    that the caller finds. What it says on stderr, how far it has come included, goes to sys.stderr.
+    Your process keeps its signal handlers, threads, sys.argv and random numbers. The child process finds the same
+    modules. Its messages and progress lines go to sys.stderr.
 
-    overrides: `key=value`, of one run. folder: of the record; None: where dsgd-run puts it. config_dir: of your own
+    overrides: `key=value` of one run. folder: of the record; None: the default of dsgd-run. config_dir: of your own
     configuration files. Ctrl-C ends the run with a checkpoint and raises KeyboardInterrupt. A run that diverged, failed
-    or was interrupted is returned, with its `status`. Raises ConfigError, a ValueError of one line, for a bad
-    configuration; RuntimeError for a failure that left no record."""
+    or was interrupted is returned as well, with its `status`. Raises ConfigError, a ValueError of one line, for a wrong
+    configuration, and RuntimeError for a failure that left no record."""
     if isinstance(overrides, str):
         raise ConfigError(f'overrides must be a list of "key=value", got the text {overrides!r}')
     if flags := [text for text in overrides if text.startswith("-")]:
@@ -71,8 +71,8 @@ def run(
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """A comparison that has come to its end. verdict: in two sentences. table: a row per contender, as Markdown. runs:
-    those that were measured. folder: of its files and of all records, those of tuning included."""
+    """The result of a comparison. verdict: in two sentences. table: a row per contender, as Markdown. runs: the
+    measured ones. folder: of all files and records, tuning runs included."""
 
     folder: Path
     verdict: str
@@ -105,10 +105,10 @@ def compare(
     folder: str | os.PathLike[str] = "comparison",
     config_dir: str | os.PathLike[str] | None = None,
 ) -> Compared:
-    """Run `dsgd-compare` with these overrides in a process of its own; return its result (docs/howto/compare.md).
+    """Run `dsgd-compare` with these overrides in a separate process, and return its result (docs/howto/compare.md).
 
-    Called again it goes on with what is missing. The arguments and errors are those of `run`; RuntimeError also where
-    runs have failed, or are with SLURM."""
+    A second call makes the missing runs only. Arguments and errors are as in `run`. Also raises RuntimeError if runs
+    have failed, or still wait or run in SLURM."""
     if isinstance(overrides, str):
         raise ConfigError(f'overrides must be a list of "key=value", got the text {overrides!r}')
     arguments = ["--folder", str(folder), *overrides]
@@ -127,18 +127,18 @@ def compare(
 
 
 def load_runs(paths: Paths) -> Any:
-    """Return a pandas.DataFrame with a row for each run: of a folder, of all below it, or of several.
+    """Return a pandas.DataFrame with a row for each run below one or several folders.
 
-    Its columns: docs/reference/python.md. Raises ValueError where there is no run or a record cannot be read, and
+    docs/reference/python.md lists the columns. Raises ValueError if there is no run or a record cannot be read, and
     ModuleNotFoundError without pandas."""
     pandas = _pandas()
     return pandas.DataFrame(run_rows(find_runs(_several(paths))))
 
 
 def load_marks(paths: Paths) -> Any:
-    """Return a pandas.DataFrame with a row for each mark of each run, and the run's folder as its first column.
+    """Return a pandas.DataFrame with a row for each evaluation of each run; the first column is the run's folder.
 
-    Raises as `load_runs`."""
+    Raises the errors of `load_runs`."""
     pandas = _pandas()
     return pandas.DataFrame(mark_rows(find_runs(_several(paths))))
 

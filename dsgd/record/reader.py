@@ -1,4 +1,4 @@
-"""Read the records of runs that have ended, that are going on, and that were killed.
+"""Read the records of runs that have ended, that still train, and that were killed.
 
 `find_runs` reads whole records. The functions that take a folder read one file of its record, and no more of it than
 they return: `dsgd-sweep status` asks hundreds of records. Broken files raise ValueError, in one line.
@@ -32,16 +32,18 @@ _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_recei
 
 
 def number(value: object) -> float:
-    """Return the value as a float; NaN for null, text, booleans, infinities and integers beyond all floats, so that one
-    test finds them all."""
+    """Return the value as a float; NaN for null, text, booleans, infinities and integers beyond all floats. So a single
+    test for NaN is enough."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         return math.nan
     return float(value)
 
 
 def name_of(group: object) -> object:
-    """Return the name of the choice in a configuration group, or None. What was imported is called by its `label`, else
-    by its function or class with the arguments, since that is what `model=import` and `data=import` have chosen."""
+    """Return the name of the choice in a configuration group, or None.
+
+    `model=import` and `data=import` have the name of their `label`, or else of their function or class with its
+    arguments."""
     if not isinstance(group, dict):
         return None
     name, target = group.get("name"), group.get("target")
@@ -56,8 +58,8 @@ def name_of(group: object) -> object:
 class Run:
     """One run record.
 
-    folder: where it was read, as the user named it. config: the resolved configuration, nested.
-    metrics: the marks in file order. summary: None while the run goes on, or if it was killed."""
+    folder: of the record, as the caller named it. config: the resolved configuration, nested. metrics: the evaluations
+    (marks) in file order. summary: None while the run trains, or after a kill."""
 
     folder: Path
     config: dict[str, Any]
@@ -65,7 +67,7 @@ class Run:
     summary: dict[str, Any] | None
 
     def __repr__(self) -> str:
-        """Say in one line which run it is and how it ended, or how far it has come."""
+        """Describe the run in one line: its algorithm, its outcome, and its latest values."""
         parts = [self.algorithm, f"{self.nodes} nodes", self.outcome]
         for field, unit in (("test_accuracy", ""), ("test_loss", ""), ("time_s", " s")):
             value = number(self.final(field))
@@ -84,7 +86,7 @@ class Run:
         return "collapsed" if collapsed and self.status == "completed" else self.status
 
     def final(self, field: str) -> Any:
-        """Return a field, by its summary name, at the end of the run or at the last mark so far; None if unknown."""
+        """Return a field, by its name in the summary, at the end of the run or the last evaluation; None if unknown."""
         if self.summary is not None:
             return self.summary.get(field)
         return self.metrics[-1].get(_MARK_NAMES.get(field, field)) if self.metrics else None
@@ -121,12 +123,12 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        """Return the level of `target_field` that is aimed at; None if the run had no target."""
+        """Return the target: a value of `target_field`; None if the run had no target."""
         return next((level for level in self._targets.values() if not math.isnan(level)), None)
 
     @property
     def target_field(self) -> str | None:
-        """Return the field of the marks whose level is the target, test_accuracy or test_loss; None without one."""
+        """Return the field that the target belongs to, test_accuracy or test_loss; None without a target."""
         return next((field for field, level in self._targets.items() if not math.isnan(level)), None)
 
     @property
@@ -137,7 +139,7 @@ class Run:
 
     @property
     def time_model(self) -> str | None:
-        """Name the network whose times were simulated, if it is not the trained one; else, and for wall time, None."""
+        """Name the network whose times were simulated, if it is not the trained network; otherwise None."""
         if self.clock == "wall":
             return None
         text = (self.summary or {}).get("time_model") or self.setting("cluster.time_model")
@@ -145,10 +147,10 @@ class Run:
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Read the runs named by paths: run folders, or folders with run folders below them (a Hydra multirun).
+    """Read all runs at or below some paths: run folders, or folders with run folders below them (a Hydra multirun).
 
-    Order: that of the paths, below one path by name with numbers in numeric order; a run named twice comes once.
-    Raises ValueError, in one line, where there is no run under a path or a record cannot be read."""
+    The order follows the paths; below a path it follows the names, with numbers in numeric order. A run appears once
+    only. Raises ValueError, in one line, if there is no run under a path or a record cannot be read."""
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         for folder in _run_folders(path):
@@ -185,7 +187,7 @@ def read_marks(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_env(folder: Path) -> dict[str, Any]:
-    """Read what a run was made with; nothing without the file. Raises ValueError if it is not a JSON object."""
+    """Read the software and hardware of a run; empty without the file. Raises ValueError if it is no JSON object."""
     path = folder / ENV
     env = json_object(_content(path, SUMMARY_BYTES)) if path.is_file() else {}
     if env is None:
@@ -205,9 +207,9 @@ def count_marks(folder: Path) -> int:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a run; None while it goes on, or if it was killed.
+    """Read the summary of a run; None while it trains, or after a kill.
 
-    A summary that names another configuration than the one beside it is of an earlier run, and counts as none."""
+    A summary that names another configuration than `config.yaml` belongs to an earlier run; the result is then None."""
     path = folder / SUMMARY
     if not path.is_file():
         return None
