@@ -1,10 +1,10 @@
-"""dsgd-calibrate: measures this machine or allocation and writes a file for the `cluster` group, so that the simulator
-predicts what real processes would take here.
+"""dsgd-calibrate: measures this machine or allocation and writes a file for the `cluster` group. With this file, the
+simulator predicts the times of real processes on the same machines.
 
     dsgd-calibrate --out my/cluster/mine.yaml nodes=4 model=resnet8
     dsgd-run --config-dir my cluster=mine nodes=4 model=resnet8 engine=sim
 
-Under torchrun or srun the processes that were started measure their machines and the network between them.
+Under torchrun or srun, the started processes measure their machines and the network between them.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dsgd-calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=version_line())
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of dsgd-run: nodes, model, data, ...")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys of dsgd-run: nodes, model, data, ...")
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write, FOLDER/cluster/NAME.yaml")
-    parser.add_argument("--steps", type=int, default=100, help="of every worker (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="steps of each worker (default: %(default)s)")
     parser.add_argument(
         "--link-s",
         type=seconds,
         default=1.0,
-        help="a twelfth of what each link gets, about (default: %(default)s)",
+        help="about a twelfth of the seconds for each link (default: %(default)s)",
     )
-    parser.add_argument("--config-dir", metavar="DIR", help="configurations of your own")
+    parser.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
     return parser
 
 
@@ -168,13 +168,13 @@ def _take_part(
         text = as_cluster_yaml(title, own, found.jitters, found.receive_overhead_s, links, experiment.cluster)
         if not links:
             assumed = config.values["cluster"]["name"]
-            say(f"one worker has no network: bandwidth and latency are those of cluster={assumed}")
+            say(f"one worker has no network: bandwidth and latency are taken from cluster={assumed}")
         if warning := noise(found.jitters):
             say(f"warning: {warning}")
         print(text, end="", flush=True)
         before = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else ""
         if differing := disagreement(before, text, MEASURED if links else MEASURED[:1]):
-            say(f"warning: {out} disagrees with the calibration before it: {differing}")
+            say(f"warning: {out} disagrees with the previous calibration: {differing}")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, text.encode())

@@ -153,7 +153,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
                 raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
             if not automatic and not timed:
                 same = has_configuration(folder, job.values)
-                _check_unused(folder, job, "; resume=auto goes on with what is missing" if same else "")
+                _check_unused(folder, job, "; resume=auto makes the missing runs" if same else "")
             plan = replace(plan, found="nothing" if timed else contents(folder))
         plans.append(plan)
         if folder in folders:
@@ -213,11 +213,11 @@ def _way_on(folder: Path) -> str:
     """Say how to go on with what a folder holds of a run, if that is possible."""
     state, again = contents(folder), command(folder)
     if state == "checkpoint":
-        return f"; {again} goes on with that run"
+        return f"; {again} resumes that run"
     if state == "remains":
         return "; resume=auto begins it again"
     if read_status(folder) == "completed" and (folder / NAME).is_file():
-        return f"; that run is completed: {again} with a larger budget goes on from its checkpoint"
+        return f"; that run is completed: {again} with a larger budget resumes from its checkpoint"
     return f"; that run is {read_status(folder)}"
 
 

@@ -55,7 +55,7 @@ EXAMPLES = """\
     dsgd-compare target.accuracy=0.9 compare.contenders='[{algo: gossip, algo.tau: 10}, {algo: sync}]'
 
 Every contender is tuned by validation samples, measured on several seeds, and compared by its time to the target.
-Any override of dsgd-run; compare.KEY=VALUE as conf/compare.yaml explains. Typed again, the same command goes on."""
+Any override of dsgd-run; compare.KEY=VALUE as conf/compare.yaml explains. Repeat the command to resume."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,16 +82,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = Parser(
         prog="dsgd-compare",
-        description="Which contender reaches the target soonest, each with the rate that suits it?",
+        description="Tune each contender, measure it on several seeds, and tell which reaches the target first.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     found.add_argument("--version", action="version", version=version_line())
-    found.add_argument("--folder", default="comparison", metavar="DIR", help="of the comparison (default: %(default)s)")
+    found.add_argument(
+        "--folder", default="comparison", metavar="DIR", help="folder of the comparison (default: %(default)s)"
+    )
     found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
-    found.add_argument("--width", choices=WIDTHS, default="wide", help="of the figure (default: %(default)s)")
+    found.add_argument("--width", choices=WIDTHS, default="wide", help="width of the figure (default: %(default)s)")
     found.add_argument("--log", metavar="AXES", help=LOG_HELP)
-    found.add_argument("--html", metavar="FILE", help="write a page for a browser, too")
+    found.add_argument("--html", metavar="FILE", help="also write a page for a browser")
     found.add_argument("--script", metavar="FILE", help="write a training script for torchrun that uses the winner")
     found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return found

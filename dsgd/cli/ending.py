@@ -16,7 +16,7 @@ EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
 
 
 class Usage(Exception):
-    """A command was given nothing to do: lines that show what it takes, and one that asks for it."""
+    """A command has no arguments: lines with examples, and one line that names the missing argument."""
 
 
 def ended(program: str, work: Callable[[Interruption], None]) -> int:
@@ -37,11 +37,11 @@ def ended(program: str, work: Callable[[Interruption], None]) -> int:
         print(f"{program}: {one_line(error)}", file=sys.stderr)
         return EXIT_CONFIG
     except OSError as error:  # the disk is full, a folder has gone
-        line = for_terminal(f"{error.strerror}: {error.filename}; the same command goes on")
+        line = for_terminal(f"{error.strerror}: {error.filename}; repeat the command to resume")
         print(f"{program}: {line}", file=sys.stderr)
         return EXIT_UNFINISHED
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
+        print(f"{program}: interrupted; repeat the command to resume", file=sys.stderr)
         return EXIT_INTERRUPTED
     finally:
         for number, handler in handlers.items():

@@ -225,7 +225,7 @@ def show(outcome: Mapping[Path, str]) -> None:
 
 
 def show_commands(outcome: Mapping[Path, str]) -> None:
-    """Print how to go on with those of these runs that have a checkpoint."""
+    """Print how to resume those of these runs that have a checkpoint."""
     for folder, status in outcome.items():
         if status in ("interrupted", "failed") and (folder / NAME).is_file():
-            print(f"{status}; go on with: {command(folder, ours=True)}")
+            print(f"{status}; resume with: {command(folder, ours=True)}")

@@ -1,4 +1,4 @@
-"""List every key with its value and what it does, for --help: from the text of the configuration files themselves."""
+"""List every key with its value and its effect, for --help: from the text of the configuration files themselves."""
 
 from __future__ import annotations
 

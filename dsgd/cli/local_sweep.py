@@ -126,12 +126,12 @@ class LocalSweep:
             self._wait()
 
     def show_unfinished(self, again: str) -> None:
-        """Print which jobs have failed, and the command that goes on with those that have not come to their end."""
+        """Print which jobs have failed, and the command that resumes the unfinished ones."""
         for line in self._failed:
             print(line)
         ended = sum(status in ENDED for status in self._outcome.values())
         if unfinished := len(self._labels) - ended:
-            print(f"{unfinished} of {len(self._labels)} jobs unfinished; go on with: {again}")
+            print(f"{unfinished} of {len(self._labels)} jobs unfinished; resume with: {again}")
 
     def _wait_for_room(self) -> None:
         while len(self._children) >= self._at_once:

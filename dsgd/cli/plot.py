@@ -67,11 +67,13 @@ def _parser() -> argparse.ArgumentParser:
         default="wide",
         help="at print size: single (a column of a paper), double (its page); wide: for screens (default: wide)",
     )
-    parser.add_argument("--format", default="png", help=f"of {', '.join(FORMATS)}; several with commas (default: png)")
+    parser.add_argument(
+        "--format", default="png", help=f"one of {', '.join(FORMATS)}; several with commas (default: png)"
+    )
     parser.add_argument(
         "--x",
         metavar="AXES",
-        help=f"curves against: of {', '.join(X_AXES)}; several with commas (default: the first three); "
+        help=f"horizontal axis: one of {', '.join(X_AXES)}; several with commas (default: the first three); "
         "with --y: one of them, or a key",
     )
     parser.add_argument("--log", metavar="AXES", help=LOG_HELP)
@@ -83,10 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     compared = parser.add_argument_group("one figure of your own, with its table (docs/howto/figures.md)")
     compared.add_argument("--y", metavar="FIELD", help="a field of the summary, or derived: test_error, step_s, ...")
-    compared.add_argument("--lines", metavar="KEYS", help="a line for each value (default: whatever else differs)")
+    compared.add_argument("--lines", metavar="KEYS", help="a line for each value (default: all other keys that differ)")
     compared.add_argument("--panels", metavar="KEY", help="a panel for each value")
-    compared.add_argument("--best-over", metavar="KEY", help="of each configuration only the best value, by FIELD")
-    compared.add_argument("--base", metavar="KEY=VALUE,...", help="draw speed-ups over this one configuration")
+    compared.add_argument("--best-over", metavar="KEY", help="show only the best value of KEY, by FIELD")
+    compared.add_argument("--base", metavar="KEY=VALUE,...", help="draw speed-ups over this configuration")
     return parser
 
 
@@ -222,7 +224,7 @@ def _plot(
         print(f"not drawn: {name} ({for_terminal(reason)})")
     running = sum(run.status == "running" for run in runs)
     if running:
-        print(f"{running} of {len(runs)} runs have no summary (going on, or killed): shown as far as they got")
+        print(f"{running} of {len(runs)} runs have no summary (running or killed): shown up to their last evaluation")
     return 0
 
 

@@ -25,16 +25,16 @@ Wanted = Sequence[tuple[Paper, Sequence[Study]]]
 
 ALL = "all"  # papers
 EXAMPLES = """\
-    dsgd-reproduce all                          every paper: what is missing is run, then the pages are written
+    dsgd-reproduce all                          every paper: make the missing runs, then write the pages
     dsgd-reproduce jin2016 --claim J1           one claim
     dsgd-reproduce --redraw                     pages and figures from the logged runs, no training
-    dsgd-reproduce all --anew                   everything again
-    dsgd-reproduce all --anew --forecast        how many core-hours that would take
-    dsgd-reproduce yardstick                    the simulator's times against those that others measured
+    dsgd-reproduce all --anew                   make all runs again
+    dsgd-reproduce all --anew --forecast        print how many core-hours all runs would take
+    dsgd-reproduce yardstick                    compare the simulator's times with published measurements
     dsgd-reproduce all --scale real             the claims about learning, by the protocol: many core-hours
     dsgd-reproduce lian2017 --scale full --on slurm slurm.partition=gpu
 
-Typed again, the same command goes on."""
+Repeat the command to resume."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,21 +76,25 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = Parser(
         prog="dsgd-reproduce",
-        description="What the papers say, what came out here, and whether it agrees.",
+        description="Repeat the papers' experiments, and compare the results with the papers' claims.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     found.add_argument("--version", action="version", version=version_line())
-    found.add_argument("--claim", action="append", default=[], metavar="ID", help="only what this claim needs, like J1")
+    found.add_argument(
+        "--claim", action="append", default=[], metavar="ID", help="only the runs of this claim, like J1"
+    )
     found.add_argument("--study", action="append", default=[], metavar="NAME", help="only these runs, like few_shapes")
     found.add_argument("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
     found.add_argument("--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing")
-    found.add_argument("--anew", action="store_true", help="use no logged runs: make all of them again")
-    found.add_argument("--scale", choices=SCALES, default=SMALL, help="of models and data (default: %(default)s)")
-    found.add_argument("--on", choices=("here", "slurm"), default="here", help="where (default: %(default)s)")
-    found.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one a core)")
-    found.add_argument("--folder", default="outputs/papers", metavar="DIR", help="of records (default: %(default)s)")
-    found.add_argument("--results", metavar="DIR", help="of logged runs and pages (default: results/papers)")
+    found.add_argument("--anew", action="store_true", help="ignore the logged runs and make all runs again")
+    found.add_argument("--scale", choices=SCALES, default=SMALL, help="scale of models and data (default: %(default)s)")
+    found.add_argument("--on", choices=("here", "slurm"), default="here", help="where to run (default: %(default)s)")
+    found.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one for each core)")
+    found.add_argument(
+        "--folder", default="outputs/papers", metavar="DIR", help="folder of the records (default: %(default)s)"
+    )
+    found.add_argument("--results", metavar="DIR", help="folder of logged runs and pages (default: results/papers)")
     found.add_argument("words", nargs="*", metavar="PAPER | slurm.KEY=VALUE")
     return found
 

@@ -182,6 +182,6 @@ class SlurmRunner:
         if waiting := sum(states.get(key) not in FINISHED for key in points):
             raise Unfinished(
                 f"{waiting} runs are with SLURM (dsgd-sweep status --folder {shlex.quote(str(self._folder))}); "
-                "the same command goes on when they have ended"
+                "repeat the command when they have ended"
             )
         return find_runs([self._folder / point.folder for point in points.values()])

@@ -33,8 +33,8 @@ EXAMPLES = """\
     dsgd-sweep status
     dsgd-sweep collect
 
-submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for what the site wants to be told
-(conf/slurm/default.yaml has all keys). Typed again it submits what is missing, and only that."""
+submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for the settings of your site
+(conf/slurm/default.yaml has all keys). Repeat the command to submit the missing runs only."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str, points: str | None) -> Parser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(command=run)
-        command.add_argument("--folder", default="sweep", metavar="DIR", help="of the sweep (default: %(default)s)")
+        command.add_argument(
+            "--folder", default="sweep", metavar="DIR", help="folder of the sweep (default: %(default)s)"
+        )
         if points is not None:
             command.add_argument("points", nargs="*", metavar="POINT", help=f"{points}; like gossip_8_1 or 'sync_*'")
         return command
@@ -72,11 +74,11 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--config-dir", metavar="DIR", help="your own configuration files, with slurm/NAME.yaml")
     new.add_argument("--dry-run", action="store_true", help="print batch scripts, points and node-hours, do nothing")
     new.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    status = add("status", _status, "where the points of a sweep stand", None)
+    status = add("status", _status, "show the state of each point of a sweep", None)
     status.add_argument("--points", action="store_true", help="a line for every point")
-    logs = add("logs", _logs, "what jobs have printed", "whose (default: of all that failed or are lost)")
-    logs.add_argument("--lines", type=int, default=20, help="how many of the last ones (default: %(default)s)")
-    add("cancel", _cancel, "take points out of the queue and end those that run", "which (default: all)")
+    logs = add("logs", _logs, "show the output of jobs", "whose output (default: all failed or lost points)")
+    logs.add_argument("--lines", type=int, default=20, help="how many lines, from the end (default: %(default)s)")
+    add("cancel", _cancel, "remove points from the queue and end running ones", "which points (default: all)")
     again = add("retry", _retry, "submit anew what has ended without a result", "which (default: all such)")
     again.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="changes slurm.KEY")
     again.add_argument("--trusted", action="store_true", help="run also the code that its manifest names")
@@ -113,7 +115,7 @@ def _submit(options: argparse.Namespace) -> int:
         writer.points([point for key, point in points.items() if key not in sweep.points])
         missing = [point for key, point in points.items() if key not in settled]
         if there:
-            print(f"{there.total()} of {len(points)} points are there already: {_counted(there)}")
+            print(f"{there.total()} of {len(points)} points exist already: {_counted(there)}")
         if not missing:
             print("nothing to submit")
             return 0
@@ -185,7 +187,9 @@ def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None
             print(f"# {point.name}: {_machines(size)}")
     node_hours = site.hours * sum(size.nodes * len(members) for size, members in arrays.items())
     points = _plural(sum(map(len, arrays.values())), "point")
-    print(f"# {points}, {node_hours:,.4g} node-hours: machines x slurm.time={site.time}; a requeued point has it again")
+    print(
+        f"# {points}, {node_hours:,.4g} node-hours: machines x slurm.time={site.time}, once more for a requeued point"
+    )
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -207,7 +211,7 @@ def _status(options: argparse.Namespace) -> int:
     if shown:
         console.print(_points_table(shown, sweep))
     if problem and counts["lost"]:
-        print(f"more could be known about what is lost: {problem}")
+        print(f"SLURM does not say more about lost points: {problem}")
     folder = _option(options.folder)
     if again := sum(counts[name] for name in STATES if name not in (*FINISHED, *WAITING)):
         print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{folder}, then dsgd-sweep retry{folder}")
@@ -262,7 +266,7 @@ def _cancel(options: argparse.Namespace) -> int:
             return 0
         writer.cancelled([state.point for state in found])
         slurm.cancel([state.task for state in found if state.task is not None])
-    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry{_option(options.folder)} goes on with them")
+    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry{_option(options.folder)} resumes them")
     return 0
 
 

@@ -104,7 +104,7 @@ def _supervised(
     if isinstance(over, CoordinatorConnection):
         return parent.status or "failed"
     if status is not None and status < 0 and parent.status is None:
-        _print(f"the coordinator was killed by {signal.Signals(-status).name}; what it had recorded is in {folder}")
+        _print(f"the coordinator was killed by {signal.Signals(-status).name}; the record so far is in {folder}")
     written = _written_status(folder, earlier)
     if written in ENDED:  # whatever happened to the coordinator after that
         return written

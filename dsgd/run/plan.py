@@ -129,11 +129,11 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     before: the engine of the run to go on with. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
     if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
-        return wanted, _simulated(config, "as configured" if before is None else "as the run to go on with")
+        return wanted, _simulated(config, "as configured" if before is None else "as the resumed run")
     where = launch(os.environ)
     found = visible_gpus(os.environ)
     if before is not None and wanted in ("auto", before):
-        name, reason = before, "as the run to go on with"
+        name, reason = before, "as the resumed run"
     elif before is not None:
         raise ConfigError(f"engine must be {before}, as in the checkpoint to resume from, got {wanted}")
     elif wanted != "auto":

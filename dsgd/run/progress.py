@@ -1,4 +1,4 @@
-"""Show how far a run has come: a line on a terminal that changes, elsewhere a line at a mark, now and then."""
+"""Show the progress of a run: one changing line on a terminal, elsewhere a line for some evaluations."""
 
 from __future__ import annotations
 

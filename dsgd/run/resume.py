@@ -131,8 +131,8 @@ def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
         return None
     text = f"resume must be an interrupted run, got {path}, which is {status}"
     if status == "completed" and (folder / NAME).is_file():
-        return f"{text}; {command(folder)} with a larger budget goes on from its checkpoint"
-    hint = "; with engine.keep_checkpoint=true a run keeps what a larger budget goes on from"
+        return f"{text}; {command(folder)} with a larger budget resumes from its checkpoint"
+    hint = "; with engine.keep_checkpoint=true a run keeps its checkpoint for a larger budget"
     return text + hint if extended and status == "completed" else text
 
 
@@ -158,7 +158,7 @@ def in_use(folder: Path) -> ConfigError:
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration to go on with: that in the checkpoint's header, with a larger budget if one is given.
+    """Return the configuration to resume with: that in the checkpoint's header, with a larger budget if one is given.
 
     Each other override besides resume=PATH must give what the checkpoint has; raises ConfigError at the first that does
     not. Beside resume=auto the whole configuration must be the same, since it is what finds the run. Raises

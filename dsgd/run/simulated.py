@@ -152,5 +152,5 @@ def _check_extension(plan: Plan, checkpoint: Checkpoint, simulation: Simulation)
     if before != plan.config.values["budget"]:
         smaller = replace(plan.config.experiment, budget=Budget(**before))
         if simulation.has_all_steps(smaller.total_samples):
-            rule = "resume must be a checkpoint from before the last step, to go on with a larger budget"
+            rule = "resume must be a checkpoint from before the last step, to resume with a larger budget"
             raise ConfigError(f"{rule}, got {checkpoint.path}")

@@ -41,7 +41,7 @@ def test_one_worker_measures_its_gradients_and_says_where_it_disagrees_with_befo
     assert cluster.gradient_s
     assert (cluster.bandwidth, cluster.latency_s) == (1e9, 5e-3)
     assert cluster.gradient_of == "mlp, batch 4, fp32"
-    assert "one worker has no network: bandwidth and latency are those of cluster=lian2017_5ms\n" in ended.stderr
+    assert "one worker has no network: bandwidth and latency are taken from cluster=lian2017_5ms\n" in ended.stderr
     assert "disagrees" not in ended.stderr
 
     path = tmp_path / "my/cluster/mine.yaml"
@@ -49,7 +49,7 @@ def test_one_worker_measures_its_gradients_and_says_where_it_disagrees_with_befo
     again = shell(line, tmp_path)
     warnings = [text for text in again.stderr.splitlines() if "disagrees" in text]
     assert len(warnings) == 1
-    told = "warning: my/cluster/mine.yaml disagrees with the calibration before it: gradient_s was 1.234e+02 and is "
+    told = "warning: my/cluster/mine.yaml disagrees with the previous calibration: gradient_s was 1.234e+02 and is "
     assert warnings[0].startswith(told)
 
 

@@ -116,7 +116,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "dsgd-compare: interrupted; the same command goes on"
+    assert err.splitlines()[-1] == "dsgd-compare: interrupted; repeat the command to resume"
     assert "Traceback" not in err
 
 

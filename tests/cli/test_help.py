@@ -24,7 +24,7 @@ inner: {a: 1}
 def keys_of(text: str) -> list[str]:
     """The lines of the help from the first key to the flags."""
     lines = text.splitlines()
-    return lines[lines.index("Keys (key=value), their present values and what they do:") : lines.index("Groups:") - 1]
+    return lines[lines.index("Keys (key=value), their current values and their effects:") : lines.index("Groups:") - 1]
 
 
 def test_every_key_has_its_value_and_what_it_does() -> None:
@@ -36,15 +36,15 @@ def test_every_key_has_its_value_and_what_it_does() -> None:
     for line in (
         "experiment=slow_network: Slow network and one slow node: who waits for whom? The comparison of `make",
         "  nodes = 8 # workers; parameter servers come on top",
-        "budget: training ends with whichever comes first",
+        "budget: training ends at the first limit that is reached",
         "  budget.time_s = 4.0 # of the training clock",
         "algo=easgd: Elastic averaging SGD (Zhang et al. 2015): waits for the centre, every tau steps.",
         "  algo.tau = 4 # steps between two exchanges with the centre",
-        "  eval.diverged_factor = 1000000.0 # A mark whose loss is no number, or more than this many",
+        "  eval.diverged_factor = 1000000.0 # An evaluation whose loss is no number, or above this",
         "  cluster.slow_nodes = {3: 3.0} # factor on the gradient time of single nodes: {3: 2.0}",
     ):
         assert line in lines
-    keys = lines[lines.index("Keys (key=value), their present values and what they do:") :]
+    keys = lines[lines.index("Keys (key=value), their current values and their effects:") :]
     listed = keys[: next(i for i, line in enumerate(keys) if line.startswith("Flags"))]
     assert len(listed) > 60
     assert max(map(len, listed)) <= 100

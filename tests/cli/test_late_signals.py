@@ -92,5 +92,5 @@ def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path, pause_s: f
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert summary(record)["status"] == "interrupted"
-    assert f"interrupted; go on with: dsgd-run resume={record}" in out
+    assert f"interrupted; resume with: dsgd-run resume={record}" in out
     assert not [name for name in os.listdir(record) if name.endswith(".partial")]

@@ -194,7 +194,7 @@ def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path
         f"sync nodes=4: failed, in {tmp_path}/swept/2_sync_4",
         f"sync nodes=5: killed by SIGKILL, in {tmp_path}/swept/3_sync_5",
     ]
-    assert last == f"3 of 4 jobs unfinished; go on with: {line} resume=auto"
+    assert last == f"3 of 4 jobs unfinished; resume with: {line} resume=auto"
 
     (tmp_path / "repaired").touch()
     again = shell(last.partition(": ")[2], tmp_path, PYTHONPATH=str(tmp_path))
@@ -214,7 +214,7 @@ def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_wit
     (folder,) = tmp_path.glob("multirun/*/*")
     assert sorted(path.name for path in folder.iterdir()) == ["0_sync_2", "multirun.yaml"]
     last = out.splitlines()[-1]
-    assert last.startswith("2 of 2 jobs unfinished; go on with: dsgd-run -m experiment=quadratic ")
+    assert last.startswith("2 of 2 jobs unfinished; resume with: dsgd-run -m experiment=quadratic ")
     again = shell(last.partition(": ")[2], tmp_path)
     assert again.returncode == 0, again.stderr
     assert list(tmp_path.glob("multirun/*/*")) == [folder]
@@ -245,7 +245,7 @@ def test_a_job_that_has_recorded_nothing_yet_leaves_nothing(tmp_path: Path) -> N
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
-    assert out == f"2 of 2 jobs unfinished; go on with: {line} resume=auto\n"
+    assert out == f"2 of 2 jobs unfinished; resume with: {line} resume=auto\n"
     assert [path.name for path in (tmp_path / "swept").iterdir()] == ["multirun.yaml"]
 
 
@@ -269,7 +269,7 @@ def test_without_resume_a_record_is_not_touched(tmp_path: Path, monkeypatch: pyt
     assert call(*line).status == 0
     refused = call(*line)
     assert refused.status == 2
-    assert refused.err.endswith("resume=auto goes on with what is missing\n")
+    assert refused.err.endswith("resume=auto makes the missing runs\n")
     assert call(*line, "resume=auto").status == 0
 
 

@@ -28,7 +28,7 @@ def test_the_command_writes_figures_and_tables_and_names_them(tmp_path: Path, ca
     text = capsys.readouterr().out
     assert all(str(out / name) in text for name in expected)
     assert "not drawn: speed_up (all runs with a target have nodes=8)" in text
-    assert "1 of 2 runs have no summary (going on, or killed): shown as far as they got" in text
+    assert "1 of 2 runs have no summary (running or killed): shown up to their last evaluation" in text
 
 
 def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

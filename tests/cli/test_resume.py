@@ -73,7 +73,7 @@ def test_what_it_prints_goes_on_in_the_same_folder(
     moved = tmp_path / "it's größer"
     shutil.copytree(interrupted[0], moved)
     monkeypatch.chdir(tmp_path)
-    introduction = "interrupted; go on with: dsgd-run "
+    introduction = "interrupted; resume with: dsgd-run "
     (printed,) = [line for line in interrupted[1].splitlines() if line.startswith(introduction)]
     (override,) = shlex.split(printed.removeprefix(introduction))
     assert override == f"resume='{interrupted[0]}'"
@@ -226,8 +226,8 @@ def test_what_is_offered_for_a_used_folder_works(interrupted: tuple[Path, str], 
     shutil.copytree(interrupted[0], folder)
     again = call(*RUN, f"hydra.run.dir={quoted(folder)}")
     assert again.status == 2
-    assert " goes on with that run\n" in again.err
-    offered = again.err.partition("; ")[2].partition(" goes on")[0]
+    assert " resumes that run\n" in again.err
+    offered = again.err.partition("; ")[2].partition(" resumes")[0]
     ended = shell(offered, tmp_path)
     assert ended.returncode == 0, ended.stderr
 
@@ -236,5 +236,5 @@ def test_what_is_offered_for_a_used_folder_works(interrupted: tuple[Path, str], 
     for line in ([*small, "budget.steps=4", f"hydra.run.dir={tmp_path}/kept"], [f"resume={tmp_path}/kept"]):
         refused = call(*line)
         assert (refused.status, len(refused.err.splitlines())) == (2, 1)
-        assert f"dsgd-run resume={tmp_path}/kept with a larger budget goes on from its checkpoint\n" in refused.err
+        assert f"dsgd-run resume={tmp_path}/kept with a larger budget resumes from its checkpoint\n" in refused.err
     assert call(f"resume={tmp_path}/kept", "budget.steps=8").status == 0

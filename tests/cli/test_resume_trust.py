@@ -216,7 +216,7 @@ def test_what_an_interrupted_run_prints_goes_on_with_it(tmp_path: Path) -> None:
     line, record = f"dsgd-run --config-dir conf {shlex.join(words)}", tmp_path / "run"
     ended = signalled(line, tmp_path, record, lambda: lines(record) > 1, signal.SIGINT, PYTHONPATH=".")
     assert ended.returncode == 130, ended.stderr
-    command = ended.stdout.splitlines()[-1].partition("go on with: ")[2]
+    command = ended.stdout.splitlines()[-1].partition("resume with: ")[2]
     assert shlex.split(command) == ["dsgd-run", f"resume={record}", "resume_trusted=true"]
     again = start(command, tmp_path, PYTHONPATH=".")
     before = lines(record)

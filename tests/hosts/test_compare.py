@@ -27,7 +27,7 @@ def test_the_same_command_leads_from_the_first_submission_to_the_verdict(slurm: 
     submitted = 0
     while (done := slurm.run(*command, cwd=tmp_path, check=False)).returncode:
         assert done.returncode == 1, done.stdout + done.stderr
-        assert "the same command goes on when they have ended" in done.stderr, done.stderr
+        assert "repeat the command when they have ended" in done.stderr, done.stderr
         assert time.monotonic() < deadline, done.stdout + done.stderr
         submitted += done.stdout.count("job ")
         time.sleep(3)

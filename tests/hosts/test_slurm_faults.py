@@ -83,7 +83,7 @@ def test_before_its_time_limit_a_job_has_itself_started_again(slurm: Slurm, pref
     line = line.replace(LONG, f"budget.steps={record.marks[-1]['samples'] // 2}")
     expected = undisturbed(prefork, tmp_path / "undisturbed", line)
     assert results(record.marks) == results(expected.marks)
-    assert "the run to go on with" in batch.said
+    assert "as the resumed run" in batch.said
 
 
 def test_a_cancelled_job_leaves_a_checkpoint_and_is_not_started_again(slurm: Slurm, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_full_disk_ends_the_run_with_the_checkpoint_before(slurm: Slurm, tmp_p
     skip_file.touch()
     again = submit(slurm, tmp_path, command, "--nodelist=h1", "--ntasks=2")
     again.ends("COMPLETED")
-    assert "as the run to go on with" in again.said
+    assert "as the resumed run" in again.said
 
 
 def task(slurm: Slurm, node: int) -> int:

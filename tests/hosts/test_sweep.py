@@ -78,11 +78,11 @@ def test_a_sweep_from_submission_to_its_figure(login: Login) -> None:
     assert "2 points, each 1 task on 1 machine\n" in said
     assert "2 points, each 2 tasks on 2 machines\n" in said
     login.wait("pending", "running", "completed")
-    assert "4 of 4 points are there already" in login.sweep(grid)
+    assert "4 of 4 points exist already" in login.sweep(grid)
     assert login.wait("completed") == {"completed": 4}
 
     written = (login.folder / "sweep" / "manifest.jsonl").read_bytes()
-    assert login.sweep(grid) == "4 of 4 points are there already: 4 completed\nnothing to submit\n"
+    assert login.sweep(grid) == "4 of 4 points exist already: 4 completed\nnothing to submit\n"
     assert (login.folder / "sweep" / "manifest.jsonl").read_bytes() == written
 
     runs = find_runs([login.folder / "sweep"])
@@ -90,7 +90,7 @@ def test_a_sweep_from_submission_to_its_figure(login: Login) -> None:
         (algo, nodes, 1, "wall") for algo in ("gossip", "sync") for nodes in (1, 2)
     ]
     more = login.sweep(f"{grid.replace('seed=1', 'seed=1,2')} slurm.options.hold=true")
-    assert "4 of 8 points are there already: 4 completed" in more
+    assert "4 of 8 points exist already: 4 completed" in more
     assert len(login.queued()) == 4
     said = login.sweep("collect --out 'die Bilder'")
     assert "warning" not in said

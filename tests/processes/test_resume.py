@@ -79,7 +79,7 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     os.kill(watched.run.pid, number)
     watched.assert_ends("interrupted", 130)
     assert watched.run.marks[-1]["samples"] < 3 * STEPS
-    assert f"interrupted; go on with: dsgd-run resume={watched.run.folder}" in watched.run.out
+    assert f"interrupted; resume with: dsgd-run resume={watched.run.folder}" in watched.run.out
     resumed = resume(prefork, watched)
     resumed.assert_ends("completed", 0)
     assert results(resumed.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])

@@ -108,5 +108,5 @@ def test_without_a_checkpoint_it_is_told_what_would_have_kept_one(completed: Pat
     (tmp_path / "run" / "checkpoint.pt").unlink()
     refused = call(f"resume={tmp_path}/run", "budget.epochs=2")
     assert refused.status == 2
-    hint = "which is completed; with engine.keep_checkpoint=true a run keeps what a larger budget goes on from\n"
+    hint = "which is completed; with engine.keep_checkpoint=true a run keeps its checkpoint for a larger budget\n"
     assert refused.err.endswith(hint)

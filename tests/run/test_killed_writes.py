@@ -86,5 +86,5 @@ def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path, engi
         assert (refused.status, refused.out) == (2, "")
         assert refused.err == (
             f"resume must be an interrupted run, got {folder}, which is completed; "
-            f"dsgd-run resume={folder} with a larger budget goes on from its checkpoint\n"
+            f"dsgd-run resume={folder} with a larger budget resumes from its checkpoint\n"
         )

@@ -54,8 +54,7 @@ def only_one(runs: Sequence[Run], folder: Path) -> int:
     """Check that one run has ended well and the others were refused in one line. Returns its number."""
     refusals = (
         f"hydra.run.dir must not be in use by another run, got {folder}\n",
-        f"hydra.run.dir must not hold another run's record, got {folder}; "
-        f"dsgd-run resume={folder} goes on with that run\n",
+        f"hydra.run.dir must not hold another run's record, got {folder}; dsgd-run resume={folder} resumes that run\n",
         f"hydra.run.dir must not hold another run's record, got {folder}; that run is completed\n",
         f"the run in {folder} is completed: nothing to do\n",
         f"resume must be an interrupted run, got {folder}, which is completed\n",

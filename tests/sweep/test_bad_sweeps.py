@@ -103,7 +103,7 @@ def test_a_dry_run_prints_the_batch_scripts_and_leaves_nothing(
         "# gossip_2_0: 2 tasks on 2 machines",
         "# sync_4_0: 4 tasks on 4 machines",
         "# gossip_4_0: 4 tasks on 4 machines",
-        "# 4 points, 438 node-hours: machines x slurm.time=1-12:30; a requeued point has it again",
+        "# 4 points, 438 node-hours: machines x slurm.time=1-12:30, once more for a requeued point",
     ]
     assert said.count("#!/bin/bash\n") == 2
     assert said.count("point=(") == 4
