@@ -23,6 +23,7 @@ from dsgd.record.writer import METRICS
 from dsgd.safe_text import for_terminal
 
 WITHOUT_IT = "the run continues without it"
+SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # a run tells nothing to third parties unless the user asks for it
 PACKAGES = {"wandb": "dsgd[wandb]", "tensorboard": "dsgd[tensorboard]", "mlflow": "dsgd[mlflow]"}
 
 
@@ -38,8 +39,9 @@ class Mirror:
         for name in waits_s:
             command = [sys.executable, "-P", "-m", "dsgd.record.mirror", name, str(folder)]
             # in a session of its own, where a Ctrl-C at the terminal does not reach it
+            options: dict[str, Any] = {"start_new_session": True, "env": {**SETTINGS, **os.environ}}
             try:
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, **options)
             except OSError as error:  # no more processes, or no memory
                 say(name, f"{error.strerror}: {sys.executable}; {WITHOUT_IT}")
             else:
