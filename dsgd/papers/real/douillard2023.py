@@ -39,7 +39,7 @@ PAPER = Paper(
     reference="Douillard et al. 2023, arXiv 2311.08105",
     summary=(
         "What DiLoCo's outer momentum does in short and in long rounds, by "
-        "[the protocol](../../docs/explanation/papers.md)."
+        "[the protocol](../../docs/explanation/papers.md). Forecast: 0.88 core-hours."
     ),
     assumptions=(
         Assumption("outer rate", "0.7", "published"),

@@ -37,7 +37,7 @@ PAPER = Paper(
     reference="Douillard et al. 2025, arXiv 2501.18512",
     summary=(
         "What averages cost that are up to 10 steps late, by [the protocol](../../docs/explanation/papers.md). "
-        "All workers have the same delay."
+        "All workers have the same delay. Forecast: 0.88 core-hours."
     ),
     assumptions=(
         Assumption("H, delays", "30; 1, 5, 10 steps", "unconfirmed"),
