@@ -6,9 +6,12 @@ ALGORITHMS := sync,easgd,downpour,gossip,dpsgd,delayfree
 NINE := [{algo: sync}, {algo: localsgd}, {algo: diloco}, {algo: compressed, algo.code_s: 0.046}, {algo: adpsgd}, \
     {algo: sgp, topology: one_peer_exponential}, {algo: dpsgd}, {algo: gossip}, {algo: delayfree}]
 CONDITIONS := {cluster.bandwidth: [1e8, 3e8, 1e9, 3e9, 1e10], cluster.slow_nodes.15: [1, 1.5, 2, 4]}
+EIGHT := [{algo: sync}, {algo: sync, algo.overlap: false, algo.backups: 2}, {algo: diloco}, {algo: decoupled, algo.quorum: 8}, \
+    {algo: asyncdiloco, algo.tau: 20, algo.olr: 0.07, algo.slow_nodes: "\$${cluster.slow_nodes}"}, {algo: gossip, algo.tau: 10}, {algo: adpsgd}, {algo: noloco}]
+FAULTS := cluster.bandwidth: [1e8, 1e10], cluster.failures.every_s: [2.5e2, 2.5e4]
 DEMO ?=
 
-.PHONY: demo test test-all test-long lint docs docs-serve dist bench figures phases papers reproduce clean
+.PHONY: demo test test-all test-long lint docs docs-serve dist bench figures phases phases_faults papers reproduce clean
 
 demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
@@ -59,6 +62,17 @@ phases: $(READY)  ## the map of who wins, over the bandwidth and a slow node, ma
 	mkdir -p results/phases
 	cp outputs/phases/contest.md outputs/phases/whatif.csv outputs/phases/whatif.md outputs/phases/whatif.png results/phases
 
+phases_faults: $(READY)  ## the maps of who wins where nodes fail, over the bandwidth, with equal workers and beside a slow one: results/phases_faults
+	rm -rf outputs/phases_faults
+	mkdir -p results/phases_faults
+	for slow in 1 4; do \
+	    $(BIN)/dsgd-compare --folder outputs/phases_faults experiment=newer_small nodes=16 budget.epochs=10 target.loss=0.6 target.stop=true \
+	        cluster.bandwidth=1e9 cluster.server_bandwidth=1e10 'cluster.slow_nodes={15: 1.0}' 'cluster.failures={every_s: 2.5e4, repair_s: 30}' \
+	        compare.seeds=3 'compare.contenders=$(EIGHT)' "compare.whatif={$(FAULTS), cluster.slow_nodes.15: [$$slow]}" || exit 1; \
+	    for kind in csv md png; do cp outputs/phases_faults/whatif.$$kind results/phases_faults/slow_$$slow.$$kind || exit 1; done; \
+	done
+	cp outputs/phases_faults/contest.md results/phases_faults
+
 papers: $(READY)  ## the papers' pages and figures, drawn again from the logged runs: results/papers
 	$(BIN)/dsgd-reproduce --redraw
 
@@ -67,7 +81,7 @@ reproduce: $(READY)  ## every run of the papers' claims, anew, then their pages
 	$(BIN)/dsgd-reproduce all --anew
 
 clean:  ## what this Makefile made, but for outputs/papers, hours of runs; never results/
-	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures outputs/phases
+	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures outputs/phases outputs/phases_faults
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 	$(PYTHON) -m venv .venv
