@@ -39,9 +39,11 @@ class Mirror:
         for name in waits_s:
             command = [sys.executable, "-P", "-m", "dsgd.record.mirror", name, str(folder)]
             # in a session of its own, where a Ctrl-C at the terminal does not reach it
-            options: dict[str, Any] = {"start_new_session": True, "env": {**SETTINGS, **os.environ}}
+            environment = {**SETTINGS, **os.environ}
             try:
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, **options)
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True, env=environment
+                )
             except OSError as error:  # no more processes, or no memory
                 say(name, f"{error.strerror}: {sys.executable}; {WITHOUT_IT}")
             else:

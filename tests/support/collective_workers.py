@@ -16,8 +16,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
 
 from dsgd.engine import buckets
 from dsgd.problem.problem import Problem
@@ -241,7 +241,7 @@ def joined(folder: Path, rank: int, nodes: int, timeout_s: float, by_torch: bool
     """The rings of all workers, which tell each other their ports by files, or their process groups."""
     folder.mkdir(exist_ok=True)
     if by_torch:
-        store = dist.FileStore(str(folder / "store"), nodes)
+        store = FileStore(str(folder / "store"), nodes)
         with closing(join_groups(store, rank, nodes, timeout_s, HOST, CPU[0])) as groups:
             yield groups
         return
