@@ -34,7 +34,7 @@ from dsgd.host.resources import keep_freed_memory
 from dsgd.optimizer import SGD
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker.collectives import Averaging, Groups, GroupSummation, join_rings
+from dsgd.processes.worker.averaging import Averaging, Groups, GroupSummation, join_rings
 from dsgd.processes.worker.compute import Compute
 
 WORKERS = 2

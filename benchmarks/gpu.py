@@ -26,8 +26,8 @@ from torch import Tensor
 from dsgd.cli.compose import composed
 from dsgd.gradients.choice import GRAPH_WORK
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.graphs import GraphEvaluator
-from dsgd.gradients.loop import LoopEvaluator
+from dsgd.gradients.cuda_graphs import GraphEvaluator
+from dsgd.gradients.module_loop import LoopEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores
@@ -35,7 +35,7 @@ from dsgd.models.library import Torchvision
 from dsgd.problem.precision import AUTOCAST, compute_deterministically, prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.problem.work import multiply_adds
-from dsgd.processes.worker.collectives import Groups, finish
+from dsgd.processes.worker.averaging import Groups, finish
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_thread import DeviceThread
 from dsgd.run.configuration import configure

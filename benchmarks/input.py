@@ -166,7 +166,7 @@ def parts(source: ImageSource, count: int = 200) -> dict[str, float]:
 
     decoder = choose_decoder("auto")
     for sample in rng.integers(0, len(source.labels), count):
-        content = timed("read the file", lambda s=sample: read(*source.place(int(s))))
+        content = timed("read the file", lambda s=sample: read(*source.locate(int(s))))
         picture = timed("read its header", lambda c=content: open_image(c, decoder))
         box = timed("choose the crop", lambda p=picture: crop(p.height, p.width, list(rng.random(DRAWS))))
         timed("(decode the whole)", lambda p=picture: p.pixels(1))

@@ -23,7 +23,7 @@ from dsgd.cli.compose import composed
 from dsgd.host.resources import keep_freed_memory
 from dsgd.optimizer import SGD
 from dsgd.problem.problem import Problem
-from dsgd.processes.worker.collectives import Groups, finish
+from dsgd.processes.worker.averaging import Groups, finish
 from dsgd.processes.worker.compute import Compute
 from dsgd.run.configuration import configure
 from dsgd.sim.simulation import build_problem

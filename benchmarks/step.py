@@ -27,8 +27,8 @@ from dsgd.models.library import Torchvision
 from dsgd.optimizer import SGD
 from dsgd.problem.precision import AUTOCAST, prepare
 from dsgd.problem.problem import Problem
+from dsgd.processes.worker.averaging import Groups, finish
 from dsgd.processes.worker.batches import normalised
-from dsgd.processes.worker.collectives import Groups, finish
 from dsgd.processes.worker.compute import Compute
 
 ALONE = Groups(0, 1)

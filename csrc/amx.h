@@ -4,7 +4,7 @@
  *
  * A convolution is a product of outputs x taps and channels by taps and channels x samples, one for each pixel. Its image
  * is packed so that a pixel's channels lie side by side, with zeros around the image: then neighbouring taps of one row
- * are one run of memory. A route (dsgd/gradients/routes.py) says which pixels are packed where, and where each pixel of
+ * are one run of memory. A route (dsgd/gradients/amx_routes.py) says which pixels are packed where, and where each pixel of
  * the result begins to read. Pixels of one phase read runs of the same taps: a convolution has one phase, and its
  * gradient as many as its strides leave different sets of taps.
  *
@@ -138,7 +138,7 @@ TARGET static void NAME(convolve_phase)(stored *y, const char *image, long half,
         outs = outputs - o > 16 ? 32 : 16;
         const char *weights = w + o / 16 * count * TILE, *more = weights + count * TILE;
         stored *to = y + o * apart;
-        const REAL *level = bias ? bias + o : NULL;
+        const REAL *biases = bias ? bias + o : NULL;
         const long left_outs = outputs - o;
         for (long p = 0; p < f->places; p += outs == 32 ? 1 : 2) {
             const int32_t *at = f->place + 2 * p, *beside = p + 1 < f->places && outs == 16 ? at + 2 : at;
@@ -176,12 +176,12 @@ TARGET static void NAME(convolve_phase)(stored *y, const char *image, long half,
             _tile_stored(1, sums + 16, 64);
             _tile_stored(2, sums + 32, 64);
             _tile_stored(3, sums + 48, 64);
-            NAME(put)(to + at[0] * 2, sums, level, left_outs < 16 ? left_outs : 16, apart, rectify, adds);
+            NAME(put)(to + at[0] * 2, sums, biases, left_outs < 16 ? left_outs : 16, apart, rectify, adds);
             if (outs == 32)
-                NAME(put)(to + 16 * apart + at[0] * 2, sums + 32, level ? level + 16 : NULL,
+                NAME(put)(to + 16 * apart + at[0] * 2, sums + 32, biases ? biases + 16 : NULL,
                           left_outs < 32 ? left_outs - 16 : 16, apart, rectify, adds);
             else if (beside != at)
-                NAME(put)(to + beside[0] * 2, sums + 32, level, left_outs < 16 ? left_outs : 16, apart, rectify, adds);
+                NAME(put)(to + beside[0] * 2, sums + 32, biases, left_outs < 16 ? left_outs : 16, apart, rectify, adds);
         }
     }
 }
@@ -358,19 +358,19 @@ TARGET static void NAME(convolve_step)(const Step *s, STORED *arena, const REAL 
                              scratch);
 }
 
-/* Compute the gradients of its weights, into g, and of what it reads, into the arena of slopes. */
-TARGET static void NAME(convolve_step_gradient)(const Step *s, const STORED *arena, STORED *slopes, const REAL *x, REAL *g,
+/* Compute the gradients of its weights, into g, and of what it reads, into the arena of gradients. */
+TARGET static void NAME(convolve_step_gradient)(const Step *s, const STORED *arena, STORED *gradients, const REAL *x, REAL *g,
                                                 long parts, long apart, void *scratch)
 {
     const long outs = s->outputs / s->groups, ins = s->inputs / s->groups;
     const int32_t *route = s->kind == LINEAR ? one_pixel : s->route, *back = s->kind == LINEAR ? one_pixel : s->route_back;
     for (long i = 0; i < s->groups; i++) {
-        const stored *dy = (const stored *)(slopes + s->to) + i * outs * s->to_pixels * 2;
+        const stored *dy = (const stored *)(gradients + s->to) + i * outs * s->to_pixels * 2;
         const long weights = s->weight + i * outs * ins * s->taps, place = i * ins * s->from_pixels * 2;
         NAME(route_weights)(g + weights, (const stored *)(arena + s->from) + place, dy, route, outs, ins, s->taps,
                             s->from_pixels, s->to_pixels, parts, apart, scratch);
-        if (s->gives)
-            NAME(convolve_route)((stored *)(slopes + s->from) + place, dy, x + weights, NULL, back, ins, outs, s->taps,
+        if (s->has_gradient)
+            NAME(convolve_route)((stored *)(gradients + s->from) + place, dy, x + weights, NULL, back, ins, outs, s->taps,
                                  ins * s->taps, s->to_pixels, s->from_pixels, parts, apart, 0, s->adds, scratch);
     }
 }
@@ -391,7 +391,7 @@ static long route_bytes(const int32_t *route, long outputs, long inputs)
 /* Return the bytes of scratch that a program needs. */
 long NAME(scratch)(const Program *p)
 {
-    long most = 0;
+    long largest = 0;
     for (const Step *s = p->steps; s < p->steps + p->count; s++) {
         const int32_t *route = s->kind == LINEAR ? one_pixel : s->route, *back = s->kind == LINEAR ? one_pixel : s->route_back;
         if (s->kind != CONVOLVE && s->kind != LINEAR)
@@ -400,9 +400,9 @@ long NAME(scratch)(const Program *p)
         const long tiles = s->to_pixels * TILES_OF(outs) + route[0] * TILES_OF(ins) + TILES_OF(outs) * TILES_OF(ins) * s->taps;
         const long bytes[] = {route_bytes(route, outs, ins), route_bytes(back, ins, outs), tiles * TILE};
         for (int i = 0; i < 3; i++)
-            most = bytes[i] > most ? bytes[i] : most;
+            largest = bytes[i] > largest ? bytes[i] : largest;
     }
-    return most;
+    return largest;
 }
 
 #undef TILE

@@ -20,8 +20,8 @@ TARGET static inline truth NAME(nearest)(vec x)
  * REAL. */
 TARGET static inline vec NAME(exponential)(vec x, vec *power, vec *tail)
 {
-    const REAL most = IS_DOUBLE ? 708 : 87;
-    const vec cut = WHERE((x < most) & (x > -most), x) + WHERE(x >= most, (vec){0} + most) - WHERE(x <= -most, (vec){0} + most);
+    const REAL limit = IS_DOUBLE ? 708 : 87;
+    const vec cut = WHERE((x < limit) & (x > -limit), x) + WHERE(x >= limit, (vec){0} + limit) - WHERE(x <= -limit, (vec){0} + limit);
     const truth n = NAME(nearest)(cut * (REAL)1.4426950408889634);
     const vec whole = (vec)(n + (truth)((vec){0} + ROUNDING)) - ROUNDING;
     const REAL high = (REAL)(IS_DOUBLE ? 6.93147180369123816490e-01 : 0.693359375);

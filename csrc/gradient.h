@@ -39,14 +39,14 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
                 STORE(to, k * blocks + b, s->rectify ? RECTIFIED(value, value) : value);
             }
         break;
-    case PICK: /* window: [count], of all channels and pixels */
+    case GATHER: /* window: [count], of all channels and pixels */
         for (long k = 0; k < count; k++)
             for (long b = 0; b < blocks; b++) {
                 const vec value = s->window[k] < 0 ? (vec){0} : LOAD(from, s->window[k] * blocks + b);
                 STORE(to, k * blocks + b, s->rectify ? RECTIFIED(value, value) : value);
             }
         break;
-    case AVERAGE:
+    case AVERAGE_POOL:
         for (long k = 0; k < count * blocks; k++) {
             const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
             vec sum = {0};
@@ -59,18 +59,18 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
             STORE(to, k, s->rectify ? RECTIFIED(sum, sum) : sum);
         }
         break;
-    case LARGEST:
+    case MAX_POOL:
         for (long k = 0; k < count * blocks; k++) {
             const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
-            vec most = (vec){0} - (REAL)INFINITY;
+            vec largest = (vec){0} - (REAL)INFINITY;
             for (long t = 0; t < s->taps; t++) {
                 const long q = s->window[t * s->to_pixels + p];
                 if (q < 0)
                     continue;
                 const vec value = LOAD(from, (c * s->from_pixels + q) * blocks + b);
-                most = WHERE(~(value <= most), value) + WHERE(value <= most, most);
+                largest = WHERE(~(value <= largest), value) + WHERE(value <= largest, largest);
             }
-            STORE(to, k, s->rectify ? RECTIFIED(most, most) : most);
+            STORE(to, k, s->rectify ? RECTIFIED(largest, largest) : largest);
         }
         break;
     case ACTIVATE:
@@ -79,7 +79,7 @@ TARGET static void NAME(forward)(const Program *p, const Step *s, STORED *arena,
             STORE(to, k, s->rectify ? RECTIFIED(value, value) : value);
         }
         break;
-    case DROP:
+    case DROPOUT:
         if (real)
             NAME(drop)(to, (stored *)(arena + s->kept), from, masks + s->mask * p->samples + begin * s->outputs, s->slope,
                        s->outputs, samples, blocks);
@@ -151,7 +151,7 @@ TARGET static void NAME(forward_parts)(const Program *p, const Step *s, STORED *
 }
 
 /* Add values to a gradient, or set it where they are the first. */
-TARGET static void NAME(give)(stored *to, const stored *values, long count, int adds)
+TARGET static void NAME(accumulate)(stored *to, const stored *values, long count, int adds)
 {
     if (!adds)
         memcpy(to, values, count * sizeof(stored));
@@ -161,15 +161,15 @@ TARGET static void NAME(give)(stored *to, const stored *values, long count, int 
 }
 
 /* Add the gradients of a step's parameters to g, for one part of a batch, and compute those of what it reads, into the arena
- * of slopes. */
-TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED *arena, STORED *slopes, STORED *spare,
+ * of gradients. */
+TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED *arena, STORED *gradients, STORED *spare,
                                   const REAL *x, REAL *g, const truth *real, long samples, long blocks, vec *scratch)
 {
     const stored *from = (const stored *)(arena + s->from), *to = (const stored *)(arena + s->to);
     const long count = s->outputs * s->to_pixels, from_count = s->inputs * s->from_pixels;
-    stored *dy = (stored *)(slopes + s->to), *given = (stored *)(slopes + s->from), *dx = s->adds ? (stored *)spare : given;
+    stored *dy = (stored *)(gradients + s->to), *given = (stored *)(gradients + s->from), *dx = s->adds ? (stored *)spare : given;
     const stored *other = (const stored *)(arena + s->other);
-    stored *theirs = (stored *)(slopes + s->other); /* the gradient of `other` */
+    stored *theirs = (stored *)(gradients + s->other); /* the gradient of `other` */
     if (s->rectify && s->kind != ADD) /* which does it as it hands it on */
         for (long k = 0; k < count * blocks; k++)
             STORE(dy, k, RECTIFIED(LOAD(dy, k), LOAD(to, k)));
@@ -179,7 +179,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
     switch (s->kind) {
     case GROUP_NORM:
         if (s->sums)
-            NAME(give)(theirs, dy, count * blocks, s->other_adds);
+            NAME(accumulate)(theirs, dy, count * blocks, s->other_adds);
         NAME(group_norm_gradient)(dx, PLACE(g, s->weight), PLACE(g, s->bias), dy, from,
                                   (const vec *)(arena + s->kept), PLACE(x, s->weight), s->groups,
                                   s->outputs / s->groups, s->to_pixels, blocks);
@@ -205,12 +205,12 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
             STORE(theirs, place, LOAD(theirs, place) + LOAD(dy, k) * LOAD(from, k));
         }
         return;
-    case PICK: /* back: [inputs, from_pixels] */
+    case GATHER: /* back: [inputs, from_pixels] */
         for (long k = 0; k < from_count; k++)
             for (long b = 0; b < blocks; b++)
                 STORE(dx, k * blocks + b, s->back[k] < 0 ? (vec){0} : LOAD(dy, s->back[k] * blocks + b));
         break;
-    case AVERAGE:
+    case AVERAGE_POOL:
         memset(dx, 0, from_count * blocks * sizeof(stored));
         for (long k = 0; k < count * blocks; k++) {
             const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
@@ -223,7 +223,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
             }
         }
         break;
-    case LARGEST: /* the first of equal ones has the gradient, as in torch */
+    case MAX_POOL: /* the first of equal ones has the gradient, as in torch */
         memset(dx, 0, from_count * blocks * sizeof(stored));
         for (long k = 0; k < count * blocks; k++) {
             const long b = k % blocks, p = k / blocks % s->to_pixels, c = k / blocks / s->to_pixels;
@@ -243,7 +243,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
         for (long k = 0; k < count * blocks; k++)
             STORE(dx, k, LOAD(dy, k) * NAME(derivative)(s->function, LOAD(from, k), LOAD(to, k), s->slope));
         break;
-    case DROP:
+    case DROPOUT:
         for (long k = 0; k < count * blocks; k++)
             STORE(dx, k, LOAD(dy, k) * (LOAD((const stored *)(arena + s->kept), k) * (REAL)s->slope));
         break;
@@ -264,7 +264,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
             NAME(convolve_weights)(g + s->weight + i * outs * ins * s->taps, from + i * ins * s->from_pixels * blocks,
                                    dy + i * outs * s->to_pixels * blocks, s->window, outs, ins, s->taps, s->from_pixels,
                                    s->to_pixels, blocks);
-        for (long i = 0; i < s->groups && s->gives; i++)
+        for (long i = 0; i < s->groups && s->has_gradient; i++)
             NAME(convolve)(dx + i * ins * s->from_pixels * blocks, dy + i * outs * s->to_pixels * blocks,
                            x + s->weight + i * outs * ins * s->taps, NULL, s->back, ins, outs, s->taps, s->taps,
                            ins * s->taps, s->to_pixels, s->from_pixels, blocks, 0);
@@ -273,7 +273,7 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
     case LINEAR: {
         static const int32_t only = 0;
         NAME(convolve_weights)(g + s->weight, from, dy, &only, s->outputs, s->inputs, 1, 1, 1, blocks);
-        if (s->gives)
+        if (s->has_gradient)
             NAME(linear)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 1, s->inputs, blocks, 0);
         break;
     }
@@ -284,11 +284,11 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
         else
             NAME(offset_gradient)(g + s->weight, (const REAL *)dy, s->window, s->outputs, p->tokens, samples,
                                   blocks * LANES);
-        if (s->gives)
-            NAME(give)(given, dy, from_count * blocks, s->adds);
+        if (s->has_gradient)
+            NAME(accumulate)(given, dy, from_count * blocks, s->adds);
         return;
     case ATTEND: {
-        REAL *const dq = slopes + s->from, *const dk = slopes + s->other, *const dv = slopes + s->third;
+        REAL *const dq = gradients + s->from, *const dk = gradients + s->other, *const dv = gradients + s->third;
         const long bytes = s->inputs * blocks * sizeof(vec);
         memset(dq, 0, s->adds ? 0 : bytes);
         memset(dk, 0, s->other_adds ? 0 : bytes);
@@ -299,8 +299,8 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
     }
 #endif
     }
-    if (s->gives && s->adds)
-        NAME(give)(given, dx, from_count * blocks, 1);
+    if (s->has_gradient && s->adds)
+        NAME(accumulate)(given, dx, from_count * blocks, 1);
 }
 
 /* Set the gradient of the mean cross entropy over `all` samples of a batch, of logits z [classes, lanes] against labels
@@ -314,17 +314,17 @@ TARGET static double NAME(cross_entropy)(STORED *dz, const STORED *z, const int6
     for (long s = 0; s < samples; s++) {
         if (labels[s] < 0 || labels[s] >= classes)
             return -1;
-        double most = WIDENED(z[s]), sum = 0;
+        double max_logit = WIDENED(z[s]), sum = 0;
         for (long c = 1; c < classes; c++)
-            if (WIDENED(z[c * lanes + s]) > most)
-                most = WIDENED(z[c * lanes + s]);
+            if (WIDENED(z[c * lanes + s]) > max_logit)
+                max_logit = WIDENED(z[c * lanes + s]);
         for (long c = 0; c < classes; c++)
-            sum += exp(WIDENED(z[c * lanes + s]) - most);
+            sum += exp(WIDENED(z[c * lanes + s]) - max_logit);
         for (long c = 0; c < classes; c++) {
-            const double share = exp(WIDENED(z[c * lanes + s]) - most) / sum;
+            const double share = exp(WIDENED(z[c * lanes + s]) - max_logit) / sum;
             dz[c * lanes + s] = NARROWED((share - (c == labels[s])) / all);
         }
-        loss += log(sum) + most - WIDENED(z[labels[s] * lanes + s]);
+        loss += log(sum) + max_logit - WIDENED(z[labels[s] * lanes + s]);
     }
     return loss / all;
 }
@@ -340,40 +340,40 @@ TARGET static void NAME(enter)(STORED *to, const REAL *samples, long count, long
 
 #if !MIXED
 /* Compute the gradients of a convolution by tiles, for all parts of a batch, as `backward`. */
-TARGET static void NAME(tiles_backward)(const Step *s, const REAL *arena, REAL *slopes, const REAL *x, REAL *g,
+TARGET static void NAME(tiles_backward)(const Step *s, const REAL *arena, REAL *gradients, const REAL *x, REAL *g,
                                         NAME(Batch) a, vec *scratch)
 {
-    const vec *dy = (const vec *)(slopes + s->to);
+    const vec *dy = (const vec *)(gradients + s->to);
     NAME(convolve_tiles_weights)(g + s->weight, (const vec *)(arena + s->from), dy, s->outputs, s->inputs, s->rows,
                                  s->columns, s->padding, a, scratch);
-    if (s->gives)
-        NAME(convolve_tiles)((vec *)(slopes + s->from), dy, x + s->weight, NULL, s->inputs, s->outputs, 9, s->inputs * 9,
+    if (s->has_gradient)
+        NAME(convolve_tiles)((vec *)(gradients + s->from), dy, x + s->weight, NULL, s->inputs, s->outputs, 9, s->inputs * 9,
                              s->rows + 2 * s->padding - 2, s->columns + 2 * s->padding - 2, 2 - s->padding, a, 1, 0,
                              s->adds, scratch);
 }
 #endif
 
-/* As `backward`, for all parts of a batch. arena, slopes: of the first part. */
-TARGET static void NAME(backward_parts)(const Program *p, const Step *s, const STORED *arena, STORED *slopes, STORED *spare,
+/* As `backward`, for all parts of a batch. arena, gradients: of the first part. */
+TARGET static void NAME(backward_parts)(const Program *p, const Step *s, const STORED *arena, STORED *gradients, STORED *spare,
                                         const REAL *x, REAL *g, NAME(Batch) a, vec *scratch)
 {
     if (s->kind == NORM) {
-        NAME(norm_gradient)((stored *)(slopes + s->from), PLACE(g, s->weight), PLACE(g, s->bias),
-                            (const stored *)(slopes + s->to), s->rectify ? (const stored *)(arena + s->to) : NULL,
+        NAME(norm_gradient)((stored *)(gradients + s->from), PLACE(g, s->weight), PLACE(g, s->bias),
+                            (const stored *)(gradients + s->to), s->rectify ? (const stored *)(arena + s->to) : NULL,
                             (const stored *)(arena + s->from), (const REAL *)(arena + s->kept), PLACE(x, s->weight),
-                            s->sums ? (stored *)(slopes + s->other) : NULL, s->other_adds, a, s->outputs, s->to_pixels,
+                            s->sums ? (stored *)(gradients + s->other) : NULL, s->other_adds, a, s->outputs, s->to_pixels,
                             s->adds);
         return;
     }
     for (long part = 0, left = a.samples; part < a.parts; part++, left -= p->part)
-        NAME(backward)(p, s, arena + part * p->arena, slopes + part * p->arena, spare, x, g, a.real + part * a.blocks,
+        NAME(backward)(p, s, arena + part * p->arena, gradients + part * p->arena, spare, x, g, a.real + part * a.blocks,
                        left < p->part ? left : p->part, a.blocks, scratch);
 #if MIXED
     if (s->kind == CONVOLVE || s->kind == LINEAR)
-        NAME(convolve_step_gradient)(s, arena, slopes, x, g, a.parts, a.apart, scratch);
+        NAME(convolve_step_gradient)(s, arena, gradients, x, g, a.parts, a.apart, scratch);
 #else
     if (s->kind == CONVOLVE && s->tiles)
-        NAME(tiles_backward)(s, arena, slopes, x, g, a, scratch);
+        NAME(tiles_backward)(s, arena, gradients, x, g, a, scratch);
 #endif
 }
 
@@ -391,18 +391,18 @@ TARGET static double NAME(entropy)(const Program *p, STORED *dz, const STORED *z
 
 /* Compute the gradients g [n, g_row] and losses [n] of n models: at parameters x, n pointers, with buffers [n, their
  * number], which change as in training, of inputs [n, samples, numbers] and labels [n, samples]. masks: of dropout, [n,
- * for each such layer: samples, its numbers]. arena, slopes: for p->arena numbers for each part of p->together samples,
+ * for each such layer: samples, its numbers]. arena, gradients: for p->arena numbers for each part of p->together samples,
  * with scratch behind the former and a spare activation behind the latter. Return 0, or 1 if a label is none of the
  * classes. */
 TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *losses, REAL *buffers,
                            const REAL *const *x, const REAL *inputs, const int64_t *labels, const uint8_t *masks,
-                           STORED *arena, STORED *slopes)
+                           STORED *arena, STORED *gradients)
 {
-    const long blocks = p->lanes / LANES, most = (p->together + p->part - 1) / p->part;
-    STORED *scratch = arena + most * p->arena, *spare = slopes + most * p->arena;
-    truth real[most * blocks];
-    prefer_large_pages(arena, most * p->arena * sizeof(STORED));
-    prefer_large_pages(slopes, most * p->arena * sizeof(STORED));
+    const long blocks = p->lanes / LANES, max_parts = (p->together + p->part - 1) / p->part;
+    STORED *scratch = arena + max_parts * p->arena, *spare = gradients + max_parts * p->arena;
+    truth real[max_parts * blocks];
+    prefer_large_pages(arena, max_parts * p->arena * sizeof(STORED));
+    prefer_large_pages(gradients, max_parts * p->arena * sizeof(STORED));
     for (long i = 0; i < n; i++, g += g_row, buffers += p->buffers, masks += p->masks * p->samples) {
         losses[i] = 0;
         memset(g, 0, g_row * sizeof(REAL));
@@ -422,14 +422,14 @@ TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *
             for (long part = 0; part < parts; part++) {
                 const long left = samples - part * p->part, count = left < p->part ? left : p->part;
                 const int64_t *of_part = labels + first + part * p->part;
-                STORED *dz = slopes + part * p->arena + p->output, *z = arena + part * p->arena + p->output;
+                STORED *dz = gradients + part * p->arena + p->output, *z = arena + part * p->arena + p->output;
                 const double loss = NAME(entropy)(p, dz, z, of_part, real + part * blocks, count, blocks);
                 if (loss < 0)
                     return 1;
                 losses[i] += loss;
             }
             for (const Step *s = p->steps + p->count; s-- > p->steps;)
-                NAME(backward_parts)(p, s, arena, slopes, spare, x[i], g, a, (vec *)scratch);
+                NAME(backward_parts)(p, s, arena, gradients, spare, x[i], g, a, (vec *)scratch);
         }
     }
     return 0;
@@ -440,8 +440,8 @@ TARGET int NAME(gradients)(const Program *p, long n, REAL *g, long g_row, REAL *
 TARGET void NAME(logits)(const Program *p, long n, REAL *z, REAL *buffers, const REAL *const *x, const REAL *inputs,
                          long count, REAL *arena)
 {
-    const long blocks = p->lanes / LANES, most = (p->together + p->part - 1) / p->part;
-    vec *scratch = (vec *)(arena + most * p->arena);
+    const long blocks = p->lanes / LANES, max_parts = (p->together + p->part - 1) / p->part;
+    vec *scratch = (vec *)(arena + max_parts * p->arena);
     for (long i = 0; i < n; i++, z += count * p->classes)
         for (long begin = 0; begin < count; begin += p->together) {
             const long samples = count - begin < p->together ? count - begin : p->together;

@@ -255,14 +255,14 @@ TARGET static void NAME(norm)(stored *y, REAL *kept, const stored *x, const REAL
 }
 
 /* Add vector k + i to the i-th sums of `norm_gradient`. */
-#undef SUM_SLOPES
-#define SUM_SLOPES(i)                                                                                                  \
+#undef SUM_GRADIENTS
+#define SUM_GRADIENTS(i)                                                                                               \
     {                                                                                                                  \
-        const vec slope = y ? RECTIFIED(LOAD(dy, k + i), LOAD(y, k + i)) : LOAD(dy, k + i);                            \
-        sums[i] += slope;                                                                                              \
-        products[i] += slope * (LOAD(x, k + i) - mean);                                                                \
+        const vec gradient = y ? RECTIFIED(LOAD(dy, k + i), LOAD(y, k + i)) : LOAD(dy, k + i);                         \
+        sums[i] += gradient;                                                                                           \
+        products[i] += gradient * (LOAD(x, k + i) - mean);                                                             \
         if (theirs)                                                                                                    \
-            STORE(theirs, k + i, theirs_adds ? LOAD(theirs, k + i) + slope : slope);                                   \
+            STORE(theirs, k + i, theirs_adds ? LOAD(theirs, k + i) + gradient : gradient);                             \
     }
 
 /* Gradients of `norm`, with h = (x - mean) rate: dbias += sum dy, dweight += sum dy h, and
@@ -284,9 +284,9 @@ TARGET static void NAME(norm_gradient)(stored *dx, REAL *dweight, REAL *dbias, c
             long k = first + part * a.apart;
             for (const long end = k + count; k < end; k += k + 4 <= end ? 4 : 1)
                 if (k + 4 <= end)
-                    EACH(i, 4) SUM_SLOPES(i)
+                    EACH(i, 4) SUM_GRADIENTS(i)
                 else
-                    SUM_SLOPES(0)
+                    SUM_GRADIENTS(0)
         }
         EACH(l, LANES) sum += sums[0][l] + sums[1][l] + (sums[2][l] + sums[3][l]);
         EACH(l, LANES) product += products[0][l] + products[1][l] + (products[2][l] + products[3][l]);
@@ -294,14 +294,14 @@ TARGET static void NAME(norm_gradient)(stored *dx, REAL *dweight, REAL *dbias, c
             dbias[c] += sum;
         if (dweight)
             dweight[c] += product * rate;
-        const REAL scale = rate * (weight ? weight[c] : 1), level = sum / numbers;
-        const REAL slant = product * rate * rate / numbers;
+        const REAL scale = rate * (weight ? weight[c] : 1), mean_gradient = sum / numbers;
+        const REAL projection = product * rate * rate / numbers;
         for (long part = 0; part < a.parts; part++)
             for (long p = 0; p < pixels; p++)
                 for (long b = 0; b < a.blocks; b++) {
                     const long k = first + part * a.apart + p * a.blocks + b;
-                    const vec slope = y ? RECTIFIED(LOAD(dy, k), LOAD(y, k)) : LOAD(dy, k);
-                    const vec given = (slope - level - (LOAD(x, k) - mean) * slant) * scale;
+                    const vec gradient = y ? RECTIFIED(LOAD(dy, k), LOAD(y, k)) : LOAD(dy, k);
+                    const vec given = (gradient - mean_gradient - (LOAD(x, k) - mean) * projection) * scale;
                     const vec result = WHERE(a.real[part * a.blocks + b], given);
                     STORE(dx, k, adds ? LOAD(dx, k) + result : result);
                 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { CONVOLVE, NORM, GROUP_NORM, ADD, MULTIPLY, PICK, AVERAGE, LARGEST, ACTIVATE, LINEAR, DROP, FIXED, EMBED, OFFSET, ATTEND };
+enum { CONVOLVE, NORM, GROUP_NORM, ADD, MULTIPLY, GATHER, AVERAGE_POOL, MAX_POOL, ACTIVATE, LINEAR, DROPOUT, FIXED, EMBED, OFFSET, ATTEND };
 
 /* The functions of ACTIVATE. */
 enum { GELU, GELU_TANH, SILU, SIGMOID, TANH, ELU, RELU6, HARDSIGMOID, HARDSWISH, MISH, SOFTPLUS, SCALE, SHIFT, RECIPROCAL, LEAKY_RELU };
@@ -18,7 +18,7 @@ typedef struct {
     int64_t rectify;                        /* a ReLU follows */
     int64_t from, other, third, to;         /* activations: places in the arena. other: of ADD, MULTIPLY. ATTEND: q, k, v */
     int64_t sums;                           /* of NORM and GROUP_NORM: `other` is added behind it */
-    int64_t gives;                          /* whether `from` has a gradient */
+    int64_t has_gradient;                   /* whether `from` has a gradient */
     int64_t adds, other_adds, third_adds;   /* whether others have given to one before */
     int64_t inputs, outputs;                /* channels */
     int64_t from_pixels, to_pixels, taps;   /* a tap: one place of a kernel */
@@ -30,17 +30,17 @@ typedef struct {
     int64_t tiles;                          /* of CONVOLVE, whether by winograd.h, and then: */
     int64_t rows, columns, padding;         /* of `from`, and the zeros on each side. rows: also of a table,
                                                and the numbers of `other` */
-    int64_t kept;                           /* place in the arena: mean and rate of each channel or group; of DROP, factors */
-    int64_t mask;                           /* of DROP: numbers of the masks before its own, for one sample */
+    int64_t kept;                           /* place in the arena: mean and rate of each channel or group; of DROPOUT, factors */
+    int64_t mask;                           /* of DROPOUT: numbers of the masks before its own, for one sample */
     int64_t causal;                         /* of ATTEND: a token attends to none behind it */
     const int32_t *window;                  /* [taps, to_pixels]: the pixel of `from` under a tap, -1 outside. OFFSET:
                                                [tokens], rows of the table. ADD, MULTIPLY: [outputs],
                                                places in `other`; NULL: it has the shape of `from` */
     const int32_t *back;                    /* [taps, from_pixels]: the pixel of `to` that has it there, -1 of none */
     const int32_t *route, *route_back;      /* of CONVOLVE in bf16 (amx.h), of it and of the gradient of `from` */
-    const double *divisor;                  /* of AVERAGE, [to_pixels]: a sum is divided by it */
+    const double *divisor;                  /* of AVERAGE_POOL, [to_pixels]: a sum is divided by it */
     double momentum, eps;                   /* of norms */
-    double slope;                           /* of LEAKY_RELU and ELU, below 0; the factor of SCALE, DROP and
+    double slope;                           /* of LEAKY_RELU and ELU, below 0; the factor of SCALE, DROPOUT and
                                                ATTEND, and of `other` in ADD; what SHIFT adds */
 } Step;
 

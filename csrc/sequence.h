@@ -110,15 +110,15 @@ TARGET static void NAME(attend_to)(vec *p, const vec *q, const NAME(Head) *h)
 {
     NAME(linear)(p, q, h->k, NULL, h->tokens, h->width, 1, h->lanes, h->blocks, 0);
     for (long b = 0; b < h->blocks; b++) {
-        vec query, most = (vec){0} - (REAL)INFINITY, sum = {0};
+        vec query, max_score = (vec){0} - (REAL)INFINITY, sum = {0};
         EACH(l, LANES) query[l] = h->causal ? b * LANES + l : h->tokens;
         for (long j = 0; j < h->tokens; j++) {
             const vec score = p[j * h->blocks + b] *= h->scale;
-            most = CHOOSE((score > most) & (query >= (REAL)j), score, most);
+            max_score = CHOOSE((score > max_score) & (query >= (REAL)j), score, max_score);
         }
         for (long j = 0; j < h->tokens; j++) {
             vec *to = p + j * h->blocks + b;
-            *to = WHERE(query >= (REAL)j, NAME(exp)(*to - most));
+            *to = WHERE(query >= (REAL)j, NAME(exp)(*to - max_score));
             sum += *to;
         }
         for (long j = 0; j < h->tokens; j++)
@@ -159,19 +159,19 @@ TARGET static void NAME(attention_gradient)(REAL *dq, REAL *dk, REAL *dv, const 
                                             const REAL *v, NAME(Head) h, long heads, long count, vec *scratch)
 {
     static const int32_t only = 0;
-    vec *queries = scratch, *slopes = queries + h.width * h.blocks, *result = slopes + h.width * h.blocks;
+    vec *queries = scratch, *gradients = queries + h.width * h.blocks, *result = gradients + h.width * h.blocks;
     vec *p = result + h.width * h.blocks, *ds = p + h.tokens * h.blocks;
     REAL *sums = (REAL *)(ds + h.tokens * h.blocks); /* [width, tokens] */
     for (long head = 0; head < heads; head++)
         for (long first = 0; first < count; first += h.tokens) {
             const long place = NAME(go_to)(&h, k, v, head, first);
             NAME(take_tokens)(queries, q + place, &h);
-            NAME(take_tokens)(slopes, dy + place, &h);
+            NAME(take_tokens)(gradients, dy + place, &h);
             NAME(attend_to)(p, queries, &h);
             memset(sums, 0, h.width * h.tokens * sizeof(REAL));
-            NAME(convolve_weights)(sums, p, slopes, &only, h.width, h.tokens, 1, 1, 1, h.blocks);
+            NAME(convolve_weights)(sums, p, gradients, &only, h.width, h.tokens, 1, 1, 1, h.blocks);
             NAME(give_tokens)(dv + place, sums, h.tokens, &h);
-            NAME(linear)(ds, slopes, h.v, NULL, h.tokens, h.width, 1, h.lanes, h.blocks, 0);
+            NAME(linear)(ds, gradients, h.v, NULL, h.tokens, h.width, 1, h.lanes, h.blocks, 0);
             for (long b = 0; b < h.blocks; b++) {
                 vec mean = {0};
                 for (long j = 0; j < h.tokens; j++)
@@ -195,11 +195,11 @@ TARGET static double NAME(token_entropy)(vec *dz, const vec *z, const int64_t *l
 {
     double loss = 0;
     for (long b = 0; b < blocks; b++) {
-        vec most = z[b], sum = {0};
+        vec max_logit = z[b], sum = {0};
         for (long c = 1; c < classes; c++)
-            most = CHOOSE(z[c * blocks + b] > most, z[c * blocks + b], most);
+            max_logit = CHOOSE(z[c * blocks + b] > max_logit, z[c * blocks + b], max_logit);
         for (long c = 0; c < classes; c++)
-            sum += dz[c * blocks + b] = NAME(exp)(z[c * blocks + b] - most);
+            sum += dz[c * blocks + b] = NAME(exp)(z[c * blocks + b] - max_logit);
         const vec share = 1 / (sum * (REAL)all);
         for (long c = 0; c < classes; c++)
             dz[c * blocks + b] = WHERE(real[b], dz[c * blocks + b] * share);
@@ -208,7 +208,7 @@ TARGET static double NAME(token_entropy)(vec *dz, const vec *z, const int64_t *l
             if (label < 0 || label >= classes)
                 return -1;
             dz[label * blocks + b][l] -= (REAL)1 / all;
-            loss += log(sum[l]) + most[l] - z[label * blocks + b][l];
+            loss += log(sum[l]) + max_logit[l] - z[label * blocks + b][l];
         }
     }
     return loss / all;

@@ -168,7 +168,7 @@ TARGET static void NAME(transform_outputs)(vec *y, const vec *m, const REAL *bia
     const NAME(Outputs) at = NAME(outputs)(t, first, group);
     for (long c = 0; c < channels; c++, y += t->out_rows * below, m += group)
         for (long k = 0; k < group; k++) {
-            const vec level = (vec){0} + (bias ? bias[c] : 0);
+            const vec shift = (vec){0} + (bias ? bias[c] : 0);
             vec h[2][4], pixel[4], *to = y + at.place[k];
             EACH(j, 4)
             {
@@ -178,8 +178,8 @@ TARGET static void NAME(transform_outputs)(vec *y, const vec *m, const REAL *bia
             }
             EACH(i, 2)
             {
-                pixel[2 * i] = h[i][0] + h[i][1] + h[i][2] + level;
-                pixel[2 * i + 1] = h[i][1] - h[i][2] - h[i][3] + level;
+                pixel[2 * i] = h[i][0] + h[i][1] + h[i][2] + shift;
+                pixel[2 * i + 1] = h[i][1] - h[i][2] - h[i][3] + shift;
             }
             EACH(i, 4) pixel[i] = rectify ? RECTIFIED(pixel[i], pixel[i]) : pixel[i];
             const int inside[4] = {1, at.right[k], at.lower[k], at.lower[k] && at.right[k]};

@@ -112,7 +112,7 @@ class Cluster:
         if self.links is not None and self.islands != 1:
             raise ValueError(f"islands must be 1 with links, whose regions take their place, got {self.islands}")
         links = self.link_matrix
-        for congestion in map(Congestion.of, self.congestion):
+        for congestion in map(Congestion.from_entry, self.congestion):
             for region in congestion.between or ():
                 if links is None:
                     raise ValueError(f"congestion: between must not be given without links, got {congestion.between}")
@@ -142,7 +142,7 @@ class Cluster:
         if self.failing is not None and self.failing.every_s < (least_s := self.longest_gradient_s):
             rule = f"every_s must be >= {least_s:g}, the longest gradient, which else would hardly end"
             raise ValueError(f"failures: {rule}, got {self.failing.every_s:g}")
-        for stall in map(Stall.of, self.stalls):
+        for stall in map(Stall.from_entry, self.stalls):
             least_s = self.longest_s / MOST_STALLS
             if stall.every_s is not None and stall.every_s < least_s:
                 rule = f"every_s must be >= {least_s:g} ({MOST_STALLS} stalls in {self.longest_s:g} s of work)"
@@ -180,7 +180,7 @@ class Cluster:
     @cached_property
     def failing(self) -> Failures | None:
         """Return when nodes fail, None without `failures`."""
-        return None if self.failures is None else Failures.of(self.failures)
+        return None if self.failures is None else Failures.from_entry(self.failures)
 
     @property
     def mean_gradient_s(self) -> float | None:
@@ -202,7 +202,7 @@ class Cluster:
     @cached_property
     def link_matrix(self) -> LinkMatrix | None:
         """Return what is between regions, None without `links`."""
-        return None if self.links is None else LinkMatrix.of(self.links)
+        return None if self.links is None else LinkMatrix.from_entry(self.links)
 
     @property
     def limits_connections(self) -> bool:
@@ -236,7 +236,7 @@ class Cluster:
         links = self.link_matrix
         assert links is not None
         names = {links.regions[here], links.regions[there]}
-        numbered = enumerate(map(Congestion.of, self.congestion))
+        numbered = enumerate(map(Congestion.from_entry, self.congestion))
         return [(number, each) for number, each in numbered if each.between is None or set(each.between) == names]
 
     def connection_bytes_per_s(self, latency_s: float, line_bytes_per_s: float) -> float:
@@ -260,7 +260,7 @@ class Cluster:
             raise ValueError(f"islands must divide the number of nodes (nodes={nodes}), got {self.islands}")
         named = [("slow_nodes", node) for node in self.slow_nodes or {}]
         named += [("node_bandwidth", node) for node in self.node_bandwidth or {}]
-        named += [("stalls", stall.node) for stall in map(Stall.of, self.stalls) if stall.node is not None]
+        named += [("stalls", stall.node) for stall in map(Stall.from_entry, self.stalls) if stall.node is not None]
         for key, node in named:
             if not 0 <= node < nodes:
                 raise ValueError(f"{key} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {node}")

@@ -26,12 +26,12 @@ class ComputeTrace:
         steps may leave some out, those of the ranks may not. Raises ValueError naming the line."""
         times: dict[tuple[int, int], float] = {}
         for where, (step, rank, seconds) in read_rows(path, KEY, ("step", "rank", "seconds")):
-            place = whole(rank, "rank", KEY, where), whole(step, "step", KEY, where)
-            if place in times:
+            position = whole(rank, "rank", KEY, where), whole(step, "step", KEY, where)
+            if position in times:
                 raise ValueError(f"{KEY} must have each rank once in a step, got {rank:g} in {step:g} again {where}")
             if not 0 < seconds <= LONGEST_S:
                 raise ValueError(f"{KEY} must have seconds in (0, {LONGEST_S:g}], got {seconds:g} {where}")
-            times[place] = seconds
+            times[position] = seconds
         ranks, steps = 1 + max(rank for rank, _ in times), sorted({step for _, step in times})
         if len(times) < ranks * len(steps):
             missing = ((rank, step) for step in steps for rank in range(ranks) if (rank, step) not in times)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-Point = Sequence[float]  # time in seconds, value of a field
+CurvePoint = Sequence[float]  # time in seconds, value of a field
 
 RULES = ("smoothed", "first", "stable")
 WINDOW = 3  # marks
@@ -76,7 +76,7 @@ class Aim:
         """Check that a value is at the level or beyond."""
         return self._rising(value) >= self._rising(self.level)
 
-    def crossing(self, before: Point | None, after: Point) -> Crossing | None:
+    def crossing(self, before: CurvePoint | None, after: CurvePoint) -> Crossing | None:
         """Return the crossing between two marks; None if there is none. before: None: `after` is the first mark."""
         if not self.is_reached(after[1]) or (before is not None and self.is_reached(before[1])):
             return None
@@ -85,12 +85,14 @@ class Aim:
         (start_s, low), (end_s, high) = before, after
         return Crossing(start_s + (self.level - low) / (high - low) * (end_s - start_s), end_s - start_s)
 
-    def crossings(self, points: Sequence[Point]) -> list[Crossing]:
+    def crossings(self, points: Sequence[CurvePoint]) -> list[Crossing]:
         """Return every crossing of a curve, in order of time. points: its marks, with finite values."""
-        found = (self.crossing(before, after) for before, after in pairwise([None, *points]) if after is not None)
-        return [crossing for crossing in found if crossing is not None]
+        between_marks = (
+            self.crossing(before, after) for before, after in pairwise([None, *points]) if after is not None
+        )
+        return [crossing for crossing in between_marks if crossing is not None]
 
-    def smoothed(self, points: Sequence[Point]) -> list[Point]:
+    def smoothed(self, points: Sequence[CurvePoint]) -> list[CurvePoint]:
         """Return the smoothed curve of some marks: of an even number in a window the worse one of the middle two."""
         curve = []
         for i, (time_s, _) in enumerate(points):
@@ -99,7 +101,7 @@ class Aim:
             curve.append((time_s, ascending[(len(ascending) - 1) // 2]))
         return curve
 
-    def crossings_of(self, points: Sequence[Point]) -> Crossings:
+    def crossings_of(self, points: Sequence[CurvePoint]) -> Crossings:
         """Return the crossings of a whole curve. points: its marks, with finite values."""
         smooth, plain = self.crossings(self.smoothed(points)), self.crossings(points)
         stays = bool(plain) and self.is_reached(points[-1][1])

@@ -26,7 +26,7 @@ class Stall:
     every_s: float | None = None
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> Stall:
+    def from_entry(entry: Mapping[str, Any]) -> Stall:
         """Make a stall from one entry of `cluster.stalls`. Raises ValueError."""
         unknown = set(entry) - {"node", "start_s", "duration_s", "every_s"}
         once, again = {"node", "start_s", "duration_s"}, {"every_s", "duration_s"}
@@ -63,7 +63,7 @@ class Congestion:
     between: tuple[str, str] | None = None
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> Congestion:
+    def from_entry(entry: Mapping[str, Any]) -> Congestion:
         """Make a congestion from one entry of `cluster.congestion`. Raises ValueError."""
         numbers = {name: value for name, value in entry.items() if name != "between"}
         if set(numbers) not in ({"start_s", "duration_s", "factor"}, {"every_s", "duration_s", "factor"}):

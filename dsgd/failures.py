@@ -38,7 +38,7 @@ class Failures:
     outages: Mapping[int, tuple[Outage, ...]] = field(default_factory=dict)  # of a trace, in order of time
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> Failures:
+    def from_entry(entry: Mapping[str, Any]) -> Failures:
         """Make the failures from `cluster.failures`. Raises ValueError."""
         entry, checkpoint_s = dict(entry), entry.get(CHECKPOINT)
         if entry.pop(CHECKPOINT, None) is not None and not _is_time(checkpoint_s, zero=True):

@@ -15,9 +15,9 @@ def read_edges(path: str, nodes: int, directed: bool = False) -> list[Edge]:
     lines: list[tuple[str, list[int]]] = []
     for number, line in enumerate(text_lines(path, "path"), start=1):
         where = f"({path}, line {number})"
-        words = line.split("#")[0].split()
+        fields = line.split("#")[0].split()
         try:
-            numbers = [int(word) for word in words]
+            numbers = [int(word) for word in fields]
         except ValueError:
             raise ValueError(f"path must hold whole numbers and # comments, got {line[:40]!r} {where}") from None
         if numbers:
@@ -27,7 +27,7 @@ def read_edges(path: str, nodes: int, directed: bool = False) -> list[Edge]:
 
 
 def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]], directed: bool) -> list[Edge]:
-    found: dict[Edge, str] = {}
+    edges: dict[Edge, str] = {}
     for where, numbers in lines:
         if len(numbers) != 2:
             raise ValueError(f"path must hold one edge 'i j' a line, got {len(numbers)} numbers {where}")
@@ -36,14 +36,14 @@ def _edges_of_list(nodes: int, lines: list[tuple[str, list[int]]], directed: boo
             raise ValueError(f"path must name nodes 0 to {nodes - 1} (nodes={nodes}), got edge {i} {j} {where}")
         if i == j:
             raise ValueError(f"path must have no self loops, got edge {i} {j} {where}")
-        if (i, j) in found:
+        if (i, j) in edges:
             raise ValueError(f"path must list an edge once, got {i} {j} again {where}")
-        found[i, j] = where
-    one_way = [] if directed else [(i, j) for i, j in found if (j, i) not in found]
-    if one_way and len(one_way) < len(found):  # the others come with their reverse: a list of directed edges
+        edges[i, j] = where
+    one_way = [] if directed else [(i, j) for i, j in edges if (j, i) not in edges]
+    if one_way and len(one_way) < len(edges):  # the others come with their reverse: a list of directed edges
         i, j = one_way[0]
-        raise ValueError(f"path must be symmetric, got edge {i} {j} without {j} {i} {found[i, j]}")
-    return list(found)
+        raise ValueError(f"path must be symmetric, got edge {i} {j} without {j} {i} {edges[i, j]}")
+    return list(edges)
 
 
 def _edges_of_matrix(path: str, nodes: int, lines: list[tuple[str, list[int]]], directed: bool) -> list[Edge]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Matrix = tuple[tuple[float, ...], ...]  # [from][to]; the diagonal means nothing
+LinkTable = tuple[tuple[float, ...], ...]  # [from][to]; the diagonal means nothing
 KEYS = ("regions", "nodes", "latency_s", "bandwidth", "loss")
 
 
@@ -19,13 +19,13 @@ class LinkMatrix:
     """
 
     regions: tuple[str, ...]
-    latency_s: Matrix
-    bandwidth: Matrix
-    loss: Matrix
+    latency_s: LinkTable
+    bandwidth: LinkTable
+    loss: LinkTable
     nodes: tuple[int, ...] | None = None
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> LinkMatrix:
+    def from_entry(entry: Mapping[str, Any]) -> LinkMatrix:
         """Make the links from `cluster.links`. Raises ValueError."""
         unknown, missing = set(entry) - set(KEYS), {"regions", "latency_s", "bandwidth"} - set(entry)
         if unknown or missing:
@@ -80,7 +80,7 @@ class LinkMatrix:
         return region
 
 
-def _matrix(name: str, rows: Any, regions: Sequence[str], expected: str, good: Callable[[float], bool]) -> Matrix:
+def _matrix(name: str, rows: Any, regions: Sequence[str], expected: str, good: Callable[[float], bool]) -> LinkTable:
     """Return a square matrix of numbers. A pair that is null one way is as the other way."""
     k, key = len(regions), f"links.{name}"
     lengths = [len(row) if isinstance(row, Sequence) and not isinstance(row, str) else 0 for row in _listed(rows)]

@@ -62,11 +62,11 @@ def run(
         records = [line.removeprefix(_RECORD).rstrip("\n") for line in out if line.startswith(_RECORD)]
     if status == 2:
         raise ConfigError(last)
-    place = Path(folder) if folder is not None else Path(records[-1]) if records else None
-    if place is None or not place.is_dir():
+    run_folder = Path(folder) if folder is not None else Path(records[-1]) if records else None
+    if run_folder is None or not run_folder.is_dir():
         raise RuntimeError(last or f"dsgd-run ended with status {status}")
-    (found,) = find_runs([place])
-    return found
+    (record,) = find_runs([run_folder])
+    return record
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,14 +116,18 @@ def compare(
         arguments += ["--config-dir", str(config_dir)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         status, last = _call("compare", arguments, out.fileno())
-    said = last.removeprefix("dsgd-compare: ")
+    message = last.removeprefix("dsgd-compare: ")
     if status:
-        raise ConfigError(said) if status == 2 else RuntimeError(said or f"dsgd-compare ended with status {status}")
-    place = Path(folder)
-    with (place / "contest.csv").open(newline="", encoding="utf-8") as file:
+        raise (
+            ConfigError(message) if status == 2 else RuntimeError(message or f"dsgd-compare ended with status {status}")
+        )
+    comparison_folder = Path(folder)
+    with (comparison_folder / "contest.csv").open(newline="", encoding="utf-8") as file:
         folders = [row["folder"] for row in csv.DictReader(file)]
-    verdict, table = ((place / name).read_text(encoding="utf-8").strip() for name in ("verdict.txt", "contest.md"))
-    return Compared(place, verdict, table, find_runs(folders))
+    verdict, table = (
+        (comparison_folder / name).read_text(encoding="utf-8").strip() for name in ("verdict.txt", "contest.md")
+    )
+    return Compared(comparison_folder, verdict, table, find_runs(folders))
 
 
 def load_runs(paths: Paths) -> Any:

@@ -22,11 +22,11 @@ def declare_missing_operators() -> None:
 
     Models, data sets and transforms work then; the operators themselves (non-maximum suppression) and torchvision's
     own JPEG decoder do not. Raises ModuleNotFoundError if torchvision is not installed."""
-    found = find_spec("torchvision")
-    if found is None or found.origin is None:
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("torchvision is not installed; pip install torchvision", name="torchvision")
     try:
-        for compiled in Path(found.origin).parent.glob("_C.*"):
+        for compiled in Path(spec.origin).parent.glob("_C.*"):
             torch.ops.load_library(compiled)
     except OSError:  # a library of CUDA, or a symbol of another torch, is missing
         pass

@@ -30,7 +30,7 @@ class TorchvisionFinder(MetaPathFinder):
 
 def imported(module: str) -> ModuleType:
     """Import a module of the user's, which may import torchvision now or later. Raises whatever it raises."""
-    if "torchvision" not in sys.modules and not any(isinstance(one, TorchvisionFinder) for one in sys.meta_path):
+    if "torchvision" not in sys.modules and not any(isinstance(finder, TorchvisionFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchvisionFinder())
     return importlib.import_module(module)
 
@@ -59,8 +59,8 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
 def hint(error: Exception) -> str:
     """Return how a module of the current folder is found, if that is what could not be imported; else nothing."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    found = next((text for text in (f"{name}.py", name) if name and os.path.exists(text)), None)
-    return f"; {found} is in this folder: PYTHONPATH=. before the command makes Python look here" if found else ""
+    existing = next((text for text in (f"{name}.py", name) if name and os.path.exists(text)), None)
+    return f"; {existing} is in this folder: PYTHONPATH=. before the command makes Python look here" if existing else ""
 
 
 def first_line(error: BaseException) -> str:

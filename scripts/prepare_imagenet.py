@@ -31,7 +31,7 @@ import numpy as np
 from rich.progress import Progress, track
 
 from dsgd.data.images.decode import FILE_BYTES, BrokenImage, choose_decoder, open_image, read
-from dsgd.data.images.layout import TEST, TRAIN, ImageSource, Layout, Place, find_images
+from dsgd.data.images.layout import TEST, TRAIN, ImageLocation, ImageSource, Layout, find_images
 from dsgd.data.images.shards import write_shards
 from dsgd.host.resources import cores
 
@@ -192,7 +192,7 @@ def verify(layout: Layout) -> bool:
     with ProcessPoolExecutor(cores(), mp_context=context, initializer=quiet) as processes:
         for split, source in ((TRAIN, layout.train), (TEST, layout.test)):
             count = len(source.labels)
-            places = map(source.place, range(count))
+            places = map(source.locate, range(count))
             problems = processes.map(partial(problem, decoder), places, chunksize=64)
             for sample, text in enumerate(track(problems, f"decoding {split}", total=count)):
                 if text is not None:
@@ -202,7 +202,7 @@ def verify(layout: Layout) -> bool:
     return not broken
 
 
-def problem(decoder: str, place: Place) -> str | None:
+def problem(decoder: str, place: ImageLocation) -> str | None:
     """Return what is wrong with an image, or None."""
     try:
         open_image(read(*place), decoder).pixels(1)
@@ -215,7 +215,7 @@ def contents(source: ImageSource, split: str) -> Iterator[tuple[bytes, int]]:
     """Yield (content, label) in a random order, the same every time, so that shards may be read front to back, too."""
     order = np.random.default_rng(0).permutation(len(source.labels))
     for sample in track(order.tolist(), f"writing {split}"):
-        yield read(*source.place(sample)), int(source.labels[sample])
+        yield read(*source.locate(sample)), int(source.labels[sample])
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from rich.console import Console
 from dsgd.cli.plot import main as plot
 from dsgd.cli.sweep import main as sweep
 from dsgd.processes.coordinator import messages
-from dsgd.record.checkpoint import write_checkpoint
+from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.reader import find_runs, read_config
 from dsgd.report.contest import Contender
 from dsgd.report.contest_files import write_contest
-from dsgd.report.layout import ReportTable
+from dsgd.report.table_layout import ReportTable
 from dsgd.safe_text import FORMULA, for_csv, for_html, for_latex, for_markdown, for_terminal, lines_for_terminal
 from dsgd.sweep.manifest import locked, point_of
 from tests.support.command import call

@@ -123,8 +123,8 @@ class CHOCO(Algorithm):
             await worker.exchange(a, peers, size=size)
             return
         coder = codes.coder(self.compressor, d, k, self.levels, worker.rng, self.seed, worker.steps)
-        own = coder.encode(a)
-        coded = {worker.rank: own} | await worker.exchange(own, peers, size=size)
+        code = coder.encode(a)
+        coded = {worker.rank: code} | await worker.exchange(code, peers, size=size)
         shrunk = codes.excess(self.compressor, d, self.levels)
         for j, w_ij in self.topology.mixing_row(worker.rank).items():  # ascending j: every engine adds in one order
             q = coder.decode(coded[j]) / shrunk

@@ -112,8 +112,8 @@ class Compressed(Algorithm):
             return a, a
         coder = codes.coder(self.code, d, k, self.levels, worker.rng, self.seed, worker.steps)
         if is_reduced:
-            own = coder.encode(a)
-            return coder.decode(own), coder.decode(await worker.all_reduce_mean(own, size))
+            code = coder.encode(a)
+            return coder.decode(code), coder.decode(await worker.all_reduce_mean(code, size))
         coded = {worker.rank: coder.encode(a)}
         coded |= await worker.exchange(coded[worker.rank], others, size=size)
         shrunk = codes.excess(self.code, d, self.levels) if self.feedback else 1.0

@@ -74,8 +74,8 @@ class Corrected(Algorithm):
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         self.topology.check_doubly_stochastic("corrected")
         if self.has_momentum and momentum != 0:
-            own = f"method={self.method} has a momentum of its own (algo.beta)"
-            raise ValueError(f"{own}: optimizer.momentum must be 0, got {momentum:g}")
+            reason = f"method={self.method} has a momentum of its own (algo.beta)"
+            raise ValueError(f"{reason}: optimizer.momentum must be 0, got {momentum:g}")
 
     async def train(self, worker: Worker) -> None:
         step = getattr(self, self.method)

@@ -63,8 +63,8 @@ class NoLoCo(Algorithm):
     def partner(self, worker: Worker, turn: int) -> list[int]:
         """Return the partner in this round, counted from 0; none for the worker that is left over."""
         order = stream("pairs", self.seed, turn).permutation(worker.nodes).tolist()
-        place = order.index(worker.rank) ^ 1
-        return order[place : place + 1]
+        position = order.index(worker.rank) ^ 1
+        return order[position : position + 1]
 
     async def train(self, worker: Worker) -> None:
         x, phi, m = worker.x, worker.keep("phi", worker.x), worker.keep("m")

@@ -55,13 +55,13 @@ class Relay(Algorithm):
     async def train(self, worker: Worker) -> None:
         import torch
 
-        x, one = worker.x, worker.x.new_ones(1)
+        x, unit = worker.x, worker.x.new_ones(1)
         neighbours = self.topology.neighbours(worker.rank)  # ascending: every engine must add in the same order
         sums = [worker.keep(f"sum from {j}") for j in neighbours]
-        counts = [one * self.models_from(j, worker) for j in neighbours]
+        counts = [unit * self.models_from(j, worker) for j in neighbours]
         while not worker.done:
             worker.step(await worker.gradient(x))
-            to_each = zip(_without_each(x, sums), _without_each(one, counts), strict=True)
+            to_each = zip(_without_each(x, sums), _without_each(unit, counts), strict=True)
             sent = dict(zip(neighbours, map(torch.cat, to_each), strict=True))
             received = await worker.exchange(sent, neighbours)
             counts = [received[j][-1:].clone() for j in neighbours]
@@ -82,10 +82,10 @@ class Relay(Algorithm):
         return len(reached) - 1
 
 
-def _without_each(own: Tensor, parts: list[Tensor]) -> list[Tensor]:
-    """Return for each of the parts the sum of `own` and all other parts."""
+def _without_each(local: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """Return for each of the parts the sum of `local` and all other parts."""
     if not parts:
         return []
-    before = accumulate(parts[:-1], initial=own)
-    behind = [*accumulate(reversed(parts[1:]), initial=own * 0)]
+    before = accumulate(parts[:-1], initial=local)
+    behind = [*accumulate(reversed(parts[1:]), initial=local * 0)]
     return [a + b for a, b in zip(before, reversed(behind), strict=True)]

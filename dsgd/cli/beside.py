@@ -28,15 +28,15 @@ def beside(prepare: Callable[[], T], meanwhile: Callable[[], None], program: str
     with Children() as children:
         children.start(lambda: _outcome(prepare, program))
         meanwhile()
-        _, told = children.wait()
-    if told.signals or told.status == EXIT_INTERRUPTED:
+        _, child = children.wait()
+    if child.signals or child.status == EXIT_INTERRUPTED:
         raise Interrupted
-    if told.status < 0:
-        sys.exit(f"the check of the command line was killed by {signal.Signals(-told.status).name}")
-    if told.status > 0:
-        sys.exit(told.status)
-    found: T = pickle.loads(told.text.encode(TEXT))
-    return found
+    if child.status < 0:
+        sys.exit(f"the check of the command line was killed by {signal.Signals(-child.status).name}")
+    if child.status > 0:
+        sys.exit(child.status)
+    result: T = pickle.loads(child.text.encode(TEXT))
+    return result
 
 
 def _outcome(prepare: Callable[[], object], program: str) -> str:

@@ -84,7 +84,7 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
 
     from dsgd.host.signals import signal_pipe
     from dsgd.problem.problem import build_problem
-    from dsgd.processes.calibration.calibrate import WORKER_WAIT_S
+    from dsgd.processes.calibration.cluster_calibration import WORKER_WAIT_S
     from dsgd.processes.launch.parent import Parent
     from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of, open_store, serve_store
 
@@ -140,7 +140,7 @@ def _take_part(
 
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
-    from dsgd.processes.calibration.calibrate import CalibrationFailed, calibrate
+    from dsgd.processes.calibration.cluster_calibration import CalibrationFailed, calibrate
     from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement, noise
     from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.written import write_atomically
@@ -156,20 +156,22 @@ def _take_part(
 
     try:
         address = _local_address(address_of(host), store.port)
-        found = calibrate(experiment, problem, devices, store, rank, address, steps, link_s, say)
+        calibration = calibrate(experiment, problem, devices, store, rank, address, steps, link_s, say)
     except (CalibrationFailed, NoMeeting) as error:
         print(f"calibration: {error}", file=sys.stderr)
         return EXIT_FAILED
-    if found is not None:
+    if calibration is not None:
         model, data = (config.values[group]["name"] for group in ("model", "data"))
         title = f"{experiment.nodes} worker{'s'[: experiment.nodes > 1]}, model {model} on {data}, "
         title += f"batches of {experiment.batch_size}, {config.engine.threads or 1} threads"
-        own, links = gradient_name(config.values), found.links
-        text = as_cluster_yaml(title, own, found.jitters, found.receive_overhead_s, links, experiment.cluster)
+        gradient, links = gradient_name(config.values), calibration.links
+        text = as_cluster_yaml(
+            title, gradient, calibration.jitters, calibration.receive_overhead_s, links, experiment.cluster
+        )
         if not links:
             assumed = config.values["cluster"]["name"]
             say(f"one worker has no network: bandwidth and latency are taken from cluster={assumed}")
-        if warning := noise(found.jitters):
+        if warning := noise(calibration.jitters):
             say(f"warning: {warning}")
         print(text, end="", flush=True)
         before = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else ""

@@ -16,7 +16,7 @@ from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
 from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
-from dsgd.record.checkpoint import NAME
+from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
@@ -98,16 +98,16 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     given = _is_given(RUN_FOLDER, overrides)
     timed = jobs.timed and not given  # of a run that begins at the same time
     (job,) = jobs.runs
-    values, folder, own = job.values, job.folder.absolute(), False
+    values, folder, in_place = job.values, job.folder.absolute(), False
     if is_automatic(values.get("resume")):
-        own = not timed  # what is there without a checkpoint is begun again
-        values["resume"] = unfinished(folder, values) if own else None
+        in_place = not timed  # what is there without a checkpoint is begun again
+        values["resume"] = unfinished(folder, values) if in_place else None
     plan = plan_run(values, job.overrides)
     if plan.checkpoint is not None:
         before = plan.checkpoint.path.parent.resolve()
         folder = folder if given else before
-        own = folder.resolve() == before
-        if own:
+        in_place = folder.resolve() == before
+        if in_place:
             plan = _in_its_own_folder(plan)
     check_with_torch(plan, jobs.here, [])
     standing = existing_ancestor(folder)
@@ -121,9 +121,9 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
     if joined is not None and joined.rank > 0:
         folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
         return Checked([plan], overrides=[f"{RUN_FOLDER}={quoted(folder)}"], joined=joined)
-    if not own:
+    if not in_place:
         _check_unused(folder, job)
-    plan = replace(plan, found=contents(folder))
+    plan = replace(plan, contents=contents(folder))
     check_writable(folder, RUN_FOLDER)
     added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
     asked = joined is not None or jobs.whole is None or needs_hydra(jobs.whole)
@@ -154,7 +154,7 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
             if not automatic and not timed:
                 same = has_configuration(folder, job.values)
                 _check_unused(folder, job, "; resume=auto makes the missing runs" if same else "")
-            plan = replace(plan, found="nothing" if timed else contents(folder))
+            plan = replace(plan, contents="nothing" if timed else contents(folder))
         plans.append(plan)
         if folder in folders:
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
@@ -185,12 +185,12 @@ def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
 
 def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:
     """Return the plans of a sweep's jobs, where of those with the same choice of an engine the first one says why."""
-    found: list[Plan | None] = []
-    told: set[str] = set()
+    result: list[Plan | None] = []
+    reasons: set[str] = set()
     for plan in plans:
-        found.append(replace(plan, why="") if plan is not None and plan.why in told else plan)
-        told.add("" if plan is None else plan.why)
-    return found
+        result.append(replace(plan, why="") if plan is not None and plan.why in reasons else plan)
+        reasons.add("" if plan is None else plan.why)
+    return result
 
 
 def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if typed.script is not None:
             check_file(Path(typed.script), "--script")
         log = log_axes(typed.log)
-        made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, own=argv is None)
+        made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, owns_process=argv is None)
         with made as result:
             report(result, typed.width, typed.html, log)
             show_use(winner(result), typed.script)
@@ -80,23 +80,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = Parser(
+    command_line = Parser(
         prog="dsgd-compare",
         description="Tune each contender, measure it on several seeds, and tell which reaches the target first.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found.add_argument("--version", action="version", version=version_line())
-    found.add_argument(
+    command_line.add_argument("--version", action="version", version=version_line())
+    command_line.add_argument(
         "--folder", default="comparison", metavar="DIR", help="folder of the comparison (default: %(default)s)"
     )
-    found.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
-    found.add_argument("--width", choices=WIDTHS, default="wide", help="width of the figure (default: %(default)s)")
-    found.add_argument("--log", metavar="AXES", help=LOG_HELP)
-    found.add_argument("--html", metavar="FILE", help="also write a page for a browser")
-    found.add_argument("--script", metavar="FILE", help="write a training script for torchrun that uses the winner")
-    found.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    return found
+    command_line.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
+    command_line.add_argument(
+        "--width", choices=WIDTHS, default="wide", help="width of the figure (default: %(default)s)"
+    )
+    command_line.add_argument("--log", metavar="AXES", help=LOG_HELP)
+    command_line.add_argument("--html", metavar="FILE", help="also write a page for a browser")
+    command_line.add_argument(
+        "--script", metavar="FILE", help="write a training script for torchrun that uses the winner"
+    )
+    command_line.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    return command_line
 
 
 @contextmanager
@@ -106,35 +110,35 @@ def compare(
     interruption: Interruption,
     config_dir: str | None = None,
     at_once: int | None = None,
-    own: bool = False,
+    owns_process: bool = False,
     part: str = "",
 ) -> Iterator[ComparisonResult]:
     """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison, locked
-    until the block ends. at_once: how many runs at a time on this machine; None: one a core. own: in a process of the
-    command's. part: of a command that makes several comparisons, for its progress.
+    until the block ends. at_once: how many runs at a time on this machine; None: one a core. owns_process: in a process
+    of the command's. part: of a command that makes several comparisons, for its progress.
 
     Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
     KeyboardInterrupt."""
     check_quotes(overrides)
-    words, rest = [], []
+    settings, contender_overrides = [], []
     for text in opened(overrides):
         group = text.lstrip("+").partition("=")[0].partition(".")[0]
-        (words if group in ("compare", "slurm") else rest).append(text)
+        (settings if group in ("compare", "slurm") else contender_overrides).append(text)
     config_dir = str(Path(config_dir).resolve()) if config_dir else None
-    options = compare_options([word for word in words if not _is_of_slurm(word)], config_dir)
-    of_slurm = [word for word in words if _is_of_slurm(word)]
+    options = compare_options([word for word in settings if not _is_of_slurm(word)], config_dir)
+    of_slurm = [word for word in settings if _is_of_slurm(word)]
     on_slurm = options.on == "slurm"
     if of_slurm and not on_slurm:
         raise ConfigError(f"{of_slurm[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
 
     def prepare() -> tuple[Composer, list[Entry]]:
         composer = Composer(ConfigTree(config_dir), options)
-        entries = composer.entries(rest)
+        entries = composer.entries(contender_overrides)
         with ends_are_errors():
             _check(entries, composer, options)
         return composer, entries
 
-    if own and not on_slurm and cores() > 1:
+    if owns_process and not on_slurm and cores() > 1:
         composer, entries = beside(prepare, lambda: import_engines(["sim"]), "dsgd-compare")
     else:
         composer, entries = prepare()
@@ -145,9 +149,9 @@ def compare(
         else LocalRunner(folder, config_dir, interruption, tally, at_once)
     )
     interruption.check()
-    _check_folder(folder, rest, options)
+    _check_folder(folder, contender_overrides, options)
     with owned(folder, "--folder"):
-        _claim(folder, rest, options)
+        _claim(folder, contender_overrides, options)
         print(_beginning(entries, options, folder), file=sys.stderr)
         conditions, each = cells(options.whatif), len(entries) * options.seeds
         try:
@@ -166,19 +170,19 @@ def compare(
         yield ComparisonResult(folder, options, searches, contenders_of(searches, runs), others, overtaking)
 
 
-def compare_options(words: Sequence[str], config_dir: str | None = None) -> CompareOptions:
+def compare_options(overrides: Sequence[str], config_dir: str | None = None) -> CompareOptions:
     """Build the options of a comparison from `compare.KEY=VALUE`. Raises ConfigError."""
     fields = list(CompareOptions.__dataclass_fields__)
-    for word in words:
+    for word in overrides:
         key = word.lstrip("+").partition("=")[0].removeprefix("compare.").partition(".")[0]
         if key not in fields:
             near = did_you_mean([f"compare.{name}" for name in difflib.get_close_matches(key, fields)])
             raise ConfigError(f"compare.{key} is not a key of compare{near or '; it has ' + ', '.join(fields)}")
     tree = ConfigTree(config_dir, "compare")
-    for override in tree.parse(words):
+    for override in tree.parse(overrides):
         if override.is_sweep_override():
             raise ConfigError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
-    values = plain(tree.load(words))["compare"]
+    values = plain(tree.load(overrides))["compare"]
     if values["crossing"] is not None:  # whose unit the bracket has
         with prefixed(None):
             values["bracket"] = without_units(values["bracket"], str(values["crossing"]))
@@ -247,12 +251,12 @@ def _other(path: Path, setting: Mapping[str, Any]) -> str:
     """Say what another comparison has that this one has not."""
     try:
         before = json_object(read_bounded(path, SETTING_BYTES)) or {}
-        words = [text for text in before["overrides"] if text not in setting["overrides"]]
+        differences = [text for text in before["overrides"] if text not in setting["overrides"]]
         options = {key: value for key, value in before["compare"].items() if value != setting["compare"].get(key)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is not of a comparison: {error!r}") from error
-    words += [f"compare.{key}={shown(value)}" for key, value in options.items()]
-    return f"another one, with {' '.join(words)}" if words else "another one, with fewer overrides"
+    differences += [f"compare.{key}={shown(value)}" for key, value in options.items()]
+    return f"another one, with {' '.join(differences)}" if differences else "another one, with fewer overrides"
 
 
 def _beginning(entries: Sequence[Entry], options: CompareOptions, folder: Path) -> str:
@@ -264,11 +268,11 @@ def _beginning(entries: Sequence[Entry], options: CompareOptions, folder: Path) 
 
 def _tuned(search: Search) -> str:
     """Say what tuning has chosen for a contender, and what speaks against trusting it."""
-    if not search.found:
+    if not search.outcomes:
         return f"{search.entry.name}: nothing tuned"
-    works = working_range(search.found)
+    works = working_range(search.outcomes)
     span = f"works from {works[0]:g} to {works[1]:g}" if works else "works with none of the values tried"
-    edges = open_edges(search.entry.axes, search.found)
+    edges = open_edges(search.entry.axes, search.outcomes)
     left = f"; still at the edge of {', '.join(edges)} after compare.tune_values" if edges else ""
     return f"{search.label(search.chosen)}: chosen in {len(search.runs)} runs, {span}{left}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cli.stages import Cell, Search
+from dsgd.cli.stages import MeasuredCell, Search
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import working_range
 from dsgd.record.reader import Run
@@ -32,7 +32,7 @@ class ComparisonResult:
     options: CompareOptions
     searches: Sequence[Search]
     contenders: Sequence[Contender]
-    cells: Sequence[Cell]
+    cells: Sequence[MeasuredCell]
     overtaking: Overtaking | None = None
 
 
@@ -65,7 +65,7 @@ def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]])
     for search in searches:
         entry, measured = search.entry, runs[search.entry.name]
         values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
-        works = working_range(search.found) if search.found else None
+        works = working_range(search.outcomes) if search.outcomes else None
         nodes = measured[0].nodes or entry.nodes
         contenders.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
     return contenders

@@ -257,11 +257,11 @@ class ConfigTree:
                 key = added.key_or_group
                 if added.is_add() and re.search(rf"\b{re.escape(key)}\b", text):
                     return f"{key} must be given without +, as it is there already, got {added.input_line}"
-        found = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
-        if not found:
+        match = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
+        if not match:
             return key_first(text)
         choices = [item for item in self.parse(overrides) if item.key_or_group in GROUPS and item.package is None]
-        return unknown_key(found.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
+        return unknown_key(match.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:

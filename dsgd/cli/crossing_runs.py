@@ -15,7 +15,7 @@ from dsgd.report.contest import goal_of, score
 from dsgd.report.overtaking import Overtaking, written
 from dsgd.run.values import ConfigError
 
-Pairs = dict[float, tuple[Run, Run]]  # by the value of the key, the runs of the two contenders
+RunPairs = dict[float, tuple[Run, Run]]  # by the value of the key, the runs of the two contenders
 
 
 def check_crossing(entries: Sequence[Entry]) -> None:
@@ -48,7 +48,7 @@ def find_crossing(
     before: the measured runs of both, by their names, a run for each seed. Raises ConfigError after the runs at the two
     ends if the bracket does not hold the crossing of most seeds."""
     seeds = range(len(before[searches[0].entry.name]))
-    runs: list[Pairs] = [{} for _ in seeds]
+    runs: list[RunPairs] = [{} for _ in seeds]
     ends = (bracket.low, bracket.high)
     left = len(seeds) * len(searches) * bracket.halvings
     _measure({value: list(seeds) for value in ends}, bracket.key, searches, before, composer, runner, runs, left)
@@ -83,7 +83,7 @@ def _measure(
     before: Mapping[str, list[Run]],
     composer: Composer,
     runner: Runner,
-    runs: Sequence[Pairs],
+    runs: Sequence[RunPairs],
     later: int,
 ) -> None:
     """Run both contenders in one round, and add the pairs to `runs`. wanted: values of the key, each with its seeds.
@@ -111,7 +111,7 @@ def _measure(
             runs[seed][value] = (pair[0], pair[1])
 
 
-def _enclosure(bracket: Bracket, pairs: Pairs, first_below: bool) -> Enclosure:
+def _enclosure(bracket: Bracket, pairs: RunPairs, first_below: bool) -> Enclosure:
     leads = {value: _first_leads(pair) for value, pair in pairs.items()}
     return enclose(bracket, {value: None if lead is None else lead == first_below for value, lead in leads.items()})
 
@@ -122,7 +122,7 @@ def _first_leads(pair: tuple[Run, Run]) -> bool | None:
     return None if first == second or math.isnan(first + second) else first < second
 
 
-def _leader_below(bracket: Bracket, searches: Sequence[Search], runs: Sequence[Pairs]) -> bool:
+def _leader_below(bracket: Bracket, searches: Sequence[Search], runs: Sequence[RunPairs]) -> bool:
     """Return whether the first contender is the one that leads at low values. Raises ConfigError if neither leads there
     and is overtaken at the other end on most seeds."""
     at_ends = [tuple(_first_leads(pairs[value]) for value in (bracket.low, bracket.high)) for pairs in runs]

@@ -67,15 +67,15 @@ class Composer:
             if checked_seed(job.values["seed"]) + self._options.seeds > TUNING_SEEDS:
                 raise ConfigError(f"seed must be < {TUNING_SEEDS - self._options.seeds}, got {job.values['seed']}")
         axes = self._axes(given, jobs)
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for name, job in zip(_names(jobs), jobs, strict=True):
-            own = tuple(axis for axis in axes if _has(job.values, axis.key))
+            tuned_axes = tuple(axis for axis in axes if _has(job.values, axis.key))
             barrier = configure(job.values).experiment.algo.barrier
-            entry = Entry(name, tuple(job.overrides), own, int(job.values["seed"]), job.values, barrier)
-            if (key := identity(job.values)) in found:
-                raise ConfigError(f"contenders must differ, got {found[key].name} and {name} with one configuration")
-            found[key] = entry
-        return list(found.values())
+            entry = Entry(name, tuple(job.overrides), tuned_axes, int(job.values["seed"]), job.values, barrier)
+            if (key := identity(job.values)) in entries:
+                raise ConfigError(f"contenders must differ, got {entries[key].name} and {name} with one configuration")
+            entries[key] = entry
+        return list(entries.values())
 
     def tuning(self, entry: Entry, values: Sequence[Values], limit_s: float | None) -> dict[Values, list[HydraJob]]:
         """Return the runs that try values of the tuned keys, one for each seed of tuning. Test data play no part.
@@ -224,9 +224,9 @@ def _names(jobs: Sequence[HydraJob]) -> list[str]:
     for shown_keys in (chosen, differing):
         names = []
         for job, values in zip(jobs, given, strict=True):
-            own = [f"{key.removeprefix('algo.')}={values[key]}" for key in shown_keys if key in values]
+            options = [f"{key.removeprefix('algo.')}={values[key]}" for key in shown_keys if key in values]
             nodes = f", {job.values['nodes']} nodes" if several_nodes else ""
-            names.append(" ".join([str(job.values["algo"]["name"]), *own]) + nodes)
+            names.append(" ".join([str(job.values["algo"]["name"]), *options]) + nodes)
         if len({*names}) == len(names):
             break
     return names

@@ -38,16 +38,16 @@ class Cost:
         return f"{text} without {self.unknown} of them, whose cost is unknown" if self.unknown else text
 
 
-def forecast(study: Study, words: Sequence[str]) -> Cost:
+def forecast(study: Study, overrides: Sequence[str]) -> Cost:
     """Return the cost of a study with these overrides. Raises ConfigError."""
     tree = ConfigTree(None)
     if not study.tuned:
-        jobs = tree.jobs([*words, *FOLDERS], multirun=True).runs
+        jobs = tree.jobs([*overrides, *FOLDERS], multirun=True).runs
         return sum((_cost(job.values, 1) for job in jobs), Cost())
-    options = [word for word in words if word.startswith("compare.")]
+    options = [word for word in overrides if word.startswith("compare.")]
     compared = compare_options(options)
     cost = Cost()
-    for entry in Composer(tree, compared).entries([word for word in words if word not in options]):
+    for entry in Composer(tree, compared).entries([word for word in overrides if word not in options]):
         values = 1
         for axis in entry.axes:
             values *= len(axis.grid)

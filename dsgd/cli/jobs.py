@@ -21,7 +21,7 @@ from dsgd.cli.folders import owned, remove_empty
 from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.host.stop import EXIT_INTERRUPTED
-from dsgd.record.checkpoint import NAME
+from dsgd.record.checkpoint_file import NAME
 from dsgd.record.reader import read_status
 from dsgd.run.children import told_by_child
 from dsgd.run.configuration import LoadedData
@@ -172,13 +172,13 @@ def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, int
         plan = plan_run(plain(DictConfig({**config, **choices})), job.overrides.task)
     except ConfigError as error:
         _refuse(error, folder, checked)
-    told = told_by_child(_job(plan, checked, folder, Path(job.sweep.dir).name, interruption))
-    interruption.asked.extend(told.signals)
-    if told.status == EXIT_CONFIG:
+    child = told_by_child(_job(plan, checked, folder, Path(job.sweep.dir).name, interruption))
+    interruption.asked.extend(child.signals)
+    if child.status == EXIT_CONFIG:
         sys.exit(EXIT_CONFIG)
-    if told.status == EXIT_INTERRUPTED or told.signals:
+    if child.status == EXIT_INTERRUPTED or child.signals:
         raise Interrupted  # ends the sweep as well
-    return told.text or "failed"
+    return child.text or "failed"
 
 
 def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:

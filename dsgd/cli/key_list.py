@@ -31,13 +31,13 @@ def key_list(config: DictConfig, files: Iterable[tuple[str, str]]) -> str:
 
     config: composed. files: package (`algo`, or empty) and text of every file that it is made of; of what they say of a
     key the first counts, since those that follow change values."""
-    told: dict[str, str] = {}
+    all_comments: dict[str, str] = {}
     titles: dict[str, str] = {}  # by package: the beginning of the file that comes last
     for package, text in files:
-        found = comments(text)
-        titles[package] = found.pop("", "")
-        for key, comment in found.items():
-            told.setdefault(f"{package}.{key}" if package else key, comment)
+        by_key = comments(text)
+        titles[package] = by_key.pop("", "")
+        for key, comment in by_key.items():
+            all_comments.setdefault(f"{package}.{key}" if package else key, comment)
     choices: Mapping[str, Any] = config.hydra.runtime.choices
     values: Any = OmegaConf.to_container(config)
     blocks = {name: _leaves(name, value) for name, value in values.items() if name != "hydra"}
@@ -47,9 +47,9 @@ def key_list(config: DictConfig, files: Iterable[tuple[str, str]]) -> str:
     lines = [_title("experiment", choices, titles.get("", "")), ""] if choices.get("experiment") else []
     for name in sorted(blocks, key=lambda name: name not in single):
         if name not in single:
-            lines += ["", _title(name, choices, titles.get(name) or told.get(name, ""))]
+            lines += ["", _title(name, choices, titles.get(name) or all_comments.get(name, ""))]
         for key, value in blocks[name].items():
-            lines += _with_comment(_row(key, value), told.get(key, ""), column)
+            lines += _with_comment(_row(key, value), all_comments.get(key, ""), column)
     return "\n".join(lines)
 
 
@@ -63,7 +63,7 @@ def comments(text: str) -> dict[str, str]:
     if not isinstance(root, yaml.MappingNode) or not root.value:
         return {}
     first = root.value[0][0].start_mark.line
-    found = {"": _joined([line for line in lines[:first] if not line.startswith("# @")])}
+    by_key = {"": _joined([line for line in lines[:first] if not line.startswith("# @")])}
     read = first  # lines before this one belong to earlier keys
     for key, start, column in _places(root):
         above = start
@@ -74,8 +74,8 @@ def comments(text: str) -> dict[str, str]:
         read = start + 1
         while behind.startswith("#") and read < len(lines) and lines[read].startswith(indent):
             read += 1
-        found[key] = _joined([*lines[above:start], behind, *lines[start + 1 : read]])
-    return found
+        by_key[key] = _joined([*lines[above:start], behind, *lines[start + 1 : read]])
+    return by_key
 
 
 def files_of(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -110,10 +110,10 @@ def _leaves(name: str, value: Any) -> dict[str, Any]:
     return {f"{name}.{key}": inner for key, inner in value.items() if key != "_target_"}
 
 
-def _title(name: str, choices: Mapping[str, Any], told: str) -> str:
+def _title(name: str, choices: Mapping[str, Any], comment: str) -> str:
     """Return the heading of a group: its choice, and the beginning of that file."""
     title = f"{name}={choices[name]}" if name in choices else name
-    return textwrap.fill(f"{title}: {told}" if told else title, WIDTH)
+    return textwrap.fill(f"{title}: {comment}" if comment else title, WIDTH)
 
 
 def _row(key: str, value: Any) -> str:

@@ -138,17 +138,17 @@ class LocalSweep:
             self._wait()
 
     def _wait(self) -> None:
-        number, told = self._children.wait(self._look, LOOK_S)
+        number, child = self._children.wait(self._look, LOOK_S)
         job, label = self._running.pop(number), self._labels[number]
-        self._outcome[job.folder] = status = _status(told)
+        self._outcome[job.folder] = status = _status(child)
         self._show_lines(job, _lines(job.output, ended=True), repeated=status == "failed")
         job.output.close()
         self._durations[self._kinds[number]] = taken_s = time.monotonic() - job.begun
         self._tally.end(label)
         if status not in ENDED:
-            self._tally.print(f"{label}: {_said(told)}, {taken_s:.0f} s")
+            self._tally.print(f"{label}: {_said(child)}, {taken_s:.0f} s")
         if status == "failed":
-            self._failed.append(f"{label}: {_said(told)}, in {job.folder}")
+            self._failed.append(f"{label}: {_said(child)}, in {job.folder}")
 
     def _look(self) -> None:
         """Show how far the jobs have come; what the only one at a time prints, as soon as it has."""
@@ -189,8 +189,8 @@ def labels(jobs: Sequence[HydraJob]) -> list[str]:
 def _label(values: Mapping[str, object], differing: Mapping[str, str]) -> str:
     algo = values["algo"]
     name = algo.get("name", "") if isinstance(algo, Mapping) else ""
-    rest = [f"{key.rpartition('.')[2]}={value}" for key, value in differing.items() if key != "algo"]
-    return " ".join([str(name), *rest])
+    settings = [f"{key.rpartition('.')[2]}={value}" for key, value in differing.items() if key != "algo"]
+    return " ".join([str(name), *settings])
 
 
 def kind_of_job(config: RunConfig) -> Hashable:
@@ -239,9 +239,9 @@ def _lines(output: IO[bytes], ended: bool = False) -> list[str]:
     return (text if ended else text[: text.rfind(b"\n") + 1]).decode(errors="replace").splitlines()
 
 
-def _status(told: Told) -> str:
-    return "interrupted" if told.status == EXIT_INTERRUPTED else told.text or "failed"
+def _status(child: Told) -> str:
+    return "interrupted" if child.status == EXIT_INTERRUPTED else child.text or "failed"
 
 
-def _said(told: Told) -> str:
-    return f"killed by {signal.Signals(-told.status).name}" if told.status < 0 else _status(told)
+def _said(child: Told) -> str:
+    return f"killed by {signal.Signals(-child.status).name}" if child.status < 0 else _status(child)

@@ -131,7 +131,7 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
     runs, out = _read(options.runs), Path(options.out)
     check_field(runs, options.y)
     lines = options.lines.split(",") if options.lines else []
-    found = compare(
+    comparison = compare(
         runs, options.y, options.x, lines, options.panels or "", options.best_over or "", options.base or ""
     )
 
@@ -139,9 +139,9 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
     from dsgd.report.style import drawing, save
 
     name = f"{'speed_up_' * bool(options.base)}{options.y}_by_{options.x.removesuffix('.name').replace('.', '_')}"
-    table = comparison_table(found)
+    table = comparison_table(comparison)
     with drawing(width, log):
-        figure = comparison_figure(found)
+        figure = comparison_figure(comparison)
         try:
             out.mkdir(parents=True, exist_ok=True)
             written = [out / f"{name}.{kind}" for kind in formats]
@@ -194,8 +194,8 @@ def _plot(
     from rich.console import Console
 
     from dsgd.report.prediction import pairs, pairs_table
+    from dsgd.report.summary_verdict import verdict
     from dsgd.report.table import summary_table
-    from dsgd.report.verdict import verdict
 
     runs = _read(paths)
 

@@ -11,8 +11,8 @@ from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.ending import Usage, ended
 from dsgd.cli.folders import check_writable, owned
 from dsgd.cli.forecast import Cost, forecast
+from dsgd.cli.paper_studies import Venue, run_study
 from dsgd.cli.rounds import Unfinished
-from dsgd.cli.studies import Place, run_study
 from dsgd.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
 from dsgd.host.signals import Interruption
 from dsgd.papers import papers
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
-        names = [word for word in typed.words if "=" not in word]
-        slurm = [word for word in typed.words if "=" in word]
+        names = [word for word in typed.targets if "=" not in word]
+        slurm = [word for word in typed.targets if "=" in word]
         _check(typed, slurm)
         if YARDSTICK in names:
             _check_alone(typed, names)
@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for paper in papers(typed.scale):  # a broken archive is found before anything runs
                 archive.read(archive.path_of(paper.key, results))
             if not typed.redraw:
-                place = Place(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
-                _run(wanted, place, results, typed.scale, typed.anew, interruption)
+                venue = Venue(Path(typed.folder) / typed.scale, typed.jobs, typed.on, tuple(slurm))
+                _run(wanted, venue, results, typed.scale, typed.anew, interruption)
             _draw(chosen, claims, results, typed.scale)
 
     return ended("dsgd-reproduce", work)
@@ -74,29 +74,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = Parser(
+    command_line = Parser(
         prog="dsgd-reproduce",
         description="Repeat the papers' experiments, and compare the results with the papers' claims.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found.add_argument("--version", action="version", version=version_line())
-    found.add_argument(
+    command_line.add_argument("--version", action="version", version=version_line())
+    command_line.add_argument(
         "--claim", action="append", default=[], metavar="ID", help="only the runs of this claim, like J1"
     )
-    found.add_argument("--study", action="append", default=[], metavar="NAME", help="only these runs, like few_shapes")
-    found.add_argument("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
-    found.add_argument("--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing")
-    found.add_argument("--anew", action="store_true", help="ignore the logged runs and make all runs again")
-    found.add_argument("--scale", choices=SCALES, default=SMALL, help="scale of models and data (default: %(default)s)")
-    found.add_argument("--on", choices=("here", "slurm"), default="here", help="where to run (default: %(default)s)")
-    found.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one for each core)")
-    found.add_argument(
+    command_line.add_argument(
+        "--study", action="append", default=[], metavar="NAME", help="only these runs, like few_shapes"
+    )
+    command_line.add_argument(
+        "--redraw", action="store_true", help="run nothing: pages and figures from the logged runs"
+    )
+    command_line.add_argument(
+        "--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing"
+    )
+    command_line.add_argument("--anew", action="store_true", help="ignore the logged runs and make all runs again")
+    command_line.add_argument(
+        "--scale", choices=SCALES, default=SMALL, help="scale of models and data (default: %(default)s)"
+    )
+    command_line.add_argument(
+        "--on", choices=("here", "slurm"), default="here", help="where to run (default: %(default)s)"
+    )
+    command_line.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one for each core)")
+    command_line.add_argument(
         "--folder", default="outputs/papers", metavar="DIR", help="folder of the records (default: %(default)s)"
     )
-    found.add_argument("--results", metavar="DIR", help="folder of logged runs and pages (default: results/papers)")
-    found.add_argument("words", nargs="*", metavar="PAPER | slurm.KEY=VALUE")
-    return found
+    command_line.add_argument(
+        "--results", metavar="DIR", help="folder of logged runs and pages (default: results/papers)"
+    )
+    command_line.add_argument("targets", nargs="*", metavar="PAPER | slurm.KEY=VALUE")
+    return command_line
 
 
 def _chosen(
@@ -124,7 +136,9 @@ def _wanted(chosen: Sequence[Paper], claims: tuple[str, ...], studies: tuple[str
     for name in studies:
         if name not in names:
             raise ValueError(f"--study must be one of {', '.join(names)}, got {name}")
-    return [(paper, [one for one in of_paper if not studies or one.name in studies]) for paper, of_paper in wanted]
+    return [
+        (paper, [study for study in of_paper if not studies or study.name in studies]) for paper, of_paper in wanted
+    ]
 
 
 def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
@@ -151,7 +165,7 @@ def _check_alone(typed: argparse.Namespace, names: Sequence[str]) -> None:
 
 def _run(
     wanted: Wanted,
-    place: Place,
+    venue: Venue,
     results: Path,
     scale: str,
     anew: bool,
@@ -165,21 +179,21 @@ def _run(
         path = archive.path_of(paper.key, results)
         rows = archive.read(path)
         for study in studies:
-            words = study.at(scale)
-            if words is None or (paper.key, study.name) not in missing:
+            overrides = study.at(scale)
+            if overrides is None or (paper.key, study.name) not in missing:
                 continue
             print(f"{paper.key}: {study.command(scale)}", file=sys.stderr, flush=True)
             if study.by is not None:
                 print(f"{paper.key}: {study.name} is left to you, see docs/explanation/papers.md", file=sys.stderr)
                 continue
-            here = Place(place.folder / paper.key, place.at_once, place.on, place.slurm)
+            here = Venue(venue.folder / paper.key, venue.at_once, venue.on, venue.slurm)
             part = f"study {1 + missing.index((paper.key, study.name))} of {len(missing)}" if len(missing) > 1 else ""
             try:
-                rows[study.name] = run_study(study, words, here, interruption, part)
+                rows[study.name] = run_study(study, overrides, here, interruption, part)
             except Unfinished as line:
                 unfinished.append(f"{paper.key} {study.name}: {line}")
                 continue
-            order = [one.name for one in paper.studies]
+            order = [entry.name for entry in paper.studies]
             rows = {name: rows[name] for name in order if name in rows}
             archive.write(path, rows)
     if unfinished:
@@ -192,9 +206,9 @@ def _forecast(wanted: Wanted, results: Path, scale: str, anew: bool) -> None:
     total = Cost()
     for paper, studies in wanted:
         for study in studies:
-            words = study.at(scale)
-            if words is not None and study.by is None and (paper.key, study.name) in missing:
-                cost = forecast(study, words)
+            overrides = study.at(scale)
+            if overrides is not None and study.by is None and (paper.key, study.name) in missing:
+                cost = forecast(study, overrides)
                 total += cost
                 print(f"{paper.key} {study.name}: {cost}", flush=True)
     print(f"all: {total}")
@@ -206,14 +220,14 @@ def _missing(wanted: Wanted, results: Path, scale: str, anew: bool) -> list[tupl
     for paper, studies in wanted:
         rows = archive.read(archive.path_of(paper.key, results))
         for study in studies:
-            words = study.at(scale)
-            if words is not None and (anew or not _is_there(rows.get(study.name, []), words)):
+            overrides = study.at(scale)
+            if overrides is not None and (anew or not _is_there(rows.get(study.name, []), overrides)):
                 missing.append((paper.key, study.name))
     return missing
 
 
-def _is_there(rows: Sequence[archive.Row], words: Sequence[str]) -> bool:
-    return bool(rows) and all(row["words"] == list(words) for row in rows)
+def _is_there(rows: Sequence[archive.ArchiveRow], overrides: Sequence[str]) -> bool:
+    return bool(rows) and all(row["words"] == list(overrides) for row in rows)
 
 
 def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: str) -> None:
@@ -221,18 +235,18 @@ def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: 
 
     Where claims were asked for, print their verdicts and pages, and write no pages of other papers."""
     scales = (FULL,) if scale == FULL else (SMALL, REAL)  # of one overview
-    found = [Results.read(paper, results, one) for one in scales for paper in papers(one)]
+    all_results = [Results.read(paper, results, each_scale) for each_scale in scales for paper in papers(each_scale)]
     names = {paper.name for paper in chosen}
-    for one in found:
-        if one.paper.name in names or not (claims or page_of(one.paper, results).exists()):
-            write_paper(one, results)
-    score = write_overview(found, results) if not claims or (results / OVERVIEW).exists() else ""
+    for paper_results in all_results:
+        if paper_results.paper.name in names or not (claims or page_of(paper_results.paper, results).exists()):
+            write_paper(paper_results, results)
+    score = write_overview(all_results, results) if not claims or (results / OVERVIEW).exists() else ""
     if not claims:
         print(score)
-    for one in found:
-        for claim in one.paper.claims if one.paper in chosen else ():
+    for paper_results in all_results:
+        for claim in paper_results.paper.claims if paper_results.paper in chosen else ():
             if claim.id in claims:
-                print(verdict_lines(one, claim, results))
+                print(verdict_lines(paper_results, claim, results))
 
 
 if __name__ == "__main__":

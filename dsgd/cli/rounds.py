@@ -30,10 +30,10 @@ from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
 from dsgd.run.plan import Plan, with_wandb_group
 from dsgd.run.resume import ENDED, contents
 from dsgd.run.values import ConfigError
-from dsgd.sweep import jobs as submission
 from dsgd.sweep import slurm
-from dsgd.sweep.jobs import FINISHED, WAITING
+from dsgd.sweep import slurm_jobs as submission
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
+from dsgd.sweep.slurm_jobs import FINISHED, WAITING
 
 TIMES, TIMES_BYTES = "gradient_times.json", 2**20
 
@@ -94,7 +94,7 @@ class LocalRunner:
             folder = (self._folder / point.folder).absolute()
             plan = plan_job(job.composed, folder, automatic=True)
             if plan is not None:
-                missing[folder] = (job.label, replace(plan, found=contents(folder)))
+                missing[folder] = (job.label, replace(plan, contents=contents(folder)))
         self._tally.count_before(len(jobs) - len(missing))
         if not missing:
             return
@@ -150,13 +150,13 @@ class LocalRunner:
 
 class SlurmRunner:
     """Submits jobs by the means of dsgd-sweep, whose status, logs, cancel and retry serve the folder of the comparison,
-    too. words: the `slurm.KEY=VALUE` of the command line."""
+    too. overrides: the `slurm.KEY=VALUE` of the command line."""
 
-    def __init__(self, folder: Path, config_dir: str | None, words: Sequence[str]) -> None:
+    def __init__(self, folder: Path, config_dir: str | None, overrides: Sequence[str]) -> None:
         self._folder = folder
         self._config_dir = config_dir
-        self._words = list(words)
-        self._site = site_of(words, config_dir)
+        self._words = list(overrides)
+        self._site = site_of(overrides, config_dir)
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         for job in jobs:

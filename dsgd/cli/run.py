@@ -26,32 +26,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     configuration, 130 where one of STOP_SIGNALS has ended it early.
 
     Raises SystemExit where Hydra ends the process itself: with 0 after --help, with 1 after an exception."""
-    as_called, own = sys.argv, argv is None  # own: this process is the command's
+    as_called, owns_process = sys.argv, argv is None  # owns_process: this process is the command's
     arguments = opened(as_called[1:] if argv is None else argv)
     interruption = Interruption()
     handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
     try:
-        return _run(arguments, interruption, own)
+        return _run(arguments, interruption, owns_process)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     finally:
         interruption.end()
         sys.argv = as_called
         for number, handler in handlers.items():
-            if own:  # the process ends now: signals must not change its exit status
+            if owns_process:  # the process ends now: signals must not change its exit status
                 ignore(number)
             else:
                 signal.signal(number, handler)
 
 
-def _run(arguments: list[str], interruption: Interruption, own: bool) -> int:
-    """Check a command line and start what it asks for. own: in a process of the command's. Returns the exit status."""
+def _run(arguments: list[str], interruption: Interruption, owns_process: bool) -> int:
+    """Check a command line and start what it asks for. owns_process: in a process of the command's. Returns the exit
+    status."""
     if "--version" in arguments:  # Hydra would say which version Hydra is
         print(version_line())
         return 0
     try:
         arguments = together(arguments)
-        if own and has_jobs_at_a_time(arguments):
+        if owns_process and has_jobs_at_a_time(arguments):
             checked = beside(lambda: _check(arguments, interruption), _import_sweep)
         else:
             checked = _check(arguments, interruption)

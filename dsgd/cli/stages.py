@@ -19,25 +19,27 @@ from dsgd.record.reader import Run
 
 @dataclass
 class Search:
-    """The tuning of one contender. found: what the values that were tried came to. runs: made for it."""
+    """The tuning of one contender. outcomes: what the values that were tried came to. runs: made for it."""
 
     entry: Entry
-    found: dict[Values, Outcome] = field(default_factory=dict)
+    outcomes: dict[Values, Outcome] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
 
     @property
     def chosen(self) -> Values:
         """Return the values that were chosen; none where nothing is tuned."""
-        return best(self.found) if self.found else ()
+        return best(self.outcomes) if self.outcomes else ()
 
     def label(self, values: Values) -> str:
         """Return the contender with these values: `gossip lr=0.2`."""
-        own = [f"{axis.key.rpartition('.')[2]}={value:g}" for axis, value in zip(self.entry.axes, values, strict=True)]
-        return " ".join([self.entry.name, *own])
+        chosen = [
+            f"{axis.key.rpartition('.')[2]}={value:g}" for axis, value in zip(self.entry.axes, values, strict=True)
+        ]
+        return " ".join([self.entry.name, *chosen])
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeasuredCell:
     """The contenders under other conditions. conditions: key, value. runs: of each contender, by its name. measured:
     the contenders whose runs had gradients; those of the others are derived."""
 
@@ -58,20 +60,20 @@ def tune(
         owners: list[tuple[Search, Values, int]] = []
         expected = 0
         for search in searches:
-            values = next_values(search.entry.axes, search.found, most, fine) if search.entry.axes else []
-            limit = limit_s(search.found)
+            values = next_values(search.entry.axes, search.outcomes, most, fine) if search.entry.axes else []
+            limit = limit_s(search.outcomes)
             for point, runs in composer.tuning(search.entry, values, None if math.isinf(limit) else limit).items():
                 jobs += [Job(f"tuning {search.label(point)}", run) for run in runs]
                 owners.append((search, point, len(runs)))
             if values:
-                left = expected_values(search.entry.axes, search.found, most, fine) - len(values)
+                left = expected_values(search.entry.axes, search.outcomes, most, fine) - len(values)
                 expected += left * owners[-1][2]
         if not jobs:
             return searches
         records = iter(runner.run(jobs, expected + later, about=True))
         for search, point, count in owners:
             tried = [next(records) for _ in range(count)]
-            search.found[point] = combined([outcome(run) for run in tried])
+            search.outcomes[point] = combined([outcome(run) for run in tried])
             search.runs += tried
 
 
@@ -110,15 +112,15 @@ def measure_cell(
     composer: Composer,
     runner: Runner,
     later: int = 0,
-) -> Cell:
+) -> MeasuredCell:
     """Measure under other conditions, with the values that were chosen; derive what they change in time only.
 
     before: the measured runs of every contender, by its name. later: how many runs will follow."""
     overrides = composer.conditions(conditions)
     anew = [search for search in searches if not derives(search, before, list(conditions))]
-    rest = [search for search in searches if search not in anew]
-    timed = sum(len(before[search.entry.name]) for search in rest)
+    unchanged = [search for search in searches if search not in anew]
+    timed = sum(len(before[search.entry.name]) for search in unchanged)
     runs = measure(anew, composer, runner, *overrides, later=timed + later)
-    for name, timings in measure(rest, composer, runner, *overrides, "engine.gradients=none", later=later).items():
+    for name, timings in measure(unchanged, composer, runner, *overrides, "engine.gradients=none", later=later).items():
         runs[name] = [derived(run, timing) for run, timing in zip(before[name], timings, strict=True)]
-    return Cell(conditions, runs, frozenset(search.entry.name for search in anew))
+    return MeasuredCell(conditions, runs, frozenset(search.entry.name for search in anew))

@@ -11,16 +11,16 @@ HARMLESS = ("partition", "account", "qos", "constraint", "time", "mem", "tasks_p
 HARMLESS += ("gpus_per_task", "at_once", "requeue", "warning_s")
 
 
-def code_of_point(point: Point, words: Sequence[str]) -> str | None:
+def code_of_point(point: Point, slurm_overrides: Sequence[str]) -> str | None:
     """Return what a point would run besides the package, as it stands in the manifest; None if there is nothing.
 
-    words: the `slurm.*` that it was submitted with. Raises ConfigError."""
+    slurm_overrides: the `slurm.*` that it was submitted with. Raises ConfigError."""
     from dsgd.cli.compose import ConfigTree, plain
     from dsgd.run.trust import code_of
 
     if point.config_dir is not None:
         return f"--config-dir {point.config_dir}"
-    for word in words:
+    for word in slurm_overrides:
         if word.lstrip("+").partition("=")[0].removeprefix("slurm.") not in HARMLESS:
             return word
     if flags := [text for text in point.overrides if text.startswith("-")]:

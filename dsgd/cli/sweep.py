@@ -20,10 +20,10 @@ from dsgd.cli.stored_sweep import code_of_point
 from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
 from dsgd.safe_text import for_terminal
-from dsgd.sweep import jobs, slurm
-from dsgd.sweep.jobs import FINISHED, STATES, WAITING, PointState, finished, states
+from dsgd.sweep import slurm, slurm_jobs
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
+from dsgd.sweep.slurm_jobs import FINISHED, STATES, WAITING, PointState, finished, states
 
 LOG_BYTES = 2**22  # of what a job has printed, from its end
 SHOWN = 10  # points that `status` lists without --points
@@ -89,17 +89,17 @@ def parser() -> argparse.ArgumentParser:
 
 def _submit(options: argparse.Namespace) -> int:
     check_quotes(options.overrides)
-    words, overrides = [], []
+    slurm_overrides, overrides = [], []
     for text in options.overrides:
         bare = text.lstrip("+")
-        (words if bare.partition("=")[0].partition(".")[0] == "slurm" else overrides).append(text)
+        (slurm_overrides if bare.partition("=")[0].partition(".")[0] == "slurm" else overrides).append(text)
     if not overrides:
         raise ValueError("submit must be given overrides, like algo=sync,gossip nodes=8,16, got none")
     config_dir = str(Path(options.config_dir).resolve()) if options.config_dir else None
-    site = site_of(words, config_dir)
+    site = site_of(slurm_overrides, config_dir)
     points = _points(overrides, config_dir)
     folder = Path(options.folder)
-    arrays = jobs.arrays(points.values(), site)
+    arrays = slurm_jobs.arrays(points.values(), site)
     if options.dry_run:
         for size, members in arrays.items():
             print(script("dsgd-sweep", members, folder.absolute(), size, site))
@@ -108,7 +108,7 @@ def _submit(options: argparse.Namespace) -> int:
     check_writable(folder, "--folder")
     largest = slurm.largest_array()
     with locked(folder) as writer:
-        sweep = jobs.recover(writer, folder)
+        sweep = slurm_jobs.recover(writer, folder)
         known = [state for state in states(sweep)[0] if state.point.id in points]
         there = Counter(state.name for state in known if state.name in (*FINISHED, *WAITING))
         settled = {state.point.id for state in known if state.name in there}
@@ -119,20 +119,20 @@ def _submit(options: argparse.Namespace) -> int:
         if not missing:
             print("nothing to submit")
             return 0
-        jobs.submit(writer, folder, missing, site, words, largest, print_job)
+        slurm_jobs.submit(writer, folder, missing, site, slurm_overrides, largest, print_job)
     print(f"next: dsgd-sweep status{_option(options.folder)}")
     return 0
 
 
-def site_of(words: Sequence[str], config_dir: str | None) -> Site:
-    """Build the site. words: the slurm.KEY=VALUE and slurm=FILE of a command line."""
+def site_of(slurm_overrides: Sequence[str], config_dir: str | None) -> Site:
+    """Build the site. slurm_overrides: the slurm.KEY=VALUE and slurm=FILE of a command line."""
     from dsgd.cli.compose import ConfigTree, plain
     from dsgd.cli.wrong_keys import did_you_mean
     from dsgd.run.values import build
 
     fields = list(Site.__dataclass_fields__)
     overrides = []
-    for word in words:
+    for word in slurm_overrides:
         bare = word.lstrip("+")
         key = bare.partition("=")[0].removeprefix("slurm.").partition(".")[0]
         if key not in ("slurm", *fields):
@@ -159,15 +159,15 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
         key = override.key_or_group
         if key == "resume" or key.partition(".")[0].partition("/")[0] in ("hydra", "sweep"):
             raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what runs when")
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     # the folders are not asked for, and would take half of the time
     for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True).runs:
         check_gradients(configure(job.values), engine_of(job.values))
         point = point_of(job.values, job.overrides, config_dir)
-        found.setdefault(point.id, point)
-    if not found:
+        points.setdefault(point.id, point)
+    if not points:
         raise ConfigError(f"a sweep must have at least one point, got none from {' '.join(overrides)}")
-    return found
+    return points
 
 
 def print_job(job: str, size: JobSize, points: int) -> None:
@@ -194,20 +194,24 @@ def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None
 
 def _status(options: argparse.Namespace) -> int:
     sweep = read(Path(options.folder))
-    found, problem = states(sweep)
-    counts = Counter(state.name for state in found)
-    print(f"{_plural(len(found), 'point')} in {options.folder}: {_counted(counts)}")
-    if not found:
+    point_states, problem = states(sweep)
+    counts = Counter(state.name for state in point_states)
+    print(f"{_plural(len(point_states), 'point')} in {options.folder}: {_counted(counts)}")
+    if not point_states:
         return 0
 
     console = Console(width=None if sys.stdout.isatty() else 160)
     names = [name for name in STATES if counts[name]]
     table = Table("algo", "nodes", *names)
-    for algo, nodes in dict.fromkeys((state.point.algo, state.point.nodes) for state in found):
-        row = Counter(state.name for state in found if (state.point.algo, state.point.nodes) == (algo, nodes))
+    for algo, nodes in dict.fromkeys((state.point.algo, state.point.nodes) for state in point_states):
+        row = Counter(state.name for state in point_states if (state.point.algo, state.point.nodes) == (algo, nodes))
         table.add_row(Text(for_terminal(algo)), str(nodes), *(str(row[name] or "") for name in names))
     console.print(table)
-    shown = found if options.points else [state for state in found if state.name not in (*FINISHED, "pending")][:SHOWN]
+    shown = (
+        point_states
+        if options.points
+        else [state for state in point_states if state.name not in (*FINISHED, "pending")][:SHOWN]
+    )
     if shown:
         console.print(_points_table(shown, sweep))
     if problem and counts["lost"]:
@@ -218,17 +222,17 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _points_table(found: Sequence[PointState], sweep: Sweep) -> Table:
+def _points_table(point_states: Sequence[PointState], sweep: Sweep) -> Table:
     """Return a table with a row for each point; `with` holds the overrides that not all points have."""
-    told = ("algo=", "nodes=", "seed=")  # which the name of the point has
-    given = [{text for text in point.overrides if not text.startswith(told)} for point in sweep.points.values()]
+    in_name = ("algo=", "nodes=", "seed=")  # which the name of the point has
+    given = [{text for text in point.overrides if not text.startswith(in_name)} for point in sweep.points.values()]
     common = set.intersection(*given)
     table = Table("point", "with", "state", "job", "epoch", "test accuracy", "reason")
-    for state in found:
-        own = [text for text in state.point.overrides if not text.startswith(told) and text not in common]
+    for state in point_states:
+        differing = [text for text in state.point.overrides if not text.startswith(in_name) and text not in common]
         epoch = "" if state.epoch is None else f"{state.epoch:.3g}"
         accuracy = "" if state.accuracy is None else f"{state.accuracy:.4f}"
-        texts = (state.point.name, " ".join(own), state.name, state.task or "", epoch, accuracy, state.reason)
+        texts = (state.point.name, " ".join(differing), state.name, state.task or "", epoch, accuracy, state.reason)
         table.add_row(*(Text(for_terminal(text)) for text in texts))  # not a str, which has markup
     return table
 
@@ -245,7 +249,7 @@ def _logs(options: argparse.Namespace) -> int:
             print("no point has failed or is lost; name the points whose logs you want")
     for point in points:
         task = sweep.tasks.get(point.id)
-        path = None if task is None else jobs.log(sweep.folder, task)
+        path = None if task is None else slurm_jobs.log(sweep.folder, task)
         if path is None or not path.is_file():
             print(f"{for_terminal(point.name)}: nothing printed yet")
             continue
@@ -258,15 +262,15 @@ def _cancel(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     read(folder)  # not to make a folder and a lock where there is no sweep
     with locked(folder) as writer:
-        sweep = jobs.recover(writer, folder)
+        sweep = slurm_jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
-        found = [state for state in states(sweep)[0] if state.name in WAITING and state.point.id in wanted]
-        if not found:
+        waiting = [state for state in states(sweep)[0] if state.name in WAITING and state.point.id in wanted]
+        if not waiting:
             print("nothing to cancel: no such point is in the queue")
             return 0
-        writer.cancelled([state.point for state in found])
-        slurm.cancel([state.task for state in found if state.task is not None])
-    print(f"cancelled: {_plural(len(found), 'point')}; dsgd-sweep retry{_option(options.folder)} resumes them")
+        writer.cancelled([state.point for state in waiting])
+        slurm.cancel([state.task for state in waiting if state.task is not None])
+    print(f"cancelled: {_plural(len(waiting), 'point')}; dsgd-sweep retry{_option(options.folder)} resumes them")
     return 0
 
 
@@ -275,7 +279,7 @@ def _retry(options: argparse.Namespace) -> int:
     largest = slurm.largest_array()
     read(folder)  # not to make a folder and a lock where there is no sweep
     with locked(folder) as writer:
-        sweep = jobs.recover(writer, folder)
+        sweep = slurm_jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
         batches: dict[tuple[tuple[str, ...], str | None], list[Point]] = {}
         for state in states(sweep)[0]:
@@ -288,14 +292,14 @@ def _retry(options: argparse.Namespace) -> int:
             stored = sweep.slurm.get(state.point.id, ())
             if not options.trusted and (code := code_of_point(state.point, stored)):
                 raise ValueError(f"--trusted must be given, as {folder / MANIFEST} runs code of its own, got {code}")
-            words = (*stored, *(f"slurm.{text}" for text in options.slurm))
-            batches.setdefault((words, state.point.config_dir), []).append(state.point)
+            slurm_overrides = (*stored, *(f"slurm.{text}" for text in options.slurm))
+            batches.setdefault((slurm_overrides, state.point.config_dir), []).append(state.point)
         if not batches:
             print("nothing to retry: every point is completed or in the queue")
             return 0
         sites = {key: site_of(*key) for key in batches}  # every one is checked before anything is submitted
         for key, points in batches.items():
-            jobs.submit(writer, folder, points, sites[key], key[0], largest, print_job)
+            slurm_jobs.submit(writer, folder, points, sites[key], key[0], largest, print_job)
     return 0
 
 
@@ -312,8 +316,10 @@ def _collect(options: argparse.Namespace) -> int:
             line = f"warning: {folder} is not of the configuration that was submitted; have defaults changed?"
             print(for_terminal(line))
     status = plot.main([*map(str, folders.values()), "--out", options.out or str(sweep.folder / "figures")])
-    if rest := len(sweep.points) - len(points):
-        print(f"left out: {_plural(rest, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}")
+    if unfinished := len(sweep.points) - len(points):
+        print(
+            f"left out: {_plural(unfinished, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}"
+        )
     return status
 
 

@@ -54,5 +54,5 @@ def _flat_keys(values: Any, prefix: str = "") -> list[str]:
 
 def key_first(text: str) -> str:
     """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
-    message, _, rest = text.partition(" full_key: ")
-    return f"{rest.split()[0]}: {message}" if rest else message
+    message, _, tail = text.partition(" full_key: ")
+    return f"{tail.split()[0]}: {message}" if tail else message

@@ -27,11 +27,13 @@ def write_yardstick(results: Path, redraw: bool, interruption: Interruption) -> 
         raise ValueError(f"--redraw needs the runs of these tables in {results}, got none; without it they are made")
     with owned(results, "--results"):
         if predictions is None:
-            predictions = {one.key: [predicted(row, interruption) for row in one.rows] for one in known}
+            predictions = {
+                benchmark.key: [predicted(row, interruption) for row in benchmark.rows] for benchmark in known
+            }
         print(write(results, known, predictions))
 
 
 def predicted(row: MeasuredRow, interruption: Interruption) -> float:
     """Return what the simulator predicts for a row. Raises ConfigError, and KeyboardInterrupt after a signal."""
     interruption.check()
-    return row.predicted(timed(composed([*TIMING, *row.words])))
+    return row.predicted(timed(composed([*TIMING, *row.overrides])))

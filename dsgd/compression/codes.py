@@ -82,7 +82,7 @@ def encode_qsgd(a: Tensor, levels: int, rng: np.random.Generator) -> Tensor:
     scaled = a.abs() * (levels / norm) if norm > 0 else torch.zeros_like(a)
     level = (scaled + torch.from_numpy(rng.random(len(a))).to(a)).floor().to(torch.int64).clamp_(max=levels)
     width = levels.bit_length()
-    bits = [a >= 0] + [level.bitwise_right_shift(place).bitwise_and(1).ne(0) for place in range(width)]
+    bits = [a >= 0] + [level.bitwise_right_shift(bit).bitwise_and(1).ne(0) for bit in range(width)]
     return pack((norm.view(1), pack_bits(torch.stack(bits, 1).flatten())), a)
 
 
@@ -90,7 +90,7 @@ def decode_qsgd(packed: Tensor, d: int, levels: int) -> Tensor:
     width = levels.bit_length()
     norm, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d * (1 + width) / 8))))
     bits = unpack_bits(raw, d * (1 + width)).view(d, 1 + width)
-    level = sum(bits[:, 1 + place].to(packed.dtype) * 2**place for place in range(width))
+    level = sum(bits[:, 1 + bit].to(packed.dtype) * 2**bit for bit in range(width))
     return torch.where(bits[:, 0], level, -level) * (norm / levels)
 
 

@@ -31,17 +31,17 @@ async def low_rank_mean(worker: Worker, a: Tensor, r: int, seed: int) -> tuple[T
     matrices = [a[begin : begin + n * m].view(n, m) for begin, n, m in layers]
     qs = [q.view(m, r) for q, (_, _, m) in zip(kept[:q_size].split([m * r for *_, m in layers]), layers, strict=True)]
     parts = [(M @ Q).flatten() for M, Q in zip(matrices, qs, strict=True)] + [a[slice(*each)] for each in whole]
-    found = (await worker.all_reduce_mean(torch.cat(parts), p_size / d)).split([len(part) for part in parts])
-    mean, own = torch.empty_like(a), a.clone()
-    for each, values in zip(whole, found[len(layers) :], strict=True):
+    means = (await worker.all_reduce_mean(torch.cat(parts), p_size / d)).split([len(part) for part in parts])
+    mean, local = torch.empty_like(a), a.clone()
+    for each, values in zip(whole, means[len(layers) :], strict=True):
         mean[slice(*each)] = values
     if layers:
-        ps = [torch.linalg.qr(P.view(-1, r)).Q for P in found[: len(layers)]]
+        ps = [torch.linalg.qr(P.view(-1, r)).Q for P in means[: len(layers)]]
         codes = torch.cat([(M.T @ P).flatten() for M, P in zip(matrices, ps, strict=True)])
         kept[:q_size] = await worker.all_reduce_mean(codes, q_size / d)
         for (begin, n, m), P, Q in zip(layers, ps, qs, strict=True):
-            mean[begin : begin + n * m] = own[begin : begin + n * m] = (P @ Q.T).flatten()
-    return own, mean
+            mean[begin : begin + n * m] = local[begin : begin + n * m] = (P @ Q.T).flatten()
+    return local, mean
 
 
 def split(layout: Sequence[tuple[int, ...]], rank: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.record.reader import Run
-from dsgd.report.crossing import time_to_target_s
+from dsgd.report.time_to_target import time_to_target_s
 
 
 def can_derive(measured: Run, barrier: bool, keys: list[str]) -> bool:

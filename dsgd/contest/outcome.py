@@ -6,7 +6,7 @@ import math
 
 from dsgd.contest.tuning import Outcome
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import time_to_target_s
+from dsgd.report.time_to_target import time_to_target_s
 
 LOST = Outcome(math.inf, math.inf)
 

@@ -73,13 +73,13 @@ class Outcome:
 
 def combined(outcomes: Sequence[Outcome]) -> Outcome:
     """Return what the seeds of the same values came to: the median time, and the mean loss."""
-    times, losses = [found.time_s for found in outcomes], [found.loss for found in outcomes]
+    times, losses = [outcome.time_s for outcome in outcomes], [outcome.loss for outcome in outcomes]
     return Outcome(median(times), sum(losses) / len(losses))
 
 
-def best(found: Mapping[Values, Outcome]) -> Values:
+def best(outcomes: Mapping[Values, Outcome]) -> Values:
     """Return the values with the shortest time to the target, then the lowest loss; of equal ones the smallest."""
-    return min(found, key=lambda values: (found[values].time_s, found[values].loss, values))
+    return min(outcomes, key=lambda values: (outcomes[values].time_s, outcomes[values].loss, values))
 
 
 def middle(axes: Sequence[Axis]) -> Values:
@@ -87,44 +87,46 @@ def middle(axes: Sequence[Axis]) -> Values:
     return tuple(axis.grid[len(axis.grid) // 2] for axis in axes)
 
 
-def next_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int, fine: bool = False) -> list[Values]:
+def next_values(
+    axes: Sequence[Axis], outcomes: Mapping[Values, Outcome], most: int, fine: bool = False
+) -> list[Values]:
     """Return the values to try next; none when the search is over.
 
     First the middle, whose time is a limit for all others; then the rest of the grid; then what lies beside the best
     values; with `fine` at last what lies half-way between these. most: values of a search, the grid included."""
-    if not axes or len(found) >= most:
-        return [] if axes or found else [()]
-    if not found:
+    if not axes or len(outcomes) >= most:
+        return [] if axes or outcomes else [()]
+    if not outcomes:
         return [middle(axes)]
     grid = list(itertools.product(*(axis.grid for axis in axes)))
-    missing = [values for values in grid if values not in found]
-    coarse = on_grid(axes, found)
+    missing = [values for values in grid if values not in outcomes]
+    coarse = on_grid(axes, outcomes)
     if not missing:
-        missing = [values for values in beside(axes, best(coarse)) if values not in found]
+        missing = [values for values in beside(axes, best(coarse)) if values not in outcomes]
     if not missing and fine:
-        missing = [values for values in half_way(axes, best(coarse)) if values not in found]
-    return missing[: most - len(found)]
+        missing = [values for values in half_way(axes, best(coarse)) if values not in outcomes]
+    return missing[: most - len(outcomes)]
 
 
-def expected_values(axes: Sequence[Axis], found: Mapping[Values, Outcome], most: int, fine: bool = False) -> int:
+def expected_values(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome], most: int, fine: bool = False) -> int:
     """Return how many values a search will try yet, as far as one can tell: the rest of the grid, one value of each key
     beyond it, as the best value often lies at an edge, and those half-way."""
     if not axes:
         return 0
     grid = math.prod(len(axis.grid) for axis in axes)
-    begun = len(on_grid(axes, found)) < len(found)
+    begun = len(on_grid(axes, outcomes)) < len(outcomes)
     between = 0 if begun or not fine else 2 * sum(axis.between for axis in axes)
-    left = len(next_values(axes, found, most)) if len(found) >= grid else grid + len(axes) - len(found)
+    left = len(next_values(axes, outcomes, most)) if len(outcomes) >= grid else grid + len(axes) - len(outcomes)
     if fine and not left:
-        return len(next_values(axes, found, most, fine))
-    return min(left + between, max(most - len(found), 0))
+        return len(next_values(axes, outcomes, most, fine))
+    return min(left + between, max(most - len(outcomes), 0))
 
 
-def on_grid(axes: Sequence[Axis], found: Mapping[Values, Outcome]) -> dict[Values, Outcome]:
+def on_grid(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome]) -> dict[Values, Outcome]:
     """Return what values of the grid and of what extends it came to, without those half-way."""
     return {
         values: outcome
-        for values, outcome in found.items()
+        for values, outcome in outcomes.items()
         if all(axis.is_on_grid(value) for axis, value in zip(axes, values, strict=True))
     }
 
@@ -148,27 +150,27 @@ def beside(axes: Sequence[Axis], values: Values) -> list[Values]:
     ]
 
 
-def open_edges(axes: Sequence[Axis], found: Mapping[Values, Outcome]) -> list[str]:
+def open_edges(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome]) -> list[str]:
     """Return the keys at whose edge the best values lie, with nothing known beyond: the search ended too early."""
-    chosen = best(on_grid(axes, found))
+    chosen = best(on_grid(axes, outcomes))
     return [
         axis.key
         for i, axis in enumerate(axes)
-        if any((*chosen[:i], value, *chosen[i + 1 :]) not in found for value in axis.neighbours(chosen[i]))
+        if any((*chosen[:i], value, *chosen[i + 1 :]) not in outcomes for value in axis.neighbours(chosen[i]))
     ]
 
 
-def limit_s(found: Mapping[Values, Outcome]) -> float:
+def limit_s(outcomes: Mapping[Values, Outcome]) -> float:
     """Return the time after which a run of this search can end: it is not the best one any more, nor one that works."""
-    return WORKS * min((outcome.time_s for outcome in found.values()), default=math.inf)
+    return WORKS * min((outcome.time_s for outcome in outcomes.values()), default=math.inf)
 
 
-def working_range(found: Mapping[Values, Outcome]) -> tuple[float, float] | None:
+def working_range(outcomes: Mapping[Values, Outcome]) -> tuple[float, float] | None:
     """Return the lowest and the highest value of the first key with which the contender works, the other keys being
     those of the best; None if it never does."""
-    chosen = best(found)
-    least = found[chosen]
-    along = {values[0]: found[values] for values in found if values[1:] == chosen[1:]}
+    chosen = best(outcomes)
+    least = outcomes[chosen]
+    along = {values[0]: outcomes[values] for values in outcomes if values[1:] == chosen[1:]}
     if math.isfinite(least.time_s):
         working = [value for value, outcome in along.items() if outcome.time_s <= WORKS * least.time_s]
     else:

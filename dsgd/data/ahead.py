@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dsgd.data.reading_pool import Batch, PendingRead, ReadingPool
+from dsgd.data.reading_pool import PendingRead, ReadBatch, ReadingPool
 
 WORTH_S = 1e-3  # of reading a batch: below it, to ask another process takes about as long
 SAID_AFTER, SAID_AFTER_S = 20, 10.0  # batches or seconds, whichever comes first
@@ -51,7 +51,7 @@ class BatchesAhead:
         self,
         name: str,
         processes: int,
-        read: Callable[[Read], Batch],
+        read: Callable[[Read], ReadBatch],
         batch_size: int,
         most: int,
         input_shape: Sequence[int],
@@ -59,13 +59,15 @@ class BatchesAhead:
     ) -> None:
         """name: of the data. batch_size: of training. most: samples of a batch of training or evaluation."""
         self._read, self._batch_size = read, batch_size
-        self._pool: ReadingPool | None = ReadingPool(processes, lambda of: read(_as_read(of)), most, input_shape, dtype)
+        self._pool: ReadingPool | None = ReadingPool(
+            processes, lambda request: read(_as_read(request)), most, input_shape, dtype
+        )
         self.owner = self._pool.owner
         self._is_tried = False
         self._ahead: dict[int, deque[tuple[int, PendingRead]]] = {}  # by rank, in the order of steps
         self._cost = ReadingCost(name, f"ahead in {processes} process{'es' * (processes > 1)}")
 
-    def batch(self, read: TrainingRead) -> Batch:
+    def batch(self, read: TrainingRead) -> ReadBatch:
         """Return a batch of training, and have those that follow read, as far as there is room. Raises DataLost."""
         began = perf_counter()
         if not self._is_tried:
@@ -79,7 +81,7 @@ class BatchesAhead:
         self._cost.count(pending.answer["seconds"], perf_counter() - began)
         return batch
 
-    def evaluation(self, reads: Iterable[EvaluationRead]) -> Iterator[Batch]:
+    def evaluation(self, reads: Iterable[EvaluationRead]) -> Iterator[ReadBatch]:
         """Yield the batches of an evaluation. Raises DataLost."""
         self._cost.pause()
         left = iter(reads)
@@ -94,7 +96,7 @@ class BatchesAhead:
         self._pool = None
         self._ahead.clear()
 
-    def _first(self, read: Read) -> Batch:
+    def _first(self, read: Read) -> ReadBatch:
         """Return the first batch that is asked for, and decide who reads those that follow."""
         assert self._pool is not None
         pending = _pending(read, tried=True)
@@ -154,7 +156,7 @@ class ReadingCost:
         print(f"{self._name}: {line}", file=sys.stderr, flush=True)
 
 
-def _in_order(pool: ReadingPool, reads: Iterable[Read]) -> Iterator[Batch]:
+def _in_order(pool: ReadingPool, reads: Iterable[Read]) -> Iterator[ReadBatch]:
     batches: deque[PendingRead] = deque()
     try:
         for read in reads:

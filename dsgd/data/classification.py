@@ -41,9 +41,9 @@ class Classification:
     def move_to(self, device: torch.device) -> None:
         """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
         images = self._train_images, self._test_images
-        if device.type == "cuda" and 2 * sum(of.nbytes for of in images) > torch.cuda.mem_get_info(device)[0]:
+        if device.type == "cuda" and 2 * sum(pixels.nbytes for pixels in images) > torch.cuda.mem_get_info(device)[0]:
             return
-        self._train_images, self._test_images = (of.to(device) for of in images)
+        self._train_images, self._test_images = (pixels.to(device) for pixels in images)
         self._train_labels, self._test_labels = self._train_labels.to(device), self._test_labels.to(device)
         self._mean, self._deviation = self._mean.to(device), self._deviation.to(device)
         for made in ("_train_set", "_test_set"):
@@ -97,7 +97,9 @@ class Classification:
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
-        mean, deviation = (torch.from_numpy(of).to(self.dtype) for of in channel_statistics(np.asarray(self.train[0])))
+        mean, deviation = (
+            torch.from_numpy(moment).to(self.dtype) for moment in channel_statistics(np.asarray(self.train[0]))
+        )
         return mean.view(-1, 1, 1), deviation.view(-1, 1, 1)
 
     def _training_inputs(self, indices: Tensor) -> Tensor:
@@ -111,8 +113,8 @@ class Classification:
 
     def _beside_images(self, numbers: np.ndarray) -> Tensor:
         """Return numbers on the device of the images, which a GPU fetches in its turn: nobody waits for it."""
-        found, device = torch.from_numpy(numbers), self._train_images.device
-        return found if device.type == "cpu" else found.pin_memory().to(device, non_blocking=True)
+        tensor, device = torch.from_numpy(numbers), self._train_images.device
+        return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
     def _normalised(self, images: Tensor) -> Tensor:
         return images.to(self.dtype).sub_(self._mean).div_(self._deviation)

@@ -33,9 +33,9 @@ def seeded_beside(seed: int) -> Iterator[None]:
 
 def stream_states() -> dict[str, object]:
     """Return the state of every global stream by its name: whoever draws from one changes it."""
-    _, words, place, *more = np.random.get_state()
+    _, keys, position, *more = np.random.get_state()
     return {
         "torch": torch.random.get_rng_state().numpy().tobytes(),
-        "NumPy": (np.asarray(words).tobytes(), place, *more),
+        "NumPy": (np.asarray(keys).tobytes(), position, *more),
         "Python": random.getstate(),
     }

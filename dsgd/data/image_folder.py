@@ -175,7 +175,7 @@ class _Opener:
     def open(self, split: ImageSource, sample: int) -> Picture:
         """Return an image that is not yet decoded. Raises ValueError."""
         try:
-            return open_image(read(*split.place(sample)), self._decoder, self._max_pixels)
+            return open_image(read(*split.locate(sample)), self._decoder, self._max_pixels)
         except BrokenImage as error:
             raise _unusable(split, sample, error) from error
 

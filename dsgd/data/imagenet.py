@@ -137,8 +137,8 @@ class ImageNetLike(Split):
             self._images.make(self.folder)
         options = (self.decoder, self.max_pixels, self.on_error, self.workers)
         held_out = {"validation": self.validation, "evaluate": self.evaluate}
-        found = ImageNet(str(self.folder), *options, split=self.split, split_alpha=self.split_alpha, **held_out)
-        return found.load(nodes, batch_size, seed, dtype)
+        dataset = ImageNet(str(self.folder), *options, split=self.split, split_alpha=self.split_alpha, **held_out)
+        return dataset.load(nodes, batch_size, seed, dtype)
 
     @property
     def folder(self) -> Path:

@@ -141,8 +141,8 @@ class ImportedData(ImageSet):
         return arrays
 
     def _say(self, text: str) -> None:
-        place = legible(os.environ)
-        if place is None or place.rank == 0:
+        launch = legible(os.environ)
+        if launch is None or launch.rank == 0:
             print(f"{self._source.name}: {text}", file=sys.stderr)
 
     @cached_property

@@ -41,8 +41,8 @@ class ChosenSamples:
 def read_sample(name: str, samples: Samples, index: int, classes: int, kind: str = "") -> tuple[Tensor, int]:
     """Return input and label of one sample. name: of the data, kind: of samples, for errors. Raises DataLost."""
     try:
-        found, label = samples[index]
-        value = torch.as_tensor(found).detach()
+        raw, label = samples[index]
+        value = torch.as_tensor(raw).detach()
         given = torch.as_tensor(label)
     except DataLost:
         raise
@@ -51,7 +51,7 @@ def read_sample(name: str, samples: Samples, index: int, classes: int, kind: str
         raise DataLost(f"{rule}; {first_line(error)}") from error
     if value.is_complex():
         raise DataLost(f"{name}: sample {index}{kind} must be of real numbers, got {type_name(value.dtype)}")
-    if not hasattr(found, "dtype") and not value.is_floating_point():
+    if not hasattr(raw, "dtype") and not value.is_floating_point():
         value = value.double()  # a list of Python's numbers, whole ones by chance
     if given.numel() != 1 or given.is_complex() or not float(given).is_integer():
         what = f"{given.numel()} numbers" if given.numel() != 1 else str(given.item())
@@ -67,7 +67,7 @@ def check_alike(name: str, value: Tensor, first: Tensor, sample: str) -> None:
     """Raise DataLost unless an input has the shape of the first one, and is of whole numbers where that is: pixels from
     0 to 255 are not those from 0 to 1. sample: its number, for errors."""
     if value.shape != first.shape:
-        expected, shape = (" x ".join(map(str, of.shape)) or "one number" for of in (first, value))
+        expected, shape = (" x ".join(map(str, tensor.shape)) or "one number" for tensor in (first, value))
         raise DataLost(f"{name}: sample {sample} must be {expected} as the first one, got {shape}")
     if value.is_floating_point() != first.is_floating_point():
         raise DataLost(

@@ -122,7 +122,7 @@ class OwnSets:
     def _called(self) -> Sets:
         given = call_by_path(self._target, self._arguments, "data.target")
         pair = isinstance(given, Sequence) and len(given) == 2
-        if not pair or not all(hasattr(of, "__len__") and hasattr(of, "__getitem__") for of in given):
+        if not pair or not all(hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") for dataset in given):
             what = f"{len(given)} things" if isinstance(given, Sequence) else type(given).__name__
             raise ValueError(f"{self.name} must give two data sets, for training and for test, got {what}")
         train, test = given
@@ -136,11 +136,11 @@ class OwnSets:
 
 
 class OwnSamples:
-    """One of two sets, as this process has it. place: 0, for training, or 1."""
+    """One of two sets, as this process has it. index: 0, for training, or 1."""
 
-    def __init__(self, source: OwnSets, place: int) -> None:
+    def __init__(self, source: OwnSets, index: int) -> None:
         self._source = source
-        self._place = place
+        self._place = index
 
     def __len__(self) -> int:
         return self._source.sizes[self._place]

@@ -58,14 +58,14 @@ class Partition:
         """Return the samples of several workers, each at its own step: [len(ranks), batch_size]."""
         epochs, batches = np.divmod(np.asarray(steps), self.steps_per_epoch)
         starts = np.asarray(ranks) * (self.samples // self.nodes) + batches * self.batch_size
-        found = starts[:, None] + np.arange(self.batch_size)
+        indices = starts[:, None] + np.arange(self.batch_size)
         present = set(epochs.tolist())
         if len(present) == 1:
-            return _permutation(self.samples, self.seed, present.pop())[found]
+            return _permutation(self.samples, self.seed, present.pop())[indices]
         for epoch in present:
             rows = epochs == epoch
-            found[rows] = _permutation(self.samples, self.seed, epoch)[found[rows]]
-        return found
+            indices[rows] = _permutation(self.samples, self.seed, epoch)[indices[rows]]
+        return indices
 
     def _place(self, rank: int, step: int) -> tuple[int, int]:
         """Return the epoch of a worker's step, and which batch of that epoch it is."""

@@ -119,8 +119,8 @@ def joint_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tup
     """Call `JointBatches.batches`, or join single batches."""
     if is_joint(data):
         return data.batches(ranks, steps)
-    found = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
-    inputs, targets = (torch.stack(column) for column in zip(*found, strict=True))
+    pairs = [data.batch(rank, step) for rank, step in zip(ranks, steps, strict=True)]
+    inputs, targets = (torch.stack(column) for column in zip(*pairs, strict=True))
     return inputs, targets
 
 

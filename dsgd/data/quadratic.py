@@ -102,5 +102,5 @@ class Quadratic:
 
         self.check(nodes, batch_size)
         noise = partial(self.gradient_noise, seed)
-        own = self.curvatures(nodes, seed) if self.curvature_spread else None
-        return QuadraticData(self.curvature(), self.targets(nodes, seed), noise, dtype, own)
+        curvatures = self.curvatures(nodes, seed) if self.curvature_spread else None
+        return QuadraticData(self.curvature(), self.targets(nodes, seed), noise, dtype, curvatures)

@@ -24,13 +24,13 @@ class QuadraticData:
         """curvature: [dim]. targets: common [dim], own [nodes, dim]. gradient_noise: [dim], of (rank, step).
 
         curvatures: of each worker, [nodes, dim]; None: all have `curvature`, their mean."""
-        common, own = targets
-        self.samples = len(own)
+        common, per_worker = targets
+        self.samples = len(per_worker)
         self.classes: int | None = None
         self.input_shape: tuple[int, ...] = curvature.shape
         self._curvature = torch.from_numpy(curvature).to(dtype)
         self._gradient_noise = gradient_noise
-        self.train_set = _without_noise(own, curvatures, dtype)
+        self.train_set = _without_noise(per_worker, curvatures, dtype)
         self.test_set = _without_noise(common[None], None, dtype)
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -55,8 +55,8 @@ class QuadraticData:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample [b], of which `loss` is the mean."""
-        minimum, noise, *own = targets.unbind(dim=-2)
-        curvature = own[0] if own else self._curvature.to(outputs.device)
+        minimum, noise, *curvatures = targets.unbind(dim=-2)
+        curvature = curvatures[0] if curvatures else self._curvature.to(outputs.device)
         curved = 0.5 * curvature * (outputs - minimum) ** 2
         return (curved + noise * outputs).sum(dim=-1)
 

@@ -28,7 +28,7 @@ MEMORY_BYTES = 1 << 30  # of address space, unless few batches take more; pages 
 SLOTS = 4096  # at most
 ALIGNED = 64  # bytes
 
-Batch = tuple[Tensor, Tensor]
+ReadBatch = tuple[Tensor, Tensor]
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class ReadingPool(SlotPool[PendingRead]):
     def __init__(
         self,
         processes: int,
-        read: Callable[[dict[str, Any]], Batch],
+        read: Callable[[dict[str, Any]], ReadBatch],
         most: int,
         input_shape: Sequence[int],
         dtype: torch.dtype,
@@ -78,7 +78,7 @@ class ReadingPool(SlotPool[PendingRead]):
         self._send()
         return pending
 
-    def take(self, pending: PendingRead) -> Batch:
+    def take(self, pending: PendingRead) -> ReadBatch:
         """Wait for a batch and return it. Raises DataLost, also if a process dies."""
         while not pending.answer:
             self._receive(math.inf)
@@ -112,7 +112,7 @@ class ReadingPool(SlotPool[PendingRead]):
         if item.cancelled:
             self._drop(item)
 
-    def _slot(self, slot: int, rows: int) -> Batch:
+    def _slot(self, slot: int, rows: int) -> ReadBatch:
         """Return inputs and labels of a slot, which lie in shared memory."""
         begin, count = slot * self._slot_bytes, rows * math.prod(self._shape)
         labels = torch.frombuffer(self._memory, dtype=torch.int64, count=rows, offset=begin)

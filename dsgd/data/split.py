@@ -72,8 +72,8 @@ def by_dirichlet(labels: np.ndarray, sizes: np.ndarray, alpha: float, rng: np.ra
     owners, room = np.empty(len(labels), np.int64), sizes.copy()
     _, counts = np.unique(labels, return_counts=True)
     classes = np.split(_sorted_by_label(labels, rng), counts.cumsum()[:-1])
-    for place in rng.permutation(len(classes)):
-        members = classes[place]
+    for index in rng.permutation(len(classes)):
+        members = classes[index]
         before = room.copy()
         while left := len(members) - (before - room).sum():
             (open_to,) = room.nonzero()

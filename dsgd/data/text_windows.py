@@ -49,11 +49,11 @@ class TextWindows:
         self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the test or training set in batches. limit, shard: see `evaluation_order`."""
-        of = self.test if test else self.train
-        order = evaluation_order(len(of), test, limit, shard)
-        size = max(1, EVALUATED_BYTES // (of.shape[1] - 1))
+        windows = self.test if test else self.train
+        order = evaluation_order(len(windows), test, limit, shard)
+        size = max(1, EVALUATED_BYTES // (windows.shape[1] - 1))
         for begin in range(0, len(order), size):
-            yield shifted(of[order[begin : begin + size]])
+            yield shifted(windows[order[begin : begin + size]])
 
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class TextWindows:
         return F.cross_entropy(outputs, targets, reduction="none").mean(dim=1)
 
 
-def shifted(of: np.ndarray) -> tuple[Tensor, Tensor]:
+def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return inputs and targets [..., context] int64 of windows [..., context + 1] uint8."""
-    numbers = torch.from_numpy(of.astype(np.int64))
+    numbers = torch.from_numpy(windows.astype(np.int64))
     return numbers[..., :-1].contiguous(), numbers[..., 1:].contiguous()

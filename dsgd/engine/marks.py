@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsgd.crossing import Aim, Point
+from dsgd.crossing import Aim, CurvePoint
 from dsgd.engine.divergence import has_collapsed, is_beyond, limit_of_mark
 from dsgd.experiment import Experiment
 from dsgd.problem.evaluation import FIELDS
@@ -24,10 +24,10 @@ class Progress:
     next_samples: int = 1  # how many intervals of samples the next mark is at
     next_time: int = 1
     first_loss: float | None = None
-    recent: list[Point] = field(default_factory=list)  # the last marks with a value of the target's field
-    first_crossing: Point | None = None  # time_s, resolution_s
-    last_crossing: Point | None = None
-    smoothed_crossing: Point | None = None
+    recent: list[CurvePoint] = field(default_factory=list)  # the last marks with a value of the target's field
+    first_crossing: CurvePoint | None = None  # time_s, resolution_s
+    last_crossing: CurvePoint | None = None
+    smoothed_crossing: CurvePoint | None = None
     last_values: Mark | None = None
 
     def judge(self, experiment: Experiment, values: Mark) -> str | None:
@@ -63,7 +63,7 @@ class Progress:
             self.smoothed_crossing = _first(aim, settled[-2:])
         return before is None and self.ending_crossing(aim) is not None
 
-    def ending_crossing(self, aim: Aim) -> Point | None:
+    def ending_crossing(self, aim: Aim) -> CurvePoint | None:
         """Return the crossing that ends a run with `target.stop`; None as long as there is none."""
         return self.smoothed_crossing if aim.rule == "smoothed" else self.first_crossing
 
@@ -85,10 +85,10 @@ class Progress:
         }
 
 
-def _first(aim: Aim, points: Sequence[Point]) -> Point | None:
+def _first(aim: Aim, points: Sequence[CurvePoint]) -> CurvePoint | None:
     """Return the first crossing between some marks of a curve of which no earlier one has reached the target."""
-    found = aim.crossings(points)
-    return (found[0].time_s, found[0].resolution_s) if found else None
+    crossings = aim.crossings(points)
+    return (crossings[0].time_s, crossings[0].resolution_s) if crossings else None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dsgd.gradients.tracing import ModuleTrace
 from dsgd.problem.slots import Slot
-from dsgd.problem.state import WORD, ModuleState, words
+from dsgd.problem.state import WORD, ModuleState, word_count
 
 _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -23,11 +23,11 @@ class BatchCounters:
         self._numbers, self._more = state.numbers, more
 
     @classmethod
-    def of(cls, trace: ModuleTrace) -> BatchCounters:
+    def from_trace(cls, trace: ModuleTrace) -> BatchCounters:
         """Return those of the norms that a forward pass calls."""
         calls = Counter(id(trace.modules[str(node.target)]) for node in trace.graph.nodes if node.op == "call_module")
         state = trace.problem.state
-        more = torch.zeros(sum(map(words, state.others)), dtype=torch.int64)
+        more = torch.zeros(sum(map(word_count, state.others)), dtype=torch.int64)
         for slot in state.others:
             if _counts(slot):
                 more[slot.start // WORD] = calls[id(slot.owner)]

@@ -9,10 +9,10 @@ import torch
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator, bf16_is_there
+from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.device import chosen_device
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
-from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
-from dsgd.gradients.loop import LoopEvaluator
+from dsgd.gradients.module_loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator
 from dsgd.gradients.tracing import Untranslatable

@@ -21,10 +21,10 @@ from torch import Tensor
 from dsgd.data.classification import Classification
 from dsgd.data.protocols import evaluation_batches, joint_batches
 from dsgd.data.text_windows import TextWindows
+from dsgd.gradients.amx_routes import route, route_back
 from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.plain_module import is_exact, plain_gradient, plain_outputs, random_points
 from dsgd.gradients.program import network_program
-from dsgd.gradients.routes import route, route_back
 from dsgd.gradients.side_by_side import SideBySide
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import KINDS, SINGLE_KINDS, NetworkProgram, ProgramStep
@@ -220,7 +220,7 @@ class Kernels:
         n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
         arena = inputs.new_empty(self._arena + self._scratch, dtype=self._stored)
-        slopes = inputs.new_empty(self._arena + self._spare, dtype=self._stored)
+        gradients = inputs.new_empty(self._arena + self._spare, dtype=self._stored)
         # names hold the tensors whose addresses are handed over
         vectors = [x.contiguous() for x in xs]
         sizes = ctypes.c_long(n), ctypes.c_long(self._dimension)
@@ -231,7 +231,7 @@ class Kernels:
             sizes[1],
             *map(_address, (losses, buffers)),
             _addresses(vectors),
-            *map(_address, (inputs, labels, masks, arena, slopes)),
+            *map(_address, (inputs, labels, masks, arena, gradients)),
         )
         if wrong:
             classes = self._program.classes
@@ -326,7 +326,7 @@ def _library() -> ctypes.CDLL | None:
 
 # As in csrc/program.h
 
-_STEP = ("kind", "rectify", "from_", "other", "third", "to", "sums", "gives", "adds", "other_adds", "third_adds")
+_STEP = ("kind", "rectify", "from_", "other", "third", "to", "sums", "has_gradient", "adds", "other_adds", "third_adds")
 _STEP += ("inputs", "outputs", "from_pixels", "to_pixels", "taps", "weight", "bias", "mean", "variance")
 _STEP += ("groups", "function", "tiles", "rows", "columns", "padding", "kept", "mask", "causal")
 _PROGRAM = ("count", "buffers", "input", "input_numbers", "output", "classes", "tokens", "samples", "together")

@@ -27,123 +27,139 @@ _NAMED: dict[type[nn.Module], str] = {
 ACTIVATIONS = (nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, *_NAMED)
 
 
-def activate(of: Translation, node: fx.Node, module: nn.Module) -> Activation:
-    value, name = of.source(node), _NAMED.get(type(module))
+def activate(translation: Translation, node: fx.Node, module: nn.Module) -> Activation:
+    value, name = translation.source(node), _NAMED.get(type(module))
     match module:
         case nn.GELU():
-            return _applied(of, node, value, "gelu_tanh" if module.approximate == "tanh" else "gelu")
+            return _applied(translation, node, value, "gelu_tanh" if module.approximate == "tanh" else "gelu")
         case nn.ELU():
-            return _applied(of, node, value, "elu", module.alpha)
+            return _applied(translation, node, value, "elu", module.alpha)
         case nn.LeakyReLU():
-            return _applied(of, node, value, "leaky_relu", module.negative_slope)
+            return _applied(translation, node, value, "leaky_relu", module.negative_slope)
         case nn.SELU():
-            return _applied(of, node, _applied(of, node, value, "elu", _SELU_ALPHA), "scale", _SELU_SCALE)
+            return _applied(
+                translation, node, _applied(translation, node, value, "elu", _SELU_ALPHA), "scale", _SELU_SCALE
+            )
         case nn.Softplus() if (module.beta, module.threshold) == (1, 20):
-            return _applied(of, node, value, "softplus")
+            return _applied(translation, node, value, "softplus")
     if name is None:
-        raise Untranslatable(of.trace.name(node))
-    return _applied(of, node, value, name)
+        raise Untranslatable(translation.trace.name(node))
+    return _applied(translation, node, value, name)
 
 
-def negated(of: Translation, node: fx.Node) -> Activation:
-    return _applied(of, node, of.read(node, source(node)), "scale", -1.0)
+def negated(translation: Translation, node: fx.Node) -> Activation:
+    return _applied(translation, node, translation.read(node, source(node)), "scale", -1.0)
 
 
-def _applied(of: Translation, node: fx.Node, value: Activation, function: str, slope: float = 0.0) -> Activation:
+def _applied(
+    translation: Translation, node: fx.Node, value: Activation, function: str, slope: float = 0.0
+) -> Activation:
     """Apply a function to each number of a value."""
-    numbers, place = torch.Size((value.shape.numel(),)), FUNCTIONS.index(function)
-    return of.step_to(of.new_like(value), "activate", node, value, numbers, function=place, slope=slope)
+    numbers, index = torch.Size((value.shape.numel(),)), FUNCTIONS.index(function)
+    return translation.step_to(
+        translation.new_like(value), "activate", node, value, numbers, function=index, slope=slope
+    )
 
 
 def arithmetic(operation: str) -> Callable[[Translation, fx.Node], Activation]:
     """Return the rule of an operator, + - * or /, whose operands are values, parameters, buffers or numbers."""
 
-    def rule(of: Translation, node: fx.Node) -> Activation:
+    def rule(translation: Translation, node: fx.Node) -> Activation:
         in_place = node.target in _IN_PLACE or str(node.target).endswith("_")
         if len(node.args) != 2 or node.kwargs or (in_place and len(source(node).users) > 1):  # others read the result
-            raise Untranslatable(of.trace.name(node))
+            raise Untranslatable(translation.trace.name(node))
         left, right = node.args
-        if operation == "+" and (table := positions(of, node)):
+        if operation == "+" and (table := positions(translation, node)):
             return table
-        if not of.trace.is_tensor(right):
-            return _with_number(of, node, of.read(node, left), operation, of.trace.constant(right))
-        if not of.trace.is_tensor(left):
-            return _number_with(of, node, of.trace.constant(left), operation, of.read(node, right))
-        return _combined(of, node, operation)
+        if not translation.trace.is_tensor(right):
+            return _with_number(
+                translation, node, translation.read(node, left), operation, translation.trace.constant(right)
+            )
+        if not translation.trace.is_tensor(left):
+            return _number_with(
+                translation, node, translation.trace.constant(left), operation, translation.read(node, right)
+            )
+        return _combined(translation, node, operation)
 
     return rule
 
 
-def _with_number(of: Translation, node: fx.Node, value: Activation, operation: str, number: float) -> Activation:
+def _with_number(
+    translation: Translation, node: fx.Node, value: Activation, operation: str, number: float
+) -> Activation:
     match operation:
         case "+" | "-":
-            return _applied(of, node, value, "shift", number if operation == "+" else -number)
+            return _applied(translation, node, value, "shift", number if operation == "+" else -number)
         case "*":
-            return _applied(of, node, value, "scale", number)
+            return _applied(translation, node, value, "scale", number)
     if number == 0:
-        raise Untranslatable(of.trace.name(node))
-    return _applied(of, node, value, "scale", 1 / number)
+        raise Untranslatable(translation.trace.name(node))
+    return _applied(translation, node, value, "scale", 1 / number)
 
 
-def _number_with(of: Translation, node: fx.Node, number: float, operation: str, value: Activation) -> Activation:
+def _number_with(
+    translation: Translation, node: fx.Node, number: float, operation: str, value: Activation
+) -> Activation:
     match operation:
         case "-":
-            value, operation = _applied(of, node, value, "scale", -1.0), "+"
+            value, operation = _applied(translation, node, value, "scale", -1.0), "+"
         case "/":
-            value, operation = _applied(of, node, value, "reciprocal"), "*"
-    return _with_number(of, node, value, operation, number)
+            value, operation = _applied(translation, node, value, "reciprocal"), "*"
+    return _with_number(translation, node, value, operation, number)
 
 
-def _combined(of: Translation, node: fx.Node, operation: str) -> Activation:
+def _combined(translation: Translation, node: fx.Node, operation: str) -> Activation:
     """Combine two values, one of which may have fewer numbers, each of them for several of the other's."""
-    token_axis = next((of.values[item].token_axis for item in node.all_input_nodes if item in of.values), None)
+    token_axis = next(
+        (translation.values[item].token_axis for item in node.all_input_nodes if item in translation.values), None
+    )
     if token_axis is None:
-        raise Untranslatable(of.trace.name(node))
-    shape = of.shape(node, token_axis)
-    left, right = (_operand(of, node, argument, token_axis) for argument in node.args)
+        raise Untranslatable(translation.trace.name(node))
+    shape = translation.shape(node, token_axis)
+    left, right = (_operand(translation, node, argument, token_axis) for argument in node.args)
     sign = 1.0
     if operation == "/":
-        right = _applied(of, node, right, "reciprocal")
+        right = _applied(translation, node, right, "reciprocal")
     elif operation == "-" and left.shape == shape:
         sign = -1.0
     elif operation == "-":
-        right = _applied(of, node, right, "scale", -1.0)
+        right = _applied(translation, node, right, "scale", -1.0)
     if left.shape != shape:
         left, right = right, left
     if left.shape != shape or left.token_axis != right.token_axis:
-        raise Untranslatable(of.trace.name(node))
+        raise Untranslatable(translation.trace.name(node))
     count = right.shape.numel()
     window = None
     if right.shape != shape:
         window = torch.arange(count).view(right.shape).expand(shape).flatten()
     if operation == "+" and window is None:
         for argument, value, other in zip(node.args, (left, right), (right, left), strict=True):
-            if other.place != value.place and (step := of.norm_behind(argument, value)):
-                return of.add_to_norm(node, step, other)
+            if other.offset != value.offset and (step := translation.norm_behind(argument, value)):
+                return translation.add_to_norm(node, step, other)
     kind = "add" if operation in ("+", "-") else "multiply"
     numbers = torch.Size((shape.numel(),))
-    return of.step(kind, node, left, numbers, other=right.place, window=window, rows=count, slope=sign)
+    return translation.step(kind, node, left, numbers, other=right.offset, window=window, rows=count, slope=sign)
 
 
-def _operand(of: Translation, node: fx.Node, argument: Any, token_axis: int) -> Activation:
+def _operand(translation: Translation, node: fx.Node, argument: Any, token_axis: int) -> Activation:
     """Return a value, with as many axes as the result, that is a parameter or buffer repeated for every sample."""
-    axes = len(of.trace.shape(node)) + 1
+    axes = len(translation.trace.shape(node)) + 1
     if argument.op != "get_attr":
-        value = of.read(node, argument)
-        if len(value.shape) + 1 + bool(of.tokens) != axes:
-            raise Untranslatable(of.trace.name(node))
+        value = translation.read(node, argument)
+        if len(value.shape) + 1 + bool(translation.tokens) != axes:
+            raise Untranslatable(translation.trace.name(node))
         return value
-    tensor = of.tensor(argument)
+    tensor = translation.tensor(argument)
     whole = [1] * (axes - tensor.dim()) + list(tensor.shape)
-    one_for_all = [whole.pop(0)] + ([whole.pop(token_axis)] if of.tokens else [])
+    one_for_all = [whole.pop(0)] + ([whole.pop(token_axis)] if translation.tokens else [])
     if len(whole) + len(one_for_all) != axes or set(one_for_all) != {1}:
-        raise Untranslatable(of.trace.name(node))
-    place = _place(of, tensor)
-    to = of.new(torch.Size(whole))._replace(token_axis=token_axis)
-    return of.step_to(to, "fixed", node, of.input, torch.Size((tensor.numel(),)), **place)
+        raise Untranslatable(translation.trace.name(node))
+    slot = _place(translation, tensor)
+    to = translation.new(torch.Size(whole))._replace(token_axis=token_axis)
+    return translation.step_to(to, "fixed", node, translation.input, torch.Size((tensor.numel(),)), **slot)
 
 
-def _place(of: Translation, tensor: Tensor) -> dict[str, int]:
+def _place(translation: Translation, tensor: Tensor) -> dict[str, int]:
     if isinstance(tensor, nn.Parameter):
-        return {"weight": of.parameter(tensor)}
-    return {"mean": of.buffer(tensor)}
+        return {"weight": translation.parameter(tensor)}
+    return {"mean": translation.buffer(tensor)}

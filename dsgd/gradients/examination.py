@@ -103,8 +103,8 @@ def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
             g, loss = plain.gradient_of_batch(x, buffers, inputs, targets)
         assert item.value is not None
         assert item.loss is not None
-        found = (("gradient", item.value, g), ("loss", item.loss, loss), ("buffers", item.buffers, buffers))
-        for what, value, right in found:
+        compared = (("gradient", item.value, g), ("loss", item.loss, loss), ("buffers", item.buffers, buffers))
+        for what, value, right in compared:
             if not _is_close(value.to(right.device), right, CLOSE[problem.autocast or right.dtype]):
                 return f"{type(problem.module).__name__}, whose {what} at step {step} it gives otherwise"
         x = x - RATE * g
@@ -134,24 +134,24 @@ def _noted_hooks() -> Iterator[list[Tensor]]:
 
 def _streams() -> tuple[object, object]:
     """Return the states of the global random streams of Python and NumPy."""
-    _, words, place, *more = np.random.get_state()  # of whatever the user's code draws from
-    return random.getstate(), (np.asarray(words).tobytes(), place, *more)
+    _, keys, position, *more = np.random.get_state()  # of whatever the user's code draws from
+    return random.getstate(), (np.asarray(keys).tobytes(), position, *more)
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:
     """Return what a module's code can remember from one pass to the next, apart from parameters and buffers, as values
     that can be compared: attributes of the instance and its class, and plain values outside of its `forward`."""
-    found: dict[str, object] = {}
+    attributes: dict[str, object] = {}
     for path, part in module.named_modules():
         name = f"{path}." if path else ""
-        found |= {f"{name}{key}": _frozen(value, DEPTH) for key, value in _kept(vars(part))}
+        attributes |= {f"{name}{key}": _frozen(value, DEPTH) for key, value in _kept(vars(part))}
         if has_own_code(part):
             kind = type(part)
-            found |= {
+            attributes |= {
                 f"{kind.__name__}.{key}": _frozen(value, 1) for key, value in _kept(vars(kind)) if not callable(value)
             }
-            found |= {key: _frozen(value, 1) for key, value in _outside(kind.forward)}
-    return found
+            attributes |= {key: _frozen(value, 1) for key, value in _outside(kind.forward)}
+    return attributes
 
 
 def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

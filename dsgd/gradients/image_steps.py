@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dsgd.gradients.routes import ImageAxis
+from dsgd.gradients.amx_routes import ImageAxis
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import Activation, Translation, inverse
-from dsgd.gradients.windows import Pair, window_pixels
+from dsgd.gradients.windows import RowsColumns, window_pixels
 
 # Of a convolution, products by tiles over products by taps: with more the transforms of tiles cost what they save.
 TILES_BELOW = 0.66
@@ -22,46 +22,48 @@ Option = int | Sequence[int]
 
 
 def _windows(
-    of: Translation, node: fx.Node, kernel: Option, stride: Option, padding: Option, dilation: Option
+    translation: Translation, node: fx.Node, kernel: Option, stride: Option, padding: Option, dilation: Option
 ) -> dict[str, Any]:
     """Return the options of a step that goes over images by a kernel."""
-    size, result = of.source(node, axes=3).shape[1:], of.trace.shape(node)[1:]
+    size, result = translation.source(node, axes=3).shape[1:], translation.trace.shape(node)[1:]
     window = window_pixels(tuple(size), *map(_pair, (kernel, stride, padding, dilation))) - 1
     if window.shape[1] != result.numel():  # ceil_mode
-        raise Untranslatable(of.trace.name(node))
+        raise Untranslatable(translation.trace.name(node))
     return {"taps": len(window), "window": window, "back": inverse(window, size.numel())}
 
 
-def _pair(option: Option) -> Pair:
+def _pair(option: Option) -> RowsColumns:
     return (option, option) if isinstance(option, int) else tuple(option)
 
 
-def convolution(of: Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
+def convolution(translation: Translation, node: fx.Node, module: nn.Conv2d) -> Activation:
     padding = _padding(module)
     if module.padding_mode != "zeros" or padding is None:
-        raise Untranslatable(of.trace.name(node))
-    windows = _windows(of, node, module.kernel_size, module.stride, padding, module.dilation)
+        raise Untranslatable(translation.trace.name(node))
+    windows = _windows(translation, node, module.kernel_size, module.stride, padding, module.dilation)
     axes = zip(
-        of.source(node).shape[1:],
-        of.trace.shape(node)[1:],
+        translation.source(node).shape[1:],
+        translation.trace.shape(node)[1:],
         *map(_pair, (module.kernel_size, module.stride, padding, module.dilation)),
         strict=True,
     )
     windows["axes"] = tuple(starmap(ImageAxis, axes))
-    weight, bias = of.parameter(module.weight), of.parameter(module.bias)
+    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
     if module.groups == 1 and _has_square_taps(module):
-        windows |= _tiles(of, node, windows["window"], _pair(padding))
-    return of.step("convolve", node, of.source(node), weight=weight, bias=bias, groups=module.groups, **windows)
+        windows |= _tiles(translation, node, windows["window"], _pair(padding))
+    return translation.step(
+        "convolve", node, translation.source(node), weight=weight, bias=bias, groups=module.groups, **windows
+    )
 
 
 def _has_square_taps(module: nn.Conv2d) -> bool:
     return (module.kernel_size, module.stride, module.dilation) == ((3, 3), (1, 1), (1, 1))
 
 
-def _tiles(of: Translation, node: fx.Node, window: Tensor, padding: Pair) -> dict[str, Any]:
+def _tiles(translation: Translation, node: fx.Node, window: Tensor, padding: RowsColumns) -> dict[str, Any]:
     """Return the options of a convolution of 3 x 3 taps that is computed by tiles of 2 x 2 pixels, none if the taps
     themselves are less work: where most are outside of a small image, or for few channels."""
-    value, (outputs, rows, columns) = of.source(node), of.trace.shape(node)
+    value, (outputs, rows, columns) = translation.source(node), translation.trace.shape(node)
     products = 16 * (-(-rows // 2)) * (-(-columns // 2))
     worth = products < TILES_BELOW * int((window >= 0).sum()) and min(value.shape[0], outputs) >= TILES_CHANNELS
     if not worth or padding[0] != padding[1] or padding[0] > 2:
@@ -79,56 +81,62 @@ def _padding(module: nn.Conv2d) -> Option | None:
     return None if any(zeros % 2 for zeros in both) else [zeros // 2 for zeros in both]
 
 
-def largest(of: Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation:
+def max_pool(translation: Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation:
     if module.return_indices:
-        raise Untranslatable(of.trace.name(node))
-    windows = _windows(of, node, module.kernel_size, module.stride, module.padding, module.dilation)
-    return of.step("largest", node, of.source(node), **windows)
+        raise Untranslatable(translation.trace.name(node))
+    windows = _windows(translation, node, module.kernel_size, module.stride, module.padding, module.dilation)
+    return translation.step("max_pool", node, translation.source(node), **windows)
 
 
-def average(of: Translation, node: fx.Node, module: nn.AvgPool2d) -> Activation:
+def average_pool(translation: Translation, node: fx.Node, module: nn.AvgPool2d) -> Activation:
     stride = module.kernel_size if module.stride is None else module.stride
-    windows = _windows(of, node, module.kernel_size, stride, module.padding, 1)
+    windows = _windows(translation, node, module.kernel_size, stride, module.padding, 1)
     inside = (windows["window"] >= 0).sum(dim=0)
     divisor = torch.full_like(inside, len(windows["window"])) if module.count_include_pad else inside
     if module.divisor_override:
         divisor = torch.full_like(inside, module.divisor_override)
-    return of.step("average", node, of.source(node), **windows, divisor=divisor)
+    return translation.step("average_pool", node, translation.source(node), **windows, divisor=divisor)
 
 
-def adaptive_average(of: Translation, node: fx.Node, module: nn.AdaptiveAvgPool2d | None = None) -> Activation:
-    window = _adaptive_window(of, node)
+def adaptive_average_pool(
+    translation: Translation, node: fx.Node, module: nn.AdaptiveAvgPool2d | None = None
+) -> Activation:
+    window = _adaptive_window(translation, node)
     divisor = (window >= 0).sum(dim=0)
-    return of.step("average", node, of.source(node), taps=len(window), window=window, divisor=divisor)
+    return translation.step(
+        "average_pool", node, translation.source(node), taps=len(window), window=window, divisor=divisor
+    )
 
 
-def adaptive_largest(of: Translation, node: fx.Node, module: nn.AdaptiveMaxPool2d) -> Activation:
+def adaptive_max_pool(translation: Translation, node: fx.Node, module: nn.AdaptiveMaxPool2d) -> Activation:
     if module.return_indices:
-        raise Untranslatable(of.trace.name(node))
-    window = _adaptive_window(of, node)
-    return of.step("largest", node, of.source(node), taps=len(window), window=window)
+        raise Untranslatable(translation.trace.name(node))
+    window = _adaptive_window(translation, node)
+    return translation.step("max_pool", node, translation.source(node), taps=len(window), window=window)
 
 
-def _adaptive_window(of: Translation, node: fx.Node) -> Tensor:
+def _adaptive_window(translation: Translation, node: fx.Node) -> Tensor:
     """Place i of n has the pixels from floor(i size / n) to ceil((i + 1) size / n) of each axis."""
-    value = of.source(node, axes=3)
+    value = translation.source(node, axes=3)
     rows, columns = (
         [range(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
-        for size, n in zip(value.shape[1:], of.trace.shape(node)[1:] or (1, 1), strict=True)
+        for size, n in zip(value.shape[1:], translation.trace.shape(node)[1:] or (1, 1), strict=True)
     )
     pixels = [[row * value.shape[2] + column for row in down for column in along] for down in rows for along in columns]
     taps = max(map(len, pixels))
     return torch.tensor([part + [-1] * (taps - len(part)) for part in pixels]).T
 
 
-def mean(of: Translation, node: fx.Node) -> Activation:
-    value = of.source(node, axes=3)
-    if of.trace.shape(node).numel() != value.shape[0] or _axes(of, node) != {2, 3}:
-        raise Untranslatable(of.trace.name(node))
+def global_average_pool(translation: Translation, node: fx.Node) -> Activation:
+    value = translation.source(node, axes=3)
+    if translation.trace.shape(node).numel() != value.shape[0] or _axes(translation, node) != {2, 3}:
+        raise Untranslatable(translation.trace.name(node))
     pixels = torch.arange(value.shape[1:].numel()).unsqueeze(1)
-    return of.step("average", node, value, taps=len(pixels), window=pixels, divisor=torch.tensor([len(pixels)]))
+    return translation.step(
+        "average_pool", node, value, taps=len(pixels), window=pixels, divisor=torch.tensor([len(pixels)])
+    )
 
 
-def _axes(of: Translation, node: fx.Node) -> set[int]:
-    axes = of.trace.constant(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim"))
+def _axes(translation: Translation, node: fx.Node) -> set[int]:
+    axes = translation.trace.constant(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim"))
     return {axis % 4 for axis in axes} if isinstance(axes, (tuple, list)) else set()

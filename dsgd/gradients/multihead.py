@@ -34,10 +34,10 @@ def self_attention(
     width = module.embed_dim
     together = F.linear(query, module.in_proj_weight, module.in_proj_bias)  # pyright: ignore[reportArgumentType]
     q, k, v = (
-        together[..., place * width : (place + 1) * width]
+        together[..., part * width : (part + 1) * width]
         .unflatten(-1, (module.num_heads, module.head_dim))
         .transpose(1, 2)
-        for place in range(3)
+        for part in range(3)
     )
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2)
     return F.linear(mixed, module.out_proj.weight, module.out_proj.bias)  # pyright: ignore[reportReturnType]

@@ -11,21 +11,23 @@ from torch.func import functional_call
 from dsgd.problem.problem import Problem
 
 EXACT = 1e-9  # of float64, relative to the largest entry
-Point = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
+ParameterPoint = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
 
 
-def random_points(problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None) -> list[Point]:
+def random_points(
+    problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None
+) -> list[ParameterPoint]:
     """Draw different points around the initial vector and buffers."""
     noise = torch.Generator().manual_seed(seed)
     dtype = dtype or problem.dtype
-    found: list[Point] = []
+    points: list[ParameterPoint] = []
     numbers = problem.state.numbers
     for _ in range(count):
         x = problem.start + 0.05 * torch.randn(problem.dimension, generator=noise)
         buffers = problem.start_buffers.clone()
         buffers[:numbers] += torch.rand(numbers, generator=noise)
-        found.append((x.to(dtype), buffers.to(dtype)))
-    return found
+        points.append((x.to(dtype), buffers.to(dtype)))
+    return points
 
 
 def plain_outputs(

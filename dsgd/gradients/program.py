@@ -17,11 +17,18 @@ from torch.nn import functional as F
 
 from dsgd.gradients.batch_counters import BatchCounters
 from dsgd.gradients.elementwise import ACTIVATIONS, activate, arithmetic, negated
-from dsgd.gradients.image_steps import adaptive_average, adaptive_largest, average, convolution, largest, mean
-from dsgd.gradients.picking import concatenated, picked_by, slice_of, zeros_around
+from dsgd.gradients.gathering import concatenated, gathered_by, slice_of, zeros_around
+from dsgd.gradients.image_steps import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    convolution,
+    global_average_pool,
+    max_pool,
+)
 from dsgd.gradients.token_steps import attention, dropout, dropped, dropped_share, embedding, permuted, transposed
 from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
-from dsgd.gradients.translation import RECTIFYING, Activation, NetworkProgram, Translation, picked
+from dsgd.gradients.translation import RECTIFYING, Activation, NetworkProgram, Translation, gathered
 from dsgd.problem.problem import Problem
 
 KEPT = 4  # numbers for each sample and group: its mean and rate, in the room of twice as many of bf16
@@ -30,16 +37,16 @@ KEPT = 4  # numbers for each sample and group: its mean and rate, in the room of
 def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
     """Translate the training pass of a problem's module; return also what its norms count in it. Raises
     Untranslatable for what has no translation, and for a module that does something else in evaluation."""
-    of = Translation(problem)
-    if _steps(of.trace) != _steps(ModuleTrace(problem, training=False)):
+    translation = Translation(problem)
+    if _steps(translation.trace) != _steps(ModuleTrace(problem, training=False)):
         raise Untranslatable(f"{type(problem.module).__name__}, which takes another way in evaluation")
-    *nodes, output = of.trace.graph.nodes
+    *nodes, output = translation.trace.graph.nodes
     for node in nodes:
-        if node.op not in ("placeholder", "get_attr") and of.trace.is_tensor(node):
-            value = _value(of, node)
+        if node.op not in ("placeholder", "get_attr") and translation.trace.is_tensor(node):
+            value = _value(translation, node)
             if value is not None:
-                of.values[node] = value
-    return of.finished(output), BatchCounters.of(of.trace)
+                translation.values[node] = value
+    return translation.finished(output), BatchCounters.from_trace(translation.trace)
 
 
 def _steps(trace: ModuleTrace) -> list[str]:
@@ -50,84 +57,94 @@ def _steps(trace: ModuleTrace) -> list[str]:
     ]
 
 
-def _value(of: Translation, node: fx.Node) -> Activation | None:
+def _value(translation: Translation, node: fx.Node) -> Activation | None:
     if node.op == "call_module":
-        module = of.trace.modules[str(node.target)]
+        module = translation.trace.modules[str(node.target)]
         hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
         rule = None if hooks or node.kwargs or len(node.args) != 1 else _MODULES.get(type(module))
         if rule is not None:
-            return rule(of, node, module)
+            return rule(translation, node, module)
     else:
         known = _METHODS.get(str(node.target)) if node.op == "call_method" else _FUNCTIONS.get(node.target)
         if known is not None:
-            return known(of, node)
-    raise Untranslatable(f"{of.trace.name(node)}, which has no rule in dsgd/gradients/program.py")
+            return known(translation, node)
+    raise Untranslatable(f"{translation.trace.name(node)}, which has no rule in dsgd/gradients/program.py")
 
 
 # Layers
 
 
-def _linear(of: Translation, node: fx.Node, module: nn.Linear) -> Activation:
-    weight, bias = of.parameter(module.weight), of.parameter(module.bias)
-    return of.step("linear", node, of.source(node, axes=1), weight=weight, bias=bias)
+def _linear(translation: Translation, node: fx.Node, module: nn.Linear) -> Activation:
+    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
+    return translation.step("linear", node, translation.source(node, axes=1), weight=weight, bias=bias)
 
 
-def _linear_function(of: Translation, node: fx.Node) -> Activation:
+def _linear_function(translation: Translation, node: fx.Node) -> Activation:
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
-    value, weight, bias = of.source(node, axes=1), _kept(of, node, given["weight"]), _kept(of, node, given.get("bias"))
-    return of.step("linear", node, value, weight=weight, bias=bias)
+    value, weight, bias = (
+        translation.source(node, axes=1),
+        _kept(translation, node, given["weight"]),
+        _kept(translation, node, given.get("bias")),
+    )
+    return translation.step("linear", node, value, weight=weight, bias=bias)
 
 
-def _kept(of: Translation, node: fx.Node, argument: Any) -> int:
+def _kept(translation: Translation, node: fx.Node, argument: Any) -> int:
     """Return the place of a parameter that a function is given, -1 of none."""
     if argument is not None and not (isinstance(argument, fx.Node) and argument.op == "get_attr"):
-        raise Untranslatable(of.trace.name(node))
-    return of.parameter(None if argument is None else of.tensor(argument))
+        raise Untranslatable(translation.trace.name(node))
+    return translation.parameter(None if argument is None else translation.tensor(argument))
 
 
-def _batch_norm(of: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
+def _batch_norm(translation: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
     if module.momentum is None or module.running_mean is None:  # of how many batches; how to evaluate
-        raise Untranslatable(f"{of.trace.name(node)} without momentum or running statistics")
-    _no_sequence(of, node)
-    value, kept = of.source(node), of.new(torch.Size((2 * module.num_features,)))
-    weight, bias = of.parameter(module.weight), of.parameter(module.bias)
-    statistics = {"mean": of.buffer(module.running_mean), "variance": of.buffer(module.running_var)}
-    options = {"momentum": module.momentum, "eps": module.eps, "kept": kept.place}
-    return of.step("norm", node, value, weight=weight, bias=bias, **statistics, **options)
+        raise Untranslatable(f"{translation.trace.name(node)} without momentum or running statistics")
+    _no_sequence(translation, node)
+    value, kept = translation.source(node), translation.new(torch.Size((2 * module.num_features,)))
+    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
+    statistics = {"mean": translation.buffer(module.running_mean), "variance": translation.buffer(module.running_var)}
+    options = {"momentum": module.momentum, "eps": module.eps, "kept": kept.offset}
+    return translation.step("norm", node, value, weight=weight, bias=bias, **statistics, **options)
 
 
-def _group_norm(of: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
-    _no_sequence(of, node)
-    value, kept = of.source(node), of.new(torch.Size((KEPT * module.num_groups,)))
-    weight, bias = of.parameter(module.weight), of.parameter(module.bias)
-    options = {"eps": module.eps, "groups": module.num_groups, "kept": kept.place}
-    return of.step("group_norm", node, value, weight=weight, bias=bias, **options)
+def _group_norm(translation: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
+    _no_sequence(translation, node)
+    value, kept = translation.source(node), translation.new(torch.Size((KEPT * module.num_groups,)))
+    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
+    options = {"eps": module.eps, "groups": module.num_groups, "kept": kept.offset}
+    return translation.step("group_norm", node, value, weight=weight, bias=bias, **options)
 
 
-def _instance_norm(of: Translation, node: fx.Node, module: nn.InstanceNorm2d) -> Activation:
+def _instance_norm(translation: Translation, node: fx.Node, module: nn.InstanceNorm2d) -> Activation:
     """A group norm with a group for each channel."""
     if module.running_mean is not None:
-        raise Untranslatable(f"{of.trace.name(node)} with running statistics")
-    value, channels = of.source(node, axes=3), module.num_features
-    kept, weight, bias = of.new(torch.Size((KEPT * channels,))), of.parameter(module.weight), of.parameter(module.bias)
-    return of.step(
-        "group_norm", node, value, weight=weight, bias=bias, eps=module.eps, groups=channels, kept=kept.place
+        raise Untranslatable(f"{translation.trace.name(node)} with running statistics")
+    value, channels = translation.source(node, axes=3), module.num_features
+    kept, weight, bias = (
+        translation.new(torch.Size((KEPT * channels,))),
+        translation.parameter(module.weight),
+        translation.parameter(module.bias),
+    )
+    return translation.step(
+        "group_norm", node, value, weight=weight, bias=bias, eps=module.eps, groups=channels, kept=kept.offset
     )
 
 
-def _no_sequence(of: Translation, node: fx.Node) -> None:
-    if of.tokens:  # which the layer would take for channels
-        raise Untranslatable(of.trace.name(node))
+def _no_sequence(translation: Translation, node: fx.Node) -> None:
+    if translation.tokens:  # which the layer would take for channels
+        raise Untranslatable(translation.trace.name(node))
 
 
-def _layer_norm(of: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
+def _layer_norm(translation: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
     """A group norm of one group, in which each number of a sample, or of a token, is a channel."""
-    value, kept = of.source(node), of.new(torch.Size((KEPT,)))
+    value, kept = translation.source(node), translation.new(torch.Size((KEPT,)))
     if value.shape != module.normalized_shape:
-        raise Untranslatable(f"{of.trace.name(node)} over some axes of a sample")
-    weight, bias = of.parameter(module.weight), of.parameter(module.bias)
+        raise Untranslatable(f"{translation.trace.name(node)} over some axes of a sample")
+    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
     numbers = torch.Size((value.shape.numel(),))
-    return of.step("group_norm", node, value, numbers, weight=weight, bias=bias, eps=module.eps, kept=kept.place)
+    return translation.step(
+        "group_norm", node, value, numbers, weight=weight, bias=bias, eps=module.eps, kept=kept.offset
+    )
 
 
 def _as_layer(
@@ -136,26 +153,26 @@ def _as_layer(
     """Return the rule of a function that does as a layer does. options: its arguments behind the input, by the names
     that the layer has for them."""
 
-    def of_function(of: Translation, node: fx.Node) -> Activation:
+    def of_function(translation: Translation, node: fx.Node) -> Activation:
         given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
-        known = {name: of.trace.constant(option) for name, option in given.items()}
-        return rule(of, node, layer(**known))
+        known = {name: translation.trace.constant(option) for name, option in given.items()}
+        return rule(translation, node, layer(**known))
 
     return of_function
 
 
-def _relu(of: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
+def _relu(translation: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
     """Rectify within the step that makes the value, if nothing else reads it."""
-    value, step = of.source(node), of.made_by.get(source(node))
+    value, step = translation.source(node), translation.made_by.get(source(node))
     if step is None or step.kind not in RECTIFYING or len(source(node).users) > 1:
-        return picked(of, node, torch.arange(value.shape.numel()), rectify=True)
+        return gathered(translation, node, torch.arange(value.shape.numel()), rectify=True)
     step.rectify = True
     return value
 
 
-def _alias(of: Translation, node: fx.Node, module: nn.Module | None = None) -> Activation:
+def _alias(translation: Translation, node: fx.Node, module: nn.Module | None = None) -> Activation:
     """Flatten, view and their like: each sample, or token, keeps its numbers, in their order."""
-    return Activation(of.source(node).place, of.shape(node))
+    return Activation(translation.source(node).offset, translation.shape(node))
 
 
 # Functions and methods
@@ -171,10 +188,10 @@ _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation
     nn.LayerNorm: _layer_norm,
     nn.ReLU: _relu,
     **dict.fromkeys(ACTIVATIONS, activate),
-    nn.MaxPool2d: largest,
-    nn.AdaptiveMaxPool2d: adaptive_largest,
-    nn.AvgPool2d: average,
-    nn.AdaptiveAvgPool2d: adaptive_average,
+    nn.MaxPool2d: max_pool,
+    nn.AdaptiveMaxPool2d: adaptive_max_pool,
+    nn.AvgPool2d: average_pool,
+    nn.AdaptiveAvgPool2d: adaptive_average_pool,
     nn.Flatten: _alias,
     nn.Unflatten: _alias,
     nn.Identity: _alias,
@@ -190,18 +207,18 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((operator.neg, torch.neg), negated),
     **dict.fromkeys((torch.cat, torch.concat), concatenated),
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _alias),
-    torch.mean: mean,
+    torch.mean: global_average_pool,
     F.linear: _linear_function,
     F.max_pool2d: _as_layer(
-        largest, nn.MaxPool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
+        max_pool, nn.MaxPool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
     ),
     F.avg_pool2d: _as_layer(
-        average,
+        average_pool,
         nn.AvgPool2d,
         *("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     ),
-    F.adaptive_avg_pool2d: _as_layer(adaptive_average, nn.AdaptiveAvgPool2d, "output_size"),
-    F.adaptive_max_pool2d: _as_layer(adaptive_largest, nn.AdaptiveMaxPool2d, "output_size", "return_indices"),
+    F.adaptive_avg_pool2d: _as_layer(adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
+    F.adaptive_max_pool2d: _as_layer(adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size", "return_indices"),
     F.gelu: _as_layer(activate, nn.GELU, "approximate"),
     F.elu: _as_layer(activate, nn.ELU, "alpha", "inplace"),
     F.leaky_relu: _as_layer(activate, nn.LeakyReLU, "negative_slope", "inplace"),
@@ -218,8 +235,8 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     F.scaled_dot_product_attention: attention,
     torch.transpose: transposed,
     torch.permute: permuted,
-    operator.getitem: picked_by(slice_of),
-    F.pad: picked_by(zeros_around),
+    operator.getitem: gathered_by(slice_of),
+    F.pad: gathered_by(zeros_around),
 }
 _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("relu", "relu_"), _relu),
@@ -231,7 +248,7 @@ _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("flatten", "unflatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze"), _alias),
     "transpose": transposed,
     "permute": permuted,
-    "mean": mean,
+    "mean": global_average_pool,
     "sigmoid": _as_layer(activate, nn.Sigmoid),
     "tanh": _as_layer(activate, nn.Tanh),
 }

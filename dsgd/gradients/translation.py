@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, fx
 
 from dsgd.data.text_windows import TextWindows
-from dsgd.gradients.routes import ImageAxis
+from dsgd.gradients.amx_routes import ImageAxis
 from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.problem.problem import Problem
 
-KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "pick", "average", "largest", "activate")
-KINDS += ("linear", "drop", "fixed", "embed", "offset", "attend")
+KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "gather", "average_pool", "max_pool", "activate")
+KINDS += ("linear", "dropout", "fixed", "embed", "offset", "attend")
 SINGLE_KINDS = KINDS[12:]  # kinds that are not computed in bf16
 NORMS = KINDS[1:3]
 RECTIFYING = KINDS[:10]  # kinds whose step computes a ReLU behind it as well
@@ -27,12 +27,12 @@ FUNCTIONS += ("softplus", "scale", "shift", "reciprocal", "leaky_relu")
 
 
 class Activation(NamedTuple):
-    """A value of the network. place: in the arena, in numbers for one sample. shape: of one sample.
+    """A value of the network. offset: in the arena, in numbers for one sample. shape: of one sample.
 
     Of a network for sequences: for one token and of one token. token_axis: where the axis of tokens is among those of a
     sample."""
 
-    place: int
+    offset: int
     shape: torch.Size
     token_axis: int = 0
 
@@ -62,7 +62,7 @@ class ProgramStep:
     other: int = 0
     third: int = 0
     sums: bool = False
-    gives: bool = True
+    has_gradient: bool = True
     adds: bool = False
     other_adds: bool = False
     third_adds: bool = False
@@ -150,10 +150,10 @@ class Translation:
 
     def new(self, shape: torch.Size) -> Activation:
         """Reserve a place in the arena."""
-        place, numbers = self.program.numbers, shape.numel()
+        offset, numbers = self.program.numbers, shape.numel()
         self.program.numbers += numbers
         self.program.largest = max(self.program.largest, numbers)
-        return Activation(place, shape)
+        return Activation(offset, shape)
 
     def new_like(self, value: Activation) -> Activation:
         """Reserve a place for a value of the same shape."""
@@ -197,10 +197,10 @@ class Translation:
     ) -> Activation:
         """Add a step as `step`, to a value that was reserved before."""
         shape = as_shape or to.shape
-        value = Activation(value.place, as_shape or value.shape)
+        value = Activation(value.offset, as_shape or value.shape)
         channels = (value.shape[0], shape[0])
         pixels = (value.shape[1:].numel(), shape[1:].numel())
-        self.made_by[node] = ProgramStep(kind, value.place, to.place, *channels, *pixels, **options)
+        self.made_by[node] = ProgramStep(kind, value.offset, to.offset, *channels, *pixels, **options)
         self.program.steps.append(self.made_by[node])
         return to
 
@@ -209,12 +209,12 @@ class Translation:
         step = self.made_by.get(argument)
         if step is None or step.kind not in NORMS or step.sums or step.rectify or len(argument.users) > 1:
             return None
-        return step if step.to == value.place and not value.token_axis else None
+        return step if step.to == value.offset and not value.token_axis else None
 
     def add_to_norm(self, node: fx.Node, step: ProgramStep, other: Activation) -> Activation:
         """Let a norm's step, which goes behind all others, also add another value: the result is that of the node."""
         self.program.steps = [*(earlier for earlier in self.program.steps if earlier is not step), step]
-        step.sums, step.other = True, other.place
+        step.sums, step.other = True, other.offset
         self.made_by[node] = step
         return Activation(step.to, other.shape)
 
@@ -223,7 +223,7 @@ class Translation:
         value = self.read(node, node.args[0])
         if len(value.shape) != 1 or (self.tokens and value.token_axis != 1):
             raise Untranslatable("an output that is not one vector of logits for each sample or token")
-        self.program.output, self.program.classes = value.place, value.shape[0]
+        self.program.output, self.program.classes = value.offset, value.shape[0]
         if self._unused:
             raise Untranslatable("parameters that no layer of its own has")
         self._order_gradients()
@@ -236,12 +236,12 @@ class Translation:
         for step in reversed(self.program.steps):
             if step.to not in given:
                 raise Untranslatable("a layer whose result nothing reads")
-            step.gives = step.from_ != self.input.place or step.kind in ("add", "multiply")
+            step.has_gradient = step.from_ != self.input.offset or step.kind in ("add", "multiply")
             if step.sums:  # whose kernel gives to the other one first
                 step.other_adds = step.other in given
                 given.add(step.other)
             step.adds = step.from_ in given
-            if step.gives:
+            if step.has_gradient:
                 given.add(step.from_)
             if step.kind in ("add", "multiply", "attend"):
                 step.other_adds = step.other in given
@@ -259,12 +259,12 @@ def inverse(window: Tensor, pixels: int) -> Tensor:
     return back
 
 
-def picked(of: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
+def gathered(translation: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
     """Add a step that takes its numbers from places of the value before it. window: those places, -1 for zeros. Raises
     Untranslatable if a number is taken twice."""
-    value = of.read(node, source(node))
+    value = translation.read(node, source(node))
     taken = window[window >= 0]
     if len(taken.unique()) != len(taken):
-        raise Untranslatable(of.trace.name(node))
+        raise Untranslatable(translation.trace.name(node))
     back = inverse(window.unsqueeze(0), value.shape.numel())
-    return of.step("pick", node, value, window=window, back=back, rectify=rectify)
+    return translation.step("gather", node, value, window=window, back=back, rectify=rectify)

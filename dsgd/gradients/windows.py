@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Pair = tuple[int, ...]  # of the two axes of an image
+RowsColumns = tuple[int, ...]  # of the two axes of an image
 
 
 @cache
-def window_pixels(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def window_pixels(
+    size: RowsColumns, kernel: RowsColumns, stride: RowsColumns, padding: RowsColumns, dilation: RowsColumns
+) -> Tensor:
     """Return the pixel of an image under each tap of the kernel at each place, [k l, places]: 1 + its index in the
     image, row by row, or 0 outside of the image."""
     pixels = torch.arange(1.0, 1 + size[0] * size[1], dtype=torch.float64).view(1, 1, *size)

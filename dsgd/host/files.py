@@ -19,10 +19,10 @@ def regular_file(path: str | Path) -> Iterator[tuple[FileIO, int]]:
 
     Raises OSError, whose strerror says what else it is; a FIFO, whose opening would wait for a writer, too."""
     with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        yield file, found.st_size
+        yield file, status.st_size
 
 
 def text_lines(path: str, key: str) -> list[str]:

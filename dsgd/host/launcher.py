@@ -74,8 +74,8 @@ def ends_of(nodelist: str, name: str = "nodelist") -> tuple[str, str]:
     """Return the first and the last host of a SLURM node list: n1 and m6 for n[1-3,7],m[5-6].
 
     name: of the variable, for the message of the ValueError raised for anything else."""
-    one = r"[^\s,\[\]]*(?:\[\d[\d,-]*\][^\s,\[\]]*)*"
-    match = re.fullmatch(rf"({one})(?:,({one}))*", nodelist)
+    host = r"[^\s,\[\]]*(?:\[\d[\d,-]*\][^\s,\[\]]*)*"
+    match = re.fullmatch(rf"({host})(?:,({host}))*", nodelist)
     first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[1]) if match else ""
     if not match or not first:
         raise ValueError(f"{name} must be a list of hosts like n[1-3,7],m5, got {nodelist!r}")

@@ -44,7 +44,7 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm1(x)
-        q, k, v = (self._split(of(y)) for of in (self.query, self.key, self.value))
+        q, k, v = (self._split(project(y)) for project in (self.query, self.key, self.value))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.mixed(y.transpose(1, 2).flatten(2))
         return x + self.narrowed(F.gelu(self.hidden(self.norm2(x))))

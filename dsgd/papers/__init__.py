@@ -19,5 +19,5 @@ CLAIMS = read_statements(Path(__file__).with_name("claims.yaml"))  # by their id
 def papers(scale: str) -> list[Paper]:
     """Return all papers that have studies at a scale, in the order of their pages."""
     package = import_module(f"{__name__}.{REAL}" if scale == REAL else __name__)
-    modules = [import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
+    modules = [import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
     return sorted((module.PAPER for module in modules if hasattr(module, "PAPER")), key=lambda paper: paper.order)

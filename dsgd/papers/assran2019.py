@@ -24,11 +24,11 @@ NODES = (8, 16)
 WAYS = "[{algo: sync}, {algo: sgp, algo.overlap: 0}, {algo: sgp, algo.overlap: 1}]"
 
 
-def b3(found: Evidence) -> Finding:
+def b3(evidence: Evidence) -> Finding:
     """Compare the time of a step on 32 nodes with that of all-reduce."""
     claim = CLAIMS["B3"]
     what = "ring all-reduce over SGP, times of a step"
-    checks = [claim.check("steps", f"{what}, 10 Gbit/s", _ratio(found, BANDWIDTH))]
+    checks = [claim.check("steps", f"{what}, 10 Gbit/s", _ratio(evidence, BANDWIDTH))]
     reason = (
         f"SGP's gradient takes {GRADIENT_S:.3f} s: {HOURS} hours over {STEPS:,} steps, less the time of a message. To "
         f"take five hours an all-reduce would have to use {EFFECTIVE / 1e9:g} of the 10 Gbit/s. Whether the paper's "
@@ -37,12 +37,12 @@ def b3(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def b4(found: Evidence) -> Finding:
+def b4(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, and that with overlap with that without."""
     claim = CLAIMS["B4"]
     checks = []
     for p in NODES:
-        exact, push, late = _contenders(found["accuracy"], p)
+        exact, push, late = _contenders(evidence["accuracy"], p)
         what = f"p = {p}: test accuracy, SGP minus all-reduce"
         checks.append(claim.check("accuracy", what, accuracy_gain(push, exact)))
         what = f"p = {p}: test accuracy, SGP with an overlap of 1 minus SGP"
@@ -50,12 +50,12 @@ def b4(found: Evidence) -> Finding:
     return claim.judged(checks)
 
 
-def steps(found: Evidence) -> Figure:
+def steps(evidence: Evidence) -> Figure:
     """Draw the time of a step against the bandwidth."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
     lines = [
-        ChartLine(name, algo, [(b / 1e9, exactly(_step_s(found, b, overlap))) for b in BANDWIDTHS], i)
+        ChartLine(name, algo, [(b / 1e9, exactly(_step_s(evidence, b, overlap))) for b in BANDWIDTHS], i)
         for i, (name, algo, overlap) in enumerate(
             (("ring all-reduce", "sync", None), ("SGP", "sgp", 0), ("SGP, overlap 1", "sgp", 1))
         )
@@ -64,15 +64,17 @@ def steps(found: Evidence) -> Figure:
     return chart([ChartPanel(title, "bandwidth (Gbit/s)", "time of a step (virtual s)", lines, log_x=True)])
 
 
-def accuracy(found: Evidence) -> Figure:
+def accuracy(evidence: Evidence) -> Figure:
     """Draw the test accuracy against epochs."""
     from dsgd.reproduction.charts import ChartPanel, chart, curve
 
     panels = []
     for p in NODES:
         names = ("all-reduce", "SGP", "SGP, overlap 1")
-        contenders = zip(names, _contenders(found["accuracy"], p), strict=True)
-        lines = [curve(name, one.runs, "epoch", "test_accuracy", i) for i, (name, one) in enumerate(contenders)]
+        contenders = zip(names, _contenders(evidence["accuracy"], p), strict=True)
+        lines = [
+            curve(name, contender.runs, "epoch", "test_accuracy", i) for i, (name, contender) in enumerate(contenders)
+        ]
         panels.append(ChartPanel(f"{p} nodes, each tuned", "epochs", "test accuracy", lines))
     return chart(panels)
 
@@ -83,23 +85,23 @@ def _contenders(logged: Logged, p: int) -> list[Contender]:
     return [logged.contender(algo="sync", nodes=p), *push]
 
 
-def _ratio(found: Evidence, bandwidth: float) -> float:
+def _ratio(evidence: Evidence, bandwidth: float) -> float:
     """Return the step time of all-reduce at this bandwidth over that of SGP with the whole one."""
-    return _step_s(found, bandwidth) / _step_s(found, BANDWIDTH, 0)
+    return _step_s(evidence, bandwidth) / _step_s(evidence, BANDWIDTH, 0)
 
 
-def _step_s(found: Evidence, bandwidth: float, overlap: int | None = None) -> float:
+def _step_s(evidence: Evidence, bandwidth: float, overlap: int | None = None) -> float:
     """Return the seconds of a step; overlap: of SGP; None: of all-reduce."""
     if overlap is None:
-        run = found["all_reduce"].one(cluster__bandwidth=bandwidth)
+        run = evidence["all_reduce"].run(cluster__bandwidth=bandwidth)
     else:
-        run = found["push"].one(cluster__bandwidth=bandwidth, algo__overlap=overlap)
+        run = evidence["push"].run(cluster__bandwidth=bandwidth, algo__overlap=overlap)
     return run.final("time_s") / run.final("steps")
 
 
-def _timing(*words: str) -> tuple[str, ...]:
+def _timing(*overrides: str) -> tuple[str, ...]:
     return (
-        *words, f"nodes={P}", "engine=sim", "engine.gradients=none", "cluster=goyal2017",
+        *overrides, f"nodes={P}", "engine=sim", "engine.gradients=none", "cluster=goyal2017",
         f"cluster.gradient_s={GRADIENT_S:.9g}", f"cluster.message_bytes={MESSAGE:.0f}",
         f"cluster.bandwidth={listed(BANDWIDTHS)}", f"cluster.latency_s={LATENCY_S:g}",
         "budget.epochs=null", "budget.steps=100",

@@ -24,29 +24,29 @@ CLUSTERS, BACKUPS = (32, 100), (0, 1, 2, 3, 4, 6, 8, 10)  # of the studies with 
 TAILS = {"exponential": ("gamma", 1.0), "normal": ("normal", JITTER)}  # jitter_distribution, jitter
 
 
-def _study(name: str, tail: str, *words: str) -> Study:
+def _study(name: str, tail: str, *overrides: str) -> Study:
     """Return a study of times alone, on a network that costs nothing."""
     distribution, jitter = TAILS[tail]
     return Study(
         name,
-        ("algo=sync", "algo.overlap=false", *words, "engine=sim", "engine.gradients=none", "cluster=ideal",
+        ("algo=sync", "algo.overlap=false", *overrides, "engine=sim", "engine.gradients=none", "cluster=ideal",
          f"cluster.gradient_s={GRADIENT_S:g}", f"cluster.jitter={jitter:g}",
          f"cluster.jitter_distribution={distribution}", "budget.epochs=null", "eval.every_epochs=null"),
     )  # fmt: skip
 
 
-def a5(found: Evidence) -> Finding:
+def a5(evidence: Evidence) -> Finding:
     """Compare the time of a step with the expected longest gradient, then the rates of used gradients."""
     claim = CLAIMS["A5"]
     checks = []
     for tail in TAILS:
-        for run in found[f"slowest_{tail}"].runs:
+        for run in evidence[f"slowest_{tail}"].runs:
             p = run.setting("nodes")
             what = f"{tail}, p = {p}: time of a step over the mean gradient"
             checks.append(claim.check("step", what, _step_s(run) / GRADIENT_S, longest(tail, p, p)))
     largest = CLUSTERS[-1]
     for tail in TAILS:
-        rates = {b: gain(found[f"backups_{tail}"], largest, b) for b in BACKUPS if b}
+        rates = {b: gain(evidence[f"backups_{tail}"], largest, b) for b in BACKUPS if b}
         best = max(rates, key=lambda b: rates[b].median)
         what = f"{tail}, p = {largest}: used gradients a second with {best} backups, the best number, over none"
         checks.append(claim.check("backups", what, rates[best]))
@@ -54,11 +54,11 @@ def a5(found: Evidence) -> Finding:
         tail: longest(tail, largest, largest) / longest(tail, largest, largest - 4) * (largest - 4) / largest
         for tail in TAILS
     }
-    late = {tail: gain(found[f"backups_{tail}"], largest, 4).median for tail in TAILS}
-    told = "; ".join(f"{tail}: {late[tail]:.3f}, instead of {if_stopped[tail]:.3f}" for tail in TAILS)
+    late = {tail: gain(evidence[f"backups_{tail}"], largest, 4).median for tail in TAILS}
+    text = "; ".join(f"{tail}: {late[tail]:.3f}, instead of {if_stopped[tail]:.3f}" for tail in TAILS)
     reason = (
         "A late worker finishes its gradient, as in the paper's algorithm, and begins the next one late. If all began "
-        f"every step together, as with workers that stop at once, 4 backups of {largest} would gain more: {told}. "
+        f"every step together, as with workers that stop at once, 4 backups of {largest} would gain more: {text}. "
         "Gradients are counted, not what an optimiser makes of them."
     )
     return claim.judged(checks, reason)
@@ -78,16 +78,16 @@ def longest(tail: str, p: int, k: int) -> float:
 def gain(logged: Logged, nodes: int, backups: int) -> Estimate:
     """Return used gradients a second with backups over those without, seed by seed."""
     pairs = zip(_of(logged, nodes, backups), _of(logged, nodes, 0), strict=True)
-    return estimate([_used_per_s(one) / _used_per_s(none) for one, none in pairs])
+    return estimate([_used_per_s(backed) / _used_per_s(none) for backed, none in pairs])
 
 
-def slowest(found: Evidence) -> Figure:
+def slowest(evidence: Evidence) -> Figure:
     """Draw the time of a step against the number of nodes."""
     from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
 
     panels = []
     for tail in TAILS:
-        runs = found[f"slowest_{tail}"].runs
+        runs = evidence[f"slowest_{tail}"].runs
         measured = [(float(run.setting("nodes")), exactly(_step_s(run) / GRADIENT_S)) for run in runs]
         expected = [(p, exactly(longest(tail, int(p), int(p)))) for p, _ in measured]
         lines = [ChartLine("simulated", "sync", measured), ChartLine("E[max] / E[mean]", FORMULA, expected)]
@@ -95,13 +95,13 @@ def slowest(found: Evidence) -> Figure:
     return chart(panels)
 
 
-def backups(found: Evidence) -> Figure:
+def backups(evidence: Evidence) -> Figure:
     """Draw the rate of used gradients against the number of backups."""
     from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
 
     panels = []
     for tail in TAILS:
-        logged = found[f"backups_{tail}"]
+        logged = evidence[f"backups_{tail}"]
         lines = [
             ChartLine(f"{p} nodes", "sync", [(float(b), gain(logged, p, b)) for b in BACKUPS], variant)
             for variant, p in enumerate(CLUSTERS)
@@ -125,8 +125,8 @@ def _step_s(run: Run) -> float:
 
 def _with_backups(tail: str) -> Study:
     nodes, counts = ",".join(map(str, CLUSTERS)), ",".join(map(str, BACKUPS))
-    words = (f"nodes={nodes}", f"algo.backups={counts}", "seed=0,1,2,3,4", f"budget.steps={STEPS_WITH_BACKUPS}")
-    return _study(f"backups_{tail}", tail, *words)
+    overrides = (f"nodes={nodes}", f"algo.backups={counts}", "seed=0,1,2,3,4", f"budget.steps={STEPS_WITH_BACKUPS}")
+    return _study(f"backups_{tail}", tail, *overrides)
 
 
 PAPER = Paper(

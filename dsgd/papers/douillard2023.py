@@ -28,38 +28,41 @@ DECAY = 24  # time constants of the error in a run of it
 SHORT, LONG, BETA = 1, 50, 0.9
 
 
-def b7(found: Evidence) -> Finding:
+def b7(evidence: Evidence) -> Finding:
     """Compare the loss at the end with that of all-reduce, and the bytes with those of a round in every step."""
     claim = CLAIMS["B7"]
-    logged = found["rounds"]
+    logged = evidence["rounds"]
     exact = logged.contender(algo="sync")
     each = {tau: of_period(logged, tau) for tau in PERIODS}
-    ratios = {tau: ratio(one, exact) for tau, one in each.items()}
+    ratios = {tau: ratio(contender, exact) for tau, contender in each.items()}
     checks = [
         claim.check(
-            "bytes", f"H = {tau}: bytes of a whole number of rounds over those of H = 1, times H", _bytes(found, tau)
+            "bytes", f"H = {tau}: bytes of a whole number of rounds over those of H = 1, times H", _bytes(evidence, tau)
         )
         for tau in PERIODS
     ]
     what = f"H = {CLAIMED}: test loss at the end over that of all-reduce"
     checks.append(claim.check("loss", what, ratios[CLAIMED]))
-    longer = ratio(*(found["longer"].contender(algo=algo) for algo in ("diloco", "sync")))
+    longer = ratio(*(evidence["longer"].contender(algo=algo) for algo in ("diloco", "sync")))
     good = [tau for tau in PERIODS if ratios[tau].median <= claim.threshold("loss")]
-    told = ", ".join(f"{one.median:.3f} [{one.low:.3f}, {one.high:.3f}] at H = {tau}" for tau, one in ratios.items())
+    text = ", ".join(
+        f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}] at H = {tau}"
+        for tau, interval in ratios.items()
+    )
     reason = (
-        f"The ratios: {told}. {f'The largest H within 2 %: {max(good)}. ' if good else ''}SGD in the local steps, from "
+        f"The ratios: {text}. {f'The largest H within 2 %: {max(good)}. ' if good else ''}SGD in the local steps, from "
         "a cold start; the paper's runs have AdamW and 176 rounds, these 45. With AdamW, the published outer rate 0.7 "
         f"and 180 rounds the ratio is {longer.median:.3f} [{longer.low:.3f}, {longer.high:.3f}] at H = {CLAIMED}."
     )
     return claim.judged(checks, reason)
 
 
-def d3(found: Evidence) -> Finding:
+def d3(evidence: Evidence) -> Finding:
     """Compare what a round removes of an error, over what its local steps do, with the effective outer rate."""
     claim, checks = CLAIMS["D3"], []
     for beta in LINE_BETAS:
         for tau in LINE_PERIODS:
-            left = growth_per_step(found[_line_name(beta, tau)].runs[0]) ** tau  # of the error, and of a difference
+            left = growth_per_step(evidence[_line_name(beta, tau)].runs[0]) ** tau  # of the error, and of a difference
             expected = OLR * (1 + beta / (1 - beta / left))
             what = f"mu = {beta:g}, H = {tau}: effective outer rate"
             checks.append(claim.check("rate", what, (1 - left) / removed(beta), expected))
@@ -76,9 +79,9 @@ def removed(beta: float) -> float:
     return (1 - 4 * beta / (1 + beta) ** 2) / (2 * OLR)
 
 
-def d5(found: Evidence) -> Finding:
+def d5(evidence: Evidence) -> Finding:
     """Compare the losses at the end with and without outer momentum, each with the rate that suits it."""
-    claim, logged = CLAIMS["D5"], found["momentum"]
+    claim, logged = CLAIMS["D5"], evidence["momentum"]
     checks = []
     for name, tau in (("short", SHORT), ("long", LONG)):
         pair = (logged.contender(algo__tau=tau, algo__beta=beta) for beta in (BETA, 0))
@@ -92,11 +95,11 @@ def of_period(logged: Logged, tau: int) -> Contender:
     return logged.contender(algo="diloco", algo__tau=tau)
 
 
-def rounds(found: Evidence) -> Figure:
+def rounds(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the number of local steps, and against epochs."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
 
-    logged = found["rounds"]
+    logged = evidence["rounds"]
     ends = [(float(tau), estimate(scores(of_period(logged, tau)))) for tau in PERIODS]
     exact = logged.contender(algo="sync")
     level = estimate(scores(exact)).median
@@ -112,9 +115,9 @@ def rounds(found: Evidence) -> Figure:
     )  # fmt: skip
 
 
-def _bytes(found: Evidence, tau: int) -> float:
+def _bytes(evidence: Evidence, tau: int) -> float:
     """Return the bytes of a run with this period over those with period 1, times the period."""
-    often, seldom = (found["bytes"].one(algo__tau=period) for period in (1, tau))
+    often, seldom = (evidence["bytes"].run(algo__tau=period) for period in (1, tau))
     return _sent(seldom) / _sent(often) * tau
 
 

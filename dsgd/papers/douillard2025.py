@@ -19,21 +19,21 @@ WAYS = [{"algo": "streaming", "algo.tau": TAU, "algo.fragments": FRAGMENTS, "alg
 CONTENDERS = ", ".join(f"{{algo.delay: {delay}}}" for delay in (0, *DELAYS))
 
 
-def d4(found: Evidence) -> Finding:
+def d4(evidence: Evidence) -> Finding:
     """Compare the losses at the end with those without delay, each with the rate that suits it."""
-    claim, logged = CLAIMS["D4"], found["delays"]
+    claim, logged = CLAIMS["D4"], evidence["delays"]
     exact = logged.contender(algo__delay=0)
     ratios = {delay: ratio(logged.contender(algo__delay=delay), exact) for delay in DELAYS}
     checks = [claim.check("loss", f"delay of {delay}: test loss over that without", ratios[delay]) for delay in DELAYS]
     return claim.judged(checks, "All workers have the same delay. Unequal ones, which the paper has, are not tested.")
 
 
-def losses(found: Evidence) -> Figure:
+def losses(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the delay."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
-    each = {delay: found["delays"].contender(algo__delay=delay) for delay in (0, *DELAYS)}
-    points = [(float(delay), estimate(scores(one))) for delay, one in each.items()]
+    each = {delay: evidence["delays"].contender(algo__delay=delay) for delay in (0, *DELAYS)}
+    points = [(float(delay), estimate(scores(contender))) for delay, contender in each.items()]
     line = ChartLine("streaming DiLoCo", "streaming", points)
     return chart([ChartPanel("each tuned", "delay (steps)", "test loss at the end", [line])])
 

@@ -19,10 +19,10 @@ METHODS = ("sync", "decoupled")
 LAWS = ("exponential", "measured")
 
 
-def d1(found: Evidence) -> Finding:
+def d1(evidence: Evidence) -> Finding:
     """Compare the throughput under failures with that without them, of both methods."""
     claim = CLAIMS["D1"]
-    kept = {law: {algo: goodput(found, law, algo) for algo in METHODS} for law in LAWS}
+    kept = {law: {algo: goodput(evidence, law, algo) for algo in METHODS} for law in LAWS}
     lockstep, decoupled = (kept["exponential"][algo] for algo in METHODS)
     what = "{} failures: throughput of {} over that without failures"
     checks = [
@@ -42,19 +42,19 @@ def d1(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def goodput(found: Evidence, law: str, algo: str) -> Estimate:
+def goodput(evidence: Evidence, law: str, algo: str) -> Estimate:
     """Return the throughput under failures, of each seed, over that without."""
-    whole = _throughput(found[f"{law}_whole"].one(algo=algo))
-    return estimate([_throughput(run) / whole for run in found[law].where(algo=algo)])
+    whole = _throughput(evidence[f"{law}_whole"].run(algo=algo))
+    return estimate([_throughput(run) / whole for run in evidence[law].where(algo=algo)])
 
 
 def _throughput(run: Run) -> float:
     return run.final("samples") / run.final("time_s")
 
 
-def _studies(law: str, *words: str) -> tuple[Study, Study]:
-    """Return the runs under failures and those without. words: repairs, and times of gradients."""
-    repairs, *times = words
+def _studies(law: str, *overrides: str) -> tuple[Study, Study]:
+    """Return the runs under failures and those without. overrides: repairs, and times of gradients."""
+    repairs, *times = overrides
     setting = (
         "algo=sync,decoupled", f"nodes={LEARNERS}", "engine=sim", "engine.gradients=none", "cluster.gradient_s=1",
         "cluster.bandwidth=1e10", "cluster.message_bytes=1.25e8", *times,

@@ -31,20 +31,20 @@ TIMING = ("engine=sim", "engine.gradients=none", "algo=sync", f"nodes={','.join(
 TIMING += ("cluster=goyal2017", "cluster.collective=ring", "budget.steps=100", "budget.epochs=null")
 
 
-def _batches(name: str, *words: str, seeds: Sequence[int] = SEEDS) -> Study:
+def _batches(name: str, *overrides: str, seeds: Sequence[int] = SEEDS) -> Study:
     """Return a grid of batches, with the rate of the smallest one: 32 to 4096, and 256 to 65,536 at full scale."""
     return Study(
         name,
-        (f"seed={','.join(map(str, seeds))}", "data.validation=0.1", *words),
+        (f"seed={','.join(map(str, seeds))}", "data.validation=0.1", *overrides),
         (*SMALL, "batch_size=4,8,16,32,64,128,256,512", f"optimizer.lr={RATE:g}"),
         (*FULL, "nodes=8,16,32,64,128,256,512,1024,2048"),
     )
 
 
-def a2(found: Evidence) -> Finding:
+def a2(evidence: Evidence) -> Finding:
     """Compare the accuracy of each batch with that of the smallest, seed by seed, with the rule and without."""
     claim = CLAIMS["A2"]
-    scaled, unscaled = found["scaled"], found["unscaled"]
+    scaled, unscaled = evidence["scaled"], evidence["unscaled"]
     base, *larger = batches(scaled)
     losses = {batch: estimate(_gains(scaled, scaled, batch, base)) for batch in larger}
     checks = [
@@ -54,7 +54,7 @@ def a2(found: Evidence) -> Finding:
     worse = [batch for batch in larger if losses[batch].high < -MARGIN]
     limit = min(worse, default=math.inf)
     checks.append(holds("smallest batch that loses more than 0.5 points", limit, f"<= {larger[-1]}", bool(worse)))
-    knee = largest_good_batch(found["ladder"])
+    knee = largest_good_batch(evidence["ladder"])
     gain = estimate(_gains(scaled, unscaled, knee))
     checks.append(claim.check("rule", f"accuracy with the rule less that without, batch of {knee}", gain))
     reason = (
@@ -62,9 +62,9 @@ def a2(found: Evidence) -> Finding:
         f"batch of {knee} is the largest that loses no more than 0.5 points on validation samples, by other seeds. "
         "Whether it is the rule's rate that fails or the batch itself, a rate of its own tells, the second measurement."
     )
-    (own,) = batches(found["own_rate"])
-    tuned = estimate(_gains(found["own_rate"], scaled, own, base))
-    what = f"accuracy with a batch of {own} and a rate tuned for it less that with {base}"
+    (tuned_batch,) = batches(evidence["own_rate"])
+    tuned = estimate(_gains(evidence["own_rate"], scaled, tuned_batch, base))
+    what = f"accuracy with a batch of {tuned_batch} and a rate tuned for it less that with {base}"
     explanation = claim.check("accuracy", what, tuned)
     return claim.judged(checks, reason, explained_by=[explanation])
 
@@ -85,12 +85,12 @@ def largest_good_batch(ladder: Logged) -> int:
     return good
 
 
-def a3(found: Evidence) -> Finding:
+def a3(evidence: Evidence) -> Finding:
     """Compare the largest good batch with and without warm-up."""
     claim = CLAIMS["A3"]
-    warm, abrupt = found["scaled"], found["abrupt"]
+    warm, abrupt = evidence["scaled"], evidence["abrupt"]
     gains = {batch: estimate(_gains(warm, abrupt, batch)) for batch in batches(warm)}
-    good = largest_good_batch(found["ladder"])
+    good = largest_good_batch(evidence["ladder"])
     fewer = _broken(_at(abrupt, good)) - _broken(_at(warm, good))
     checks = [
         claim.check("accuracy", f"accuracy with warm-up less that without, batch of {good}", gains[good]),
@@ -99,7 +99,8 @@ def a3(found: Evidence) -> Finding:
     helped = ", ".join(str(batch) for batch, gain in gains.items() if gain.low > 0) or "none"
     reason = (
         f"One of the two is enough. Batches for which warm-up is better with the whole interval: {helped}. Of batches "
-        f"between doublings, above {good}, seeds that diverge or collapse: {_broken_between(found['between'], good)}. "
+        f"between doublings, above {good}, seeds that diverge or collapse: "
+        f"{_broken_between(evidence['between'], good)}. "
         "Where warm-up saves some seeds, others break with it: no batch is good because of it."
     )
     return claim.judged(checks, reason)
@@ -113,16 +114,16 @@ def _broken_between(between: Logged, good: int) -> str:
     return f"with warm-up and without, {', '.join(texts)}"
 
 
-def a4(found: Evidence) -> Finding:
+def a4(evidence: Evidence) -> Finding:
     """Judge the scaling efficiency of a timing model of the all-reduce over the servers."""
     claim = CLAIMS["A4"]
-    exposed = found["no_overlap"]
+    exposed = evidence["no_overlap"]
     all_reduce_ms = 1e3 * (_step_s(exposed, MOST) - _step_s(exposed, 1))
     checks = [
-        claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(found["overlap"], MOST)),
+        claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(evidence["overlap"], MOST)),
         claim.check("all_reduce", f"all-reduce over {MOST} servers (ms)", all_reduce_ms),
     ]
-    others = "; ".join(f"{_efficiency(found[name], MOST):.3f} {what}" for name, what in CONDITIONS)
+    others = "; ".join(f"{_efficiency(evidence[name], MOST):.3f} {what}" for name, what in CONDITIONS)
     reason = (
         "A model of time, no measurement of GPUs. The time of a gradient and the overlap are ours or unconfirmed; a "
         "node is a server, and what its 8 GPUs do among themselves is left out, as are data loading and the operating "
@@ -134,28 +135,28 @@ def a4(found: Evidence) -> Finding:
 CONDITIONS = (("no_overlap", "without overlap"), ("jitter", "with overlap, where gradient times vary by 5 %"))
 
 
-def batches_figure(found: Evidence) -> Figure:
+def batches_figure(evidence: Evidence) -> Figure:
     """Draw the test error against the batch: with the rule and warm-up, with the rule alone, with neither."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
     named = (("linear scaling, warm-up", "scaled"), ("linear scaling", "abrupt"), ("neither", "unscaled"))
     lines = [
-        ChartLine(label, "sync", [(batch, _error(found[name], batch)) for batch in batches(found[name])], variant)
+        ChartLine(label, "sync", [(batch, _error(evidence[name], batch)) for batch in batches(evidence[name])], variant)
         for variant, (label, name) in enumerate(named)
     ]
-    good = largest_good_batch(found["ladder"])
+    good = largest_good_batch(evidence["ladder"])
     close = [replace(line, points=[point for point in line.points if point[0] <= 2 * good]) for line in lines]
     axes = {"x": "batch of all workers", "y": "test error", "log_x": True}
     return chart([ChartPanel("all batches", lines=lines, **axes), ChartPanel("up to the knee", lines=close, **axes)])
 
 
-def scaling_figure(found: Evidence) -> Figure:
+def scaling_figure(evidence: Evidence) -> Figure:
     """Draw the efficiency against the number of servers."""
     from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
 
     named = [("overlap", "with overlap"), ("no_overlap", "without overlap"), ("jitter", "with overlap, jitter of 5 %")]
     lines = [
-        ChartLine(label, "sync", [(p, exactly(_efficiency(found[name], p))) for p in SERVERS], variant)
+        ChartLine(label, "sync", [(p, exactly(_efficiency(evidence[name], p))) for p in SERVERS], variant)
         for variant, (name, label) in enumerate(named)
     ]
     lines.append(ChartLine("threshold", FORMULA, [(p, exactly(0.85)) for p in SERVERS]))
@@ -180,7 +181,7 @@ def _accuracy(run: Run) -> float:
 def _gains(logged: Logged, other: Logged, batch: int, other_batch: int | None = None) -> list[float]:
     """Return by how much the accuracy with a batch is above that of another study or batch, seed by seed."""
     pairs = zip(_at(logged, batch), _at(other, other_batch or batch), strict=True)
-    return [_accuracy(one) - _accuracy(two) for one, two in pairs]
+    return [_accuracy(first) - _accuracy(two) for first, two in pairs]
 
 
 def _error(logged: Logged, batch: int) -> Estimate:

@@ -46,17 +46,17 @@ REMOVED = 1 - (1 - LINE_LR) ** LINE_TAU  # of an error, by a round
 LIMITED = (("none", WORKERS), ("delayed", WORKERS), *(("eager", p) for p in (2, WORKERS, 8)))
 
 
-def b8(found: Evidence) -> Finding:
+def b8(evidence: Evidence) -> Finding:
     """Compare the hours of training with those published, at one bandwidth."""
     claim = CLAIMS["B8"]
-    none, inner, longest = (hours(found, f"delay_{delay}", PUBLISHED) for delay in DELAYS)
+    none, inner, longest = (hours(evidence, f"delay_{delay}", PUBLISHED) for delay in DELAYS)
     checks = [
-        claim.check("data_parallel", "data parallel (hours)", hours(found, "data_parallel", PUBLISHED)),
+        claim.check("data_parallel", "data parallel (hours)", hours(evidence, "data_parallel", PUBLISHED)),
         claim.check("none", "streaming, no overlap (hours)", none),
         claim.check("step", "streaming, one step of overlap (hours)", inner),
     ]
     for overlap in LATE:
-        value = hours(found, overlap, PUBLISHED)
+        value = hours(evidence, overlap, PUBLISHED)
         checks.append(claim.check("round", f"a whole round of overlap, {overlap} (hours)", value))
     full = COMPUTE_H * (1 + FRAGMENTS * (T_RATIO * BITS / 32 / FRAGMENTS - 1) / H)
     reason = (
@@ -69,33 +69,33 @@ def b8(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def hours(found: Evidence, study: str, bandwidth: float) -> float:
+def hours(evidence: Evidence, study: str, bandwidth: float) -> float:
     """Return the hours of a training that takes COMPUTE_H without communication."""
-    run = found[study].one(cluster__bandwidth=bandwidth)
+    run = evidence[study].run(cluster__bandwidth=bandwidth)
     return COMPUTE_H * run.final("time_s") / run.final("steps") / GRADIENT_S
 
 
-def b9(found: Evidence) -> Finding:
+def b9(evidence: Evidence) -> Finding:
     """Compare the loss at the end with that of DiLoCo without overlap; find whether the limits are where they are."""
     claim = CLAIMS["B9"]
     checks: list[Check] = []
     for overlap, p in LIMITED:
-        low, high = sorted(found[f"limit_{overlap}_{p}"].runs, key=lambda run: run.setting("algo.olr"))
+        low, high = sorted(evidence[f"limit_{overlap}_{p}"].runs, key=lambda run: run.setting("algo.olr"))
         shrinks, grows = (growth_per_step(run) ** LINE_TAU for run in (low, high))
         what = f"{overlap}, p = {p}: growth per round at {{}} of the limit"
         checks += [
             claim.check("shrinks", what.format(BELOW), shrinks),
             claim.check("grows", what.format(ABOVE), grows),
         ]
-    ratios = {(overlap, tau): _ratio(found, overlap, tau) for overlap in LATE for tau in PERIODS}
+    ratios = {(overlap, tau): _ratio(evidence, overlap, tau) for overlap in LATE for tau in PERIODS}
     what = "H = {}: test loss over that without overlap, {}"
     checks += [claim.check("eager", what.format(tau, "eager"), ratios["eager", tau]) for tau in PERIODS]
     longest = checks[-1]
     late = ratios["delayed", CLAIMED]
     checks.append(claim.check("delayed", what.format(CLAIMED, "delayed"), late))
     others = "; ".join(f"{_told(ratios['delayed', tau])} at H = {tau}" for tau in PERIODS[:-1])
-    longer = ratio(*(found["longer"].contender(algo__overlap=overlap) for overlap in ("eager", "none")))
-    fixed = [found["untuned"].where(algo__overlap=overlap) for overlap in OVERLAPS]
+    longer = ratio(*(evidence["longer"].contender(algo__overlap=overlap) for overlap in ("eager", "none")))
+    fixed = [evidence["untuned"].where(algo__overlap=overlap) for overlap in OVERLAPS]
     ends = [sum(map(_has_learned, runs)) for runs in fixed]
     reason = (
         f"Delayed: {others}. The rate is {LR:g}, for all. At an outer rate of {OLR:g}, untuned, which is above the "
@@ -109,12 +109,12 @@ def b9(found: Evidence) -> Finding:
     return claim.judged(checks, reason, explained_by=[why] if alone else ())
 
 
-def of(found: Evidence, overlap: str, tau: int) -> Contender:
+def tuned_diloco(evidence: Evidence, overlap: str, tau: int) -> Contender:
     """Return DiLoCo with this overlap and so many local steps, tuned."""
-    return found["tuned"].contender(algo__overlap=overlap, algo__tau=tau)
+    return evidence["tuned"].contender(algo__overlap=overlap, algo__tau=tau)
 
 
-def times(found: Evidence) -> Figure:
+def times(evidence: Evidence) -> Figure:
     """Draw the hours of training against the bandwidth."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
@@ -125,7 +125,7 @@ def times(found: Evidence) -> Figure:
         ("DiLoCo, overlap of a round", "diloco", "eager"),
     )
     lines = [
-        ChartLine(name, algo, [(b / 1e9, exactly(hours(found, study, b))) for b in BANDWIDTHS], i)
+        ChartLine(name, algo, [(b / 1e9, exactly(hours(evidence, study, b))) for b in BANDWIDTHS], i)
         for i, (name, algo, study) in enumerate(named)
     ]
     near = [replace(line, points=[at for at in line.points if at[0] in NEAR]) for line in lines[1:]]
@@ -138,17 +138,19 @@ def times(found: Evidence) -> Figure:
     )
 
 
-def losses(found: Evidence) -> Figure:
+def losses(evidence: Evidence) -> Figure:
     """Draw the test loss at the end against the number of local steps, and over those without overlap."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
     axis, names = "local steps of a round, H", {"none": "no overlap", "delayed": "delayed", "eager": "eager"}
     ends = [
-        ChartLine(name, "diloco", [(float(tau), estimate(scores(of(found, overlap, tau)))) for tau in PERIODS], i)
+        ChartLine(
+            name, "diloco", [(float(tau), estimate(scores(tuned_diloco(evidence, overlap, tau)))) for tau in PERIODS], i
+        )
         for i, (overlap, name) in enumerate(names.items())
     ]
     relative = [
-        ChartLine(names[late], "diloco", [(float(tau), _ratio(found, late, tau)) for tau in PERIODS], i)
+        ChartLine(names[late], "diloco", [(float(tau), _ratio(evidence, late, tau)) for tau in PERIODS], i)
         for i, late in enumerate(LATE, start=1)
     ]
     return chart(
@@ -163,19 +165,20 @@ def _has_learned(run: Run) -> bool:
     return run.outcome == "completed" and final_loss(run) < number(run.metrics[0].get("test_loss"))
 
 
-def _ratio(found: Evidence, overlap: str, tau: int) -> Estimate:
-    return ratio(of(found, overlap, tau), of(found, "none", tau))
+def _ratio(evidence: Evidence, overlap: str, tau: int) -> Estimate:
+    return ratio(tuned_diloco(evidence, overlap, tau), tuned_diloco(evidence, "none", tau))
 
 
 def _told(value: Estimate) -> str:
     return f"{value.median:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def _timing(name: str, bits: int, steps: int, *words: str) -> Study:
+def _timing(name: str, bits: int, steps: int, *overrides: str) -> Study:
     """Return the runs of a method at all bandwidths. bits: of a number of a whole vector."""
     return Study(
         name,
-        (*words, f"nodes={P}", "engine=sim", "engine.gradients=none", "model.hidden=[4096]", "cluster.collective=ring",
+        (*overrides, f"nodes={P}", "engine=sim", "engine.gradients=none", "model.hidden=[4096]",
+         "cluster.collective=ring",
          f"cluster.gradient_s={GRADIENT_S:.9g}", f"cluster.message_bytes={PARAMETERS * bits / 8:.0f}",
          f"cluster.bandwidth={listed(BANDWIDTHS)}", f"cluster.latency_s={LATENCY_S:g}", "budget.epochs=null",
          f"budget.steps={steps}"),

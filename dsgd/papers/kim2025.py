@@ -24,32 +24,33 @@ METHODS = {"synchronous": "DiLoCo", "asynchronous": "asynchronous DiLoCo", "halo
 TIMES = ("steady", "stragglers")
 
 
-def d2(found: Evidence) -> Finding:
+def d2(evidence: Evidence) -> Finding:
     """Compare the times of equal samples, at the time of a gradient at which HALoS gains most."""
-    claim, checks, told = CLAIMS["D2"], [], []
+    claim, checks, listed = CLAIMS["D2"], [], []
     for times in TIMES:
         for other in ("synchronous", "asynchronous"):
-            ratios = {t: ratio(found, times, other, t) for t in GRADIENTS_S}
+            ratios = {t: ratio(evidence, times, other, t) for t in GRADIENTS_S}
             best = max(ratios, key=lambda t: ratios[t])
             what = f"{times}, gradients of {best:g} s: time of {METHODS[other]} over that of HALoS, equal samples"
             checks.append(claim.check(other, what, ratios[best]))
             each = ", ".join(f"{ratios[t]:.3g} at {t:g} s" for t in GRADIENTS_S)
-            told.append(f"{times}, {METHODS[other]}: {each}")
+            listed.append(f"{times}, {METHODS[other]}: {each}")
     reason = (
-        f"By the time of a gradient: {'; '.join(told)}. The slowest worker has {SLOWEST / FASTEST:.2f} of the fastest "
+        f"By the time of a gradient: {'; '.join(listed)}. The slowest worker has {SLOWEST / FASTEST:.2f} of the "
+        "fastest "
         "one's speed, and DiLoCo waits for it. The published ratios are of times to a loss, so that they also hold "
         "what a sample is worth to each method; these do not."
     )
     return claim.judged(checks, reason)
 
 
-def ratio(found: Evidence, times: str, other: str, gradient_s: float) -> float:
+def ratio(evidence: Evidence, times: str, other: str, gradient_s: float) -> float:
     """Return the time of a sample of another method over that of HALoS."""
-    one, reference = (found[f"{method}_{times}"].one(cluster__gradient_s=gradient_s) for method in (other, "halos"))
-    return _sample_s(one) / _sample_s(reference)
+    run, reference = (evidence[f"{method}_{times}"].run(cluster__gradient_s=gradient_s) for method in (other, "halos"))
+    return _sample_s(run) / _sample_s(reference)
 
 
-def gains(found: Evidence) -> Figure:
+def gains(evidence: Evidence) -> Figure:
     """Draw the ratios of times against the time of a gradient."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
@@ -57,7 +58,7 @@ def gains(found: Evidence) -> Figure:
     for other in ("synchronous", "asynchronous"):
         lines = [
             ChartLine(times, "diloco" if other == "synchronous" else "asyncdiloco",
-                      [(t, exactly(ratio(found, times, other, t))) for t in GRADIENTS_S], i)
+                      [(t, exactly(ratio(evidence, times, other, t))) for t in GRADIENTS_S], i)
             for i, times in enumerate(TIMES)
         ]  # fmt: skip
         level = CLAIMS["D2"].threshold(other)
@@ -72,11 +73,11 @@ def _sample_s(run: Run) -> float:
     return run.final("time_s") / run.final("samples")
 
 
-def _study(method: str, times: str, *words: str) -> Study:
+def _study(method: str, times: str, *overrides: str) -> Study:
     jitter = ("cluster.jitter=0.144", "cluster.jitter_distribution=lognormal", "cluster.jitter_skew=1.02")
     return Study(
         f"{method}_{times}",
-        (*words, f"algo.tau={TAU}", f"nodes={WORKERS}", "engine=sim", "engine.gradients=none", "cluster=halos",
+        (*overrides, f"algo.tau={TAU}", f"nodes={WORKERS}", "engine=sim", "engine.gradients=none", "cluster=halos",
          f"cluster.slow_nodes={SLOWNESS}", f"cluster.message_bytes={MESSAGE_BYTES:.0f}",
          f"cluster.gradient_s={listed(GRADIENTS_S)}", *(jitter if times == "stragglers" else ()),
          "budget.epochs=null", f"budget.steps={STEPS}", "eval.every_epochs=null"),

@@ -37,32 +37,32 @@ SHORTEST = "top 1 %"
 LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
 
 
-def b10(found: Evidence) -> Finding:
+def b10(evidence: Evidence) -> Finding:
     """Compare the loss at the end and the bytes with those of D-PSGD, for the best code that is short enough."""
     claim = CLAIMS["B10"]
     margin, enough = claim.threshold("loss"), claim.threshold("fewer")
-    logged = found["codes"]
+    logged = evidence["codes"]
     plain = reference(logged)
     codes = {name: of_code(logged, name) for name in CODES}
-    fewer = {name: _bytes(plain) / _bytes(one) for name, one in codes.items()}
-    ratios = {name: ratio(one, plain) for name, one in codes.items()}
+    fewer = {name: _bytes(plain) / _bytes(contender) for name, contender in codes.items()}
+    ratios = {name: ratio(contender, plain) for name, contender in codes.items()}
     best = min(CODES, key=lambda name: (fewer[name] < enough, ratios[name].median))
     checks = [
         claim.check("fewer", f"{best}: times fewer bytes than D-PSGD", fewer[best]),
         claim.check("loss", f"{best}: test loss at the end over that of D-PSGD", ratios[best]),
         claim.check("fall", f"{SHORTEST}: test loss at the end over that at the start", fall(codes[SHORTEST])),
     ]
-    told = "; ".join(
+    text = "; ".join(
         f"{name}: {ratios[name].median:.3f} [{ratios[name].low:.3f}, {ratios[name].high:.3f}] with {fewer[name]:.3g} "
-        f"times fewer bytes, gamma {one.chosen['algo.gamma']:g} and rate {one.chosen['optimizer.lr']:g}"
-        for name, one in codes.items()
+        f"times fewer bytes, gamma {contender.chosen['algo.gamma']:g} and rate {contender.chosen['optimizer.lr']:g}"
+        for name, contender in codes.items()
     )
     order = plain.runs[0].setting("algo.gradient")
     reason = (
-        f"The ratios of losses: {told}. D-PSGD is the better one of its two orders here, algo.gradient={order}, with "
+        f"The ratios of losses: {text}. D-PSGD is the better one of its two orders here, algo.gradient={order}, with "
         f"rate {plain.chosen['optimizer.lr']:g}."
     )
-    runs = {name: one.spent for name, one in codes.items()}
+    runs = {name: contender.spent for name, contender in codes.items()}
     reason += (
         f" Tuning was not equal: {plain.spent} runs for D-PSGD, which has no gamma, and {min(runs.values())} to "
         f"{max(runs.values())} for the codes."
@@ -75,7 +75,7 @@ def b10(found: Evidence) -> Finding:
 def reference(logged: Logged) -> Contender:
     """Return D-PSGD in that order of step and exchange that ends at the lower loss."""
     both = [logged.contender(algo="dpsgd", algo__gradient=order) for order in ORDERS]
-    return min(both, key=lambda one: estimate(scores(one)).median)
+    return min(both, key=lambda contender: estimate(scores(contender)).median)
 
 
 def of_code(logged: Logged, name: str) -> Contender:
@@ -83,9 +83,11 @@ def of_code(logged: Logged, name: str) -> Contender:
     return logged.contender(algo="choco", **{f"algo__{key}": value for key, value in CODES[name].items()})
 
 
-def fall(one: Contender) -> Estimate:
+def fall(contender: Contender) -> Estimate:
     """Return the loss at the end over that at the start; infinite where a run did not complete."""
-    return estimate([end / number(run.metrics[0]["test_loss"]) for run, end in zip(one.runs, scores(one), strict=True)])
+    return estimate(
+        [end / number(run.metrics[0]["test_loss"]) for run, end in zip(contender.runs, scores(contender), strict=True)]
+    )
 
 
 def by_gamma(logged: Logged, name: str) -> dict[float, float]:
@@ -99,14 +101,17 @@ def by_gamma(logged: Logged, name: str) -> dict[float, float]:
     return dict(sorted(losses.items()))
 
 
-def codes(found: Evidence) -> Figure:
+def codes(evidence: Evidence) -> Figure:
     """Draw the loss against the bytes, and the loss at the end against gamma."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
 
-    logged = found["codes"]
+    logged = evidence["codes"]
     plain = reference(logged)
     owners = [("D-PSGD", plain), *((name, of_code(logged, name)) for name in CODES)]
-    curves = [curve(name, one.runs, "bytes_sent", "test_loss", max(i - 1, 0)) for i, (name, one) in enumerate(owners)]
+    curves = [
+        curve(name, contender.runs, "bytes_sent", "test_loss", max(i - 1, 0))
+        for i, (name, contender) in enumerate(owners)
+    ]
     curves = [replace(line, points=[(x, y) for x, y in line.points if x > 0]) for line in curves]
     tried = [ChartLine(name, "choco", _drawable(by_gamma(logged, name)), i) for i, name in enumerate(CODES)]
     level = min(_held_out(run) for run in logged.tuning if run.algorithm == "dpsgd")
@@ -119,8 +124,8 @@ def codes(found: Evidence) -> Figure:
     )  # fmt: skip
 
 
-def _bytes(one: Contender) -> float:
-    return one.runs[0].final("bytes_sent_total")
+def _bytes(contender: Contender) -> float:
+    return contender.runs[0].final("bytes_sent_total")
 
 
 def _held_out(run: Run) -> float:

@@ -26,11 +26,13 @@ OFTEN = CLAIMS["B2"].threshold("often")  # averages per gradient
 SHORT = 2_000_000_000  # bit/s, at which a pair alone just averages as often
 
 
-def b1(found: Evidence) -> Finding:
+def b1(evidence: Evidence) -> Finding:
     """Compare time and samples to the target beside one slow worker, each tuned."""
     claim = CLAIMS["B1"]
     name = "p = 8, one worker {} times slower: {} to the target, {}"
-    both = {factor: [found[f"slow_{factor}"].contender(algo=algo) for algo in ("sync", "adpsgd")] for factor in FACTORS}
+    both = {
+        factor: [evidence[f"slow_{factor}"].contender(algo=algo) for algo in ("sync", "adpsgd")] for factor in FACTORS
+    }
     times = {factor: ratio(exact, late) for factor, (exact, late) in both.items()}
     samples = {factor: sample_ratio(late, exact) for factor, (exact, late) in both.items()}
     first = FACTORS[0]
@@ -38,7 +40,7 @@ def b1(found: Evidence) -> Finding:
     checks += [claim.check("samples", name.format(factor, "samples", "AD-PSGD over all-reduce"), samples[factor])
                for factor in FACTORS]  # fmt: skip
     more = times[FACTORS[1]]
-    fast = sample_ratio(*(found["fast"].contender(algo=algo) for algo in ("adpsgd", "sync")))
+    fast = sample_ratio(*(evidence["fast"].contender(algo=algo) for algo in ("adpsgd", "sync")))
     reason = (
         f"With a worker {FACTORS[1]} times slower the ratio of times is {more.median:.2f} [{more.low:.2f}, "
         f"{more.high:.2f}]. 1 Gbit/s, messages of ResNet-18, gradients of 0.2 s; all-reduce overlaps. There an average "
@@ -49,20 +51,20 @@ def b1(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def b2(found: Evidence) -> Finding:
+def b2(evidence: Evidence) -> Finding:
     """Compare the time of an epoch with 1 + T / t of a ring all-reduce, and count AD-PSGD's averages per gradient."""
     claim = CLAIMS["B2"]
     points = [(bandwidth, p) for bandwidth in BANDWIDTHS for p in NODES]
-    apart = max(abs(epoch_ratio(found, *point) / ring_ratio(*point) - 1) for point in points)
+    apart = max(abs(epoch_ratio(evidence, *point) / ring_ratio(*point) - 1) for point in points)
     what = f"{len(points)} points: ratio of epoch times, ring all-reduce over AD-PSGD, from 1 + T / t, relative"
     checks = [claim.check("form", what, apart)]
-    often = {point: averages(found, *point) for point in points}
+    often = {point: averages(evidence, *point) for point in points}
     what = f"largest ratio where AD-PSGD averages at least {OFTEN} times per gradient"
-    checks.append(claim.check("ratio", what, largest_ratio(found, often)))
+    checks.append(claim.check("ratio", what, largest_ratio(evidence, often)))
     within = [often[SHORT, p] for p in NODES]
-    ratios = [epoch_ratio(found, SHORT, p) for p in NODES]
+    ratios = [epoch_ratio(evidence, SHORT, p) for p in NODES]
     slow = (BANDWIDTHS[-1], NODES[0])
-    best = max(epoch_ratio(found, *point, collective="best") for point in often)
+    best = max(epoch_ratio(evidence, *point, collective="best") for point in often)
     reason = (
         f"All-reduce without overlap, as in the paper. At {SHORT / 1e9:g} Gbit/s the ratio is {min(ratios):.2f} to "
         f"{max(ratios):.2f}, and AD-PSGD averages {min(within):.3f} to {max(within):.3f} times per gradient: an "
@@ -70,18 +72,22 @@ def b2(found: Evidence) -> Finding:
         f"averages once in four gradients. At {slow[0] / 1e9:.2g} Gbit/s AD-PSGD averages {often[slow]:.3f} times. "
         f"Against the fastest of ring, halving-doubling and tree the largest ratio is {best:.2f}."
     )
-    one_pair = averages(found, SHORT, 2, "one_pair")
+    one_pair = averages(evidence, SHORT, 2, "one_pair")
     why = [claim.check("pair", f"one pair alone, {SHORT / 1e9:g} Gbit/s: averages per gradient", one_pair, OFTEN)]
     return claim.judged(checks, reason, explained_by=why)
 
 
-def largest_ratio(found: Evidence, often: Mapping[tuple[int, int], float]) -> Estimate:
+def largest_ratio(evidence: Evidence, often: Mapping[tuple[int, int], float]) -> Estimate:
     """Return the largest ratio of epoch times where AD-PSGD averages often enough, between two bandwidths of the grid:
     the last at which it does and the first at which it does not. The median is unknown."""
     ends = []
     for p in NODES:
         fast, slow = (
-            [epoch_ratio(found, bandwidth, p) for bandwidth in BANDWIDTHS if (often[bandwidth, p] >= OFTEN) == enough]
+            [
+                epoch_ratio(evidence, bandwidth, p)
+                for bandwidth in BANDWIDTHS
+                if (often[bandwidth, p] >= OFTEN) == enough
+            ]
             for enough in (True, False)
         )
         ends.append((max(fast), min(slow)))
@@ -89,16 +95,16 @@ def largest_ratio(found: Evidence, often: Mapping[tuple[int, int], float]) -> Es
     return Estimate(math.nan, low, high, 1)
 
 
-def averages(found: Evidence, bandwidth: float, p: int, study: str = "pairs") -> float:
+def averages(evidence: Evidence, bandwidth: float, p: int, study: str = "pairs") -> float:
     """Return how many averages a worker has taken part in, per gradient: it sends a vector for each."""
-    run = found[study].one(nodes=p, cluster__bandwidth=bandwidth)
+    run = evidence[study].run(nodes=p, cluster__bandwidth=bandwidth)
     return run.final("bytes_sent_total") / MESSAGE / (run.final("samples") / run.setting("batch_size"))
 
 
-def epoch_ratio(found: Evidence, bandwidth: float, p: int, collective: str = "ring") -> float:
+def epoch_ratio(evidence: Evidence, bandwidth: float, p: int, collective: str = "ring") -> float:
     """Return how many times as long all-reduce takes for the same samples."""
-    exact = found["all_reduce"].one(nodes=p, cluster__bandwidth=bandwidth, cluster__collective=collective)
-    return _seconds(exact) / _seconds(found["pairs"].one(nodes=p, cluster__bandwidth=bandwidth))
+    exact = evidence["all_reduce"].run(nodes=p, cluster__bandwidth=bandwidth, cluster__collective=collective)
+    return _seconds(exact) / _seconds(evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth))
 
 
 def ring_ratio(bandwidth: float, p: int) -> float:
@@ -106,7 +112,7 @@ def ring_ratio(bandwidth: float, p: int) -> float:
     return 1 + 2 * (p - 1) * (LATENCY_S + 8 * MESSAGE / (p * bandwidth)) / GRADIENT_S
 
 
-def epochs(found: Evidence) -> Figure:
+def epochs(evidence: Evidence) -> Figure:
     """Draw the ratio of epoch times against the bandwidth, and how often AD-PSGD averages there."""
     from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
 
@@ -114,11 +120,11 @@ def epochs(found: Evidence) -> Figure:
     p = NODES[0]
     faster = [
         ChartLine(f"over {collective} all-reduce", "adpsgd",
-                  [(x, exactly(epoch_ratio(found, b, p, collective))) for b, x in places], variant)
+                  [(x, exactly(epoch_ratio(evidence, b, p, collective))) for b, x in places], variant)
         for variant, collective in enumerate(("ring", "best"))
     ]  # fmt: skip
     faster.append(ChartLine("1 + T / t", FORMULA, [(x, exactly(ring_ratio(b, p))) for b, x in places]))
-    often = [ChartLine("AD-PSGD", "adpsgd", [(x, exactly(averages(found, b, p))) for b, x in places])]
+    often = [ChartLine("AD-PSGD", "adpsgd", [(x, exactly(averages(evidence, b, p))) for b, x in places])]
     axis = "bandwidth (Gbit/s)"
     return chart(
         [
@@ -128,14 +134,15 @@ def epochs(found: Evidence) -> Figure:
     )
 
 
-def slow_worker(found: Evidence) -> Figure:
+def slow_worker(evidence: Evidence) -> Figure:
     """Draw the test loss against time beside a slow worker."""
     from dsgd.reproduction.charts import ChartPanel, chart, curve
 
     panels = [
         ChartPanel(
             f"one of 8 workers {factor} times slower", "time (virtual s)", "test loss",
-            [curve(one.algo, one.runs, "time_s", "test_loss") for one in found[f"slow_{factor}"].contenders],
+            [curve(contender.algo, contender.runs, "time_s", "test_loss")
+            for contender in evidence[f"slow_{factor}"].contenders],
             log_y=True, level=TARGET_LOSS,
         )
         for factor in FACTORS
@@ -180,10 +187,10 @@ PAPER = Paper(
         *(
             Study(
                 name,
-                (*words, "engine=sim", "engine.gradients=none", f"nodes={listed(NODES)}", "cluster=goyal2017",
+                (*overrides, "engine=sim", "engine.gradients=none", f"nodes={listed(NODES)}", "cluster=goyal2017",
                  f"cluster.bandwidth={listed(BANDWIDTHS)}", "budget.epochs=null", "budget.steps=200"),
             )
-            for name, *words in (("all_reduce", "algo=sync", "algo.overlap=false", "cluster.collective=ring,best"),
+            for name, *overrides in (("all_reduce", "algo=sync", "algo.overlap=false", "cluster.collective=ring,best"),
                                  ("pairs", "algo=adpsgd"))
         ),
         Study(

@@ -27,10 +27,10 @@ WAYS = "[{algo: sync}, " + ", ".join(f"{{algo: localsgd, algo.tau: {tau}}}" for 
 WAYS += f", {{algo: localsgd, algo.tau: {POST}, algo.switch: {SWITCH}}}]"
 
 
-def b5(found: Evidence) -> Finding:
+def b5(evidence: Evidence) -> Finding:
     """Rank the losses at the end by the period, and compare post-local SGD's accuracy with that of all-reduce."""
     claim = CLAIMS["B5"]
-    logged = found["periods"]
+    logged = evidence["periods"]
     losses = [[number(run.final("train_loss")) for run in of_period(logged, tau).runs] for tau in PERIODS]
     ranks = estimate([spearman([seed[i] for seed in losses]) for i in range(len(losses[0]))])
     exact = logged.contender(algo="sync")
@@ -61,11 +61,11 @@ def of_period(logged: Logged, tau: int, switch: int = 0) -> Contender:
     return logged.contender(algo="localsgd", algo__tau=tau, algo__switch=switch)
 
 
-def periods(found: Evidence) -> Figure:
+def periods(evidence: Evidence) -> Figure:
     """Draw losses and accuracies at the end against the period."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
-    logged = found["periods"]
+    logged = evidence["periods"]
     panels = []
     for field, name in (("train_loss", "training loss"), ("test_accuracy", "test accuracy")):
         ends = [(float(tau), _end(of_period(logged, tau), field)) for tau in PERIODS]
@@ -80,8 +80,8 @@ def periods(found: Evidence) -> Figure:
     return chart(panels)
 
 
-def _end(one: Contender, field: str):
-    return estimate([number(run.final(field)) for run in one.runs])
+def _end(contender: Contender, field: str):
+    return estimate([number(run.final(field)) for run in contender.runs])
 
 
 PAPER = Paper(

@@ -26,26 +26,30 @@ WAYS = (
 )
 
 
-def b12a(found: Evidence) -> Finding:
+def b12a(evidence: Evidence) -> Finding:
     """Compare the accuracy of quasi-global momentum with that of local momentum where data differ most."""
-    logged = found["shares"]
+    logged = evidence["shares"]
     gains = {alpha: _gain(accuracies(logged, "corrected", alpha), accuracies(logged, "dpsgd", alpha))
              for alpha in ALPHAS}  # fmt: skip
     what = f"alpha = {SKEWED}: accuracy of quasi-global momentum minus that of D-PSGD"
     check = CLAIMS["B12a"].check("gain", what, gains[SKEWED])
     others = ", ".join(f"{gains[alpha].median:+.4f} at alpha = {alpha}" for alpha in ALPHAS if alpha != SKEWED)
-    own = {algo: median(_finals(of(logged, algo, SKEWED), "worker_accuracy_mean")) for algo in ("corrected", "dpsgd")}
+    local = {
+        algo: median(_finals(contender_at(logged, algo, SKEWED), "worker_accuracy_mean"))
+        for algo in ("corrected", "dpsgd")
+    }
     reason = (
         f"Where data differ less it gains {others}. Rates at alpha = {SKEWED}: {_rates(logged)}. Accuracies are of the "
-        f"mean of the workers' models; their own models have {own['corrected']:.3f} against {own['dpsgd']:.3f} there, "
+        f"mean of the workers' models; their own models have {local['corrected']:.3f} against {local['dpsgd']:.3f} "
+        "there, "
         "in the mean over workers."
     )
     return CLAIMS["B12a"].judged([check], reason)
 
 
-def b12b(found: Evidence) -> Finding:
+def b12b(evidence: Evidence) -> Finding:
     """Compare what the skew costs RelaySGD with what it costs D-PSGD with momentum."""
-    logged = found["shares"]
+    logged = evidence["shares"]
     drops = {algo: [even - skewed for even, skewed in zip(accuracies(logged, algo, EVEN),
                                                           accuracies(logged, algo, SKEWED), strict=True)]
              for algo in NAMES}  # fmt: skip
@@ -58,35 +62,37 @@ def b12b(found: Evidence) -> Finding:
         claim.check("less", f"{name} that of D-PSGD", estimate([relay - plain for relay, plain in pairs])),
         claim.check("half", f"{name} half of that of D-PSGD", estimate([relay - plain / 2 for relay, plain in pairs])),
     ]
-    told = ", ".join(f"{median(values):+.4f} {NAMES[algo]}" for algo, values in drops.items())
+    text = ", ".join(f"{median(values):+.4f} {NAMES[algo]}" for algo, values in drops.items())
     ends = ", ".join(f"{median(accuracies(logged, algo, SKEWED)):.3f} {name}" for algo, name in NAMES.items())
     reason = (
-        f"The drops: {told}. Accuracies at alpha = {SKEWED}: {ends}. In the first half of the run RelaySGD is behind: "
+        f"The drops: {text}. Accuracies at alpha = {SKEWED}: {ends}. In the first half of the run RelaySGD is behind: "
         "along a chain models come up to 15 steps late."
     )
     return claim.judged(checks, reason)
 
 
-def of(logged: Logged, algo: str, alpha: float) -> Contender:
+def contender_at(logged: Logged, algo: str, alpha: float) -> Contender:
     """Return the contender with this algorithm on such shares."""
     return logged.contender(algo=algo, data__split_alpha=alpha)
 
 
 def accuracies(logged: Logged, algo: str, alpha: float) -> list[float]:
     """Return the test accuracies at the end, by seed; 0 where a run did not complete."""
-    return _finals(of(logged, algo, alpha), "test_accuracy")
+    return _finals(contender_at(logged, algo, alpha), "test_accuracy")
 
 
-def shares(found: Evidence) -> Figure:
+def shares(evidence: Evidence) -> Figure:
     """Draw the accuracy at the end against the skew, and its curves where data differ most."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
 
-    logged = found["shares"]
+    logged = evidence["shares"]
     ends = [
         ChartLine(name, algo, [(float(alpha), estimate(accuracies(logged, algo, alpha))) for alpha in ALPHAS])
         for algo, name in NAMES.items()
     ]
-    curves = [curve(name, of(logged, algo, SKEWED).runs, "epoch", "test_accuracy") for algo, name in NAMES.items()]
+    curves = [
+        curve(name, contender_at(logged, algo, SKEWED).runs, "epoch", "test_accuracy") for algo, name in NAMES.items()
+    ]
     return chart(
         [
             ChartPanel("each tuned", "alpha of the shares", "test accuracy at the end", ends, log_x=True),
@@ -97,11 +103,13 @@ def shares(found: Evidence) -> Figure:
 
 def _rates(logged: Logged) -> str:
     """Return the tuned learning rates where data differ most."""
-    return ", ".join(f"{of(logged, algo, SKEWED).chosen['optimizer.lr']:g} {name}" for algo, name in NAMES.items())
+    return ", ".join(
+        f"{contender_at(logged, algo, SKEWED).chosen['optimizer.lr']:g} {name}" for algo, name in NAMES.items()
+    )
 
 
-def _finals(one: Contender, field: str) -> list[float]:
-    return [number(run.final(field)) if run.status == "completed" else 0.0 for run in one.runs]
+def _finals(contender: Contender, field: str) -> list[float]:
+    return [number(run.final(field)) if run.status == "completed" else 0.0 for run in contender.runs]
 
 
 def _gain(values: Sequence[float], reference: Sequence[float]) -> Estimate:

@@ -13,10 +13,10 @@ STEPS = 3
 MESSAGE = 4 * 102_400  # bytes: 102,400 numbers of 32 bits
 
 
-def a1(found: Evidence) -> Finding:
+def a1(evidence: Evidence) -> Finding:
     """Count the bytes of all messages that the busiest node sends in an all-reduce."""
     checks = []
-    for run in found["messages"].runs:
+    for run in evidence["messages"].runs:
         p = run.setting("nodes")
         sent = run.final("bytes_sent_max_node") / STEPS / MESSAGE
         what = f"p = {p}: sent by the busiest node, in vectors"
@@ -26,9 +26,9 @@ def a1(found: Evidence) -> Finding:
     )
 
 
-def sent(found: Evidence) -> Figure:
+def sent(evidence: Evidence) -> Figure:
     """Draw the bytes of the busiest node against the number of nodes."""
-    runs = found["messages"].runs
+    runs = evidence["messages"].runs
     measured = [
         (float(run.setting("nodes")), exactly(run.final("bytes_sent_max_node") / STEPS / MESSAGE)) for run in runs
     ]

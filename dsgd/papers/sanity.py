@@ -29,13 +29,13 @@ TIMING += ("cluster.bandwidth=1e9", f"cluster.latency_s={LATENCY_S}", "cluster.c
 TIMING += ("budget.epochs=null", f"budget.steps={STEPS}")
 
 
-def g1(found: Evidence) -> Finding:
+def g1(evidence: Evidence) -> Finding:
     """Compare the only parameter of one worker, step by step, with that of synchronous SGD, which is plain SGD."""
-    plain = _distances(found["alone"].one(algo="sync"))
+    plain = _distances(evidence["alone"].run(algo="sync"))
     checks = []
-    for run in found["alone"].runs:
+    for run in evidence["alone"].runs:
         if run.algorithm != "sync":
-            largest = max(abs(one - other) for one, other in zip(_distances(run), plain, strict=True))
+            largest = max(abs(distance - other) for distance, other in zip(_distances(run), plain, strict=True))
             checks.append(CLAIMS["G1"].check("difference", f"`{run.algorithm}`: largest difference of x", largest))
     reason = (
         "One parameter in double precision; its distance to the minimum follows from the loss. EASGD, whose output is "
@@ -44,29 +44,29 @@ def g1(found: Evidence) -> Finding:
     return CLAIMS["G1"].judged(checks, reason)
 
 
-def g2(found: Evidence) -> Finding:
+def g2(evidence: Evidence) -> Finding:
     """Compare records of the same configuration: made again, and with two threads."""
     checks = []
     for name, what in (("again", "made again"), ("threads", "with two threads")):
-        pairs = list(zip(found["first"].runs, found[name].runs, strict=True))
+        pairs = list(zip(evidence["first"].runs, evidence[name].runs, strict=True))
         times = ("time_s", "samples", "bytes_sent_total", "idle_fraction_mean", "staleness_mean")
-        same = all(one.final(field) == other.final(field) for one, other in pairs for field in times)
+        same = all(first_run.final(field) == other.final(field) for first_run, other in pairs for field in times)
         checks.append(holds(f"times, bytes and counts, {what}", float(same), "1: equal", same))
         apart = max(
-            abs(one[field] - other[field])
+            abs(mark[field] - other[field])
             for first, second in pairs
-            for one, other in zip(first.metrics, second.metrics, strict=True)
+            for mark, other in zip(first.metrics, second.metrics, strict=True)
             for field in ("train_loss", "test_loss", "test_accuracy")
         )
         checks.append(CLAIMS["G2"].check(name, f"losses and accuracies, largest difference, {what}", apart))
     return CLAIMS["G2"].judged(checks)
 
 
-def g3(found: Evidence) -> Finding:
+def g3(evidence: Evidence) -> Finding:
     """Judge by how much what communication conserves has drifted at any mark, relative to the vectors' lengths."""
     checks = []
     for name, precision in (("double", "64 bits"), ("single", "32 bits")):
-        for run in found[f"conserved_fp{precision[:2]}"].runs:
+        for run in evidence[f"conserved_fp{precision[:2]}"].runs:
             drift = max(mark["mean_drift"] or 0.0 for mark in run.metrics)
             what = f"`{run.algorithm}`, {precision}: largest relative drift"
             checks.append(CLAIMS["G3"].check(name, what, drift))
@@ -77,11 +77,11 @@ def g3(found: Evidence) -> Finding:
     return CLAIMS["G3"].judged(checks, reason)
 
 
-def g4(found: Evidence) -> Finding:
+def g4(evidence: Evidence) -> Finding:
     """Compare simulated times of whole runs with closed forms."""
     checks = []
     for name in TIMED_NAMES:
-        runs = found[name].runs
+        runs = evidence[name].runs
         what = f"{name.replace('_', ' ')}, {len(runs)} runs: largest relative error"
         checks.append(CLAIMS["G4"].check("error", what, max(map(_relative_error, runs))))
     reason = (
@@ -93,11 +93,11 @@ def g4(found: Evidence) -> Finding:
     return CLAIMS["G4"].judged(checks, reason)
 
 
-def g5(found: Evidence) -> Finding:
+def g5(evidence: Evidence) -> Finding:
     """Compare simulated runs with those of real processes on four hosts: time of a step, and losses at the end."""
     losses: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    checks = _predicted(found["hosts"])
-    for run in found["hosts"].runs:
+    checks = _predicted(evidence["hosts"])
+    for run in evidence["hosts"].runs:
         if run.final("test_loss") is not None:
             of_engine = losses.setdefault((run.setting("cluster.name"), run.algorithm), {"wall": {}, "virtual": {}})
             of_engine[str(run.clock)][run.setting("seed")] = run.final("test_loss")
@@ -114,7 +114,7 @@ def g5(found: Evidence) -> Finding:
         "of the messages."
     )
     return CLAIMS["G5"].judged(
-        checks, reason, explained_by=_predicted(found["relieved"], " a quarter of the messages,")
+        checks, reason, explained_by=_predicted(evidence["relieved"], " a quarter of the messages,")
     )
 
 
@@ -154,8 +154,8 @@ def _seconds(algo: str, p: int, message_s: float) -> float:
     return k * round_s + (p - 1) * m  # the last worker waits once, behind all others
 
 
-def _timed(algo: str, *words: str, sizes: str = "1e5,1e8", name: str = "") -> Study:
-    return Study(f"time_of_{algo}{name}", (f"algo={algo}", *words, *TIMING, f"cluster.message_bytes={sizes}"))
+def _timed(algo: str, *overrides: str, sizes: str = "1e5,1e8", name: str = "") -> Study:
+    return Study(f"time_of_{algo}{name}", (f"algo={algo}", *overrides, *TIMING, f"cluster.message_bytes={sizes}"))
 
 
 MESSAGES: dict[str, Any] = {"sizes": "6.4e5,6.4e7", "name": "_messages"}

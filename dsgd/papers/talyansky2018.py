@@ -39,27 +39,27 @@ CONSTANT += ("eval.every_epochs=null", "eval.every_steps=16", f"nodes={','.join(
 NO_DELAY = ("cluster=ideal", f"cluster.gradient_s={GRADIENT_S}")
 
 
-def t1(found: Evidence) -> Finding:
+def t1(evidence: Evidence) -> Finding:
     """Compare the idle share with that of cycles of beta gradients over which one all-reduce is spread."""
     claim = CLAIMS["T1"]
     checks = []
     for tau in TAUS:
-        idle = found["idle"].one(algo__tau=tau).final("idle_fraction_mean")
+        idle = evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean")
         checks.append(claim.check("share", f"tau = {tau}: idle share", idle, _idle(tau)))
-    late = {tau: found["idle"].one(algo__tau=tau).final("idle_fraction_mean") for tau in TAUS if tau >= 8}
+    late = {tau: evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean") for tau in TAUS if tau >= 8}
     checks += [claim.check("idle", f"tau = {tau}: idle share", idle) for tau, idle in late.items()]
     reason = "An all-reduce takes 0.34 s, a gradient 0.1 s (ours): four gradients of 0.084 s or more hide it."
     return claim.judged(checks, reason)
 
 
-def t2(found: Evidence) -> Finding:
+def t2(evidence: Evidence) -> Finding:
     """Compare the samples per second of four machines with those of one."""
     claim = CLAIMS["T2"]
     rates = {}
-    for run in found["throughput"].runs:
+    for run in evidence["throughput"].runs:
         rates[run.nodes] = run.final("samples") / run.final("time_s")
     checks = [claim.check("samples", "samples per second, 4 machines over 1", rates[4] / rates[1])]
-    short, long = (_speed_up(found, study) for study in ("scaling", "scaling_longer"))
+    short, long = (_speed_up(evidence, study) for study in ("scaling", "scaling_longer"))
     reason = (
         "Time to the target is no part of the claim, as four machines have a batch four times as large: one machine "
         f"over four {shown(short)}, with four times the epochs {shown(long)}."
@@ -67,23 +67,23 @@ def t2(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def t3(found: Evidence) -> Finding:
+def t3(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, at equal samples, each tuned."""
     claim = CLAIMS["T3"]
     what = "tau = 16: test accuracy, delayfree minus all-reduce"
-    checks = [claim.check("accuracy", what, _gain(found, "accuracy"))]
-    why = [claim.check("accuracy", f"{what}, with sixteen times the epochs", _gain(found, "accuracy_longer"))]
+    checks = [claim.check("accuracy", what, _gain(evidence, "accuracy"))]
+    why = [claim.check("accuracy", f"{what}, with sixteen times the epochs", _gain(evidence, "accuracy_longer"))]
     return claim.judged(checks, "A cycle of 8 steps is long against the 2,500 steps of a run.", explained_by=why)
 
 
-def t4(found: Evidence) -> Finding:
+def t4(evidence: Evidence) -> Finding:
     """Fit the growth of the discrepancy with the number of workers, and hold it against its bound."""
-    checks = [*_exponents(found, "noise"), *_exponents(found, "drift")]
-    worst = _worst(found["noise"].runs)
+    checks = [*_exponents(evidence, "noise"), *_exponents(evidence, "drift")]
+    worst = _worst(evidence["noise"].runs)
     checks.append(CLAIMS["T4"].check("bound", "quadratic: largest discrepancy over its bound 2 tau eta G", worst))
-    taus = found["noise"].values("algo.tau")
+    taus = evidence["noise"].values("algo.tau")
     noise, drift = (
-        _slope(taus, [_distance(found[name].where(nodes=4, algo__tau=tau)) for tau in taus])
+        _slope(taus, [_distance(evidence[name].where(nodes=4, algo__tau=tau)) for tau in taus])
         for name in ("noise", "drift")
     )
     reason = (
@@ -93,15 +93,15 @@ def t4(found: Evidence) -> Finding:
         "0.42 s, outlasts the cycle of 0.4 s that hides it with fewer: marks find the workers before they have their "
         "average, no longer after it."
     )
-    return CLAIMS["T4"].judged(checks, reason, explained_by=_exponents(found, "drift_slow"))
+    return CLAIMS["T4"].judged(checks, reason, explained_by=_exponents(evidence, "drift_slow"))
 
 
-def t5(found: Evidence) -> Finding:
+def t5(evidence: Evidence) -> Finding:
     """Compare how the pairwise median distance grows from 2 to 16 workers."""
     claim = CLAIMS["T5"]
-    growth = {algo: _growth(found["methods"].where(algo=algo)) for algo in ("easgd", "downpour")}
+    growth = {algo: _growth(evidence["methods"].where(algo=algo)) for algo in ("easgd", "downpour")}
     what = "{}: distance at n = 16 over n = 2"
-    late = {tau: _growth(found["drift"].where(algo__tau=tau)) for tau in found["drift"].values("algo.tau")}
+    late = {tau: _growth(evidence["drift"].where(algo__tau=tau)) for tau in evidence["drift"].values("algo.tau")}
     others = [claim.check("others", what.format(f"`{algo}`"), value) for algo, value in growth.items()]
     best = max(others, key=lambda check: check.value.median)
     checks = [best, *(claim.check("delayfree", what.format(f"`delayfree`, tau = {tau}"), late[tau]) for tau in late)]
@@ -118,20 +118,20 @@ def _idle(tau: int) -> float:
     return max(0.0, all_reduce - cycle) / max(cycle, all_reduce)
 
 
-def _speed_up(found: Evidence, study: str) -> Estimate:
+def _speed_up(evidence: Evidence, study: str) -> Estimate:
     """Return the time to the target on one machine over that on four."""
-    alone, four = (found[study].contender(nodes=nodes) for nodes in (1, 4))
+    alone, four = (evidence[study].contender(nodes=nodes) for nodes in (1, 4))
     return ratio(alone, four)
 
 
-def _gain(found: Evidence, study: str) -> Estimate:
+def _gain(evidence: Evidence, study: str) -> Estimate:
     """Return the accuracy at the end minus that of all-reduce."""
-    return accuracy_gain(*(found[study].contender(algo=algo) for algo in ("delayfree", "sync")))
+    return accuracy_gain(*(evidence[study].contender(algo=algo) for algo in ("delayfree", "sync")))
 
 
-def _exponents(found: Evidence, study: str) -> list[Check]:
+def _exponents(evidence: Evidence, study: str) -> list[Check]:
     """Check that the distance of two workers does not grow with their number, for each tau."""
-    logged, checks = found[study], []
+    logged, checks = evidence[study], []
     for tau in logged.values("algo.tau"):
         slope = _slope(NODES, [_distance(logged.where(nodes=nodes, algo__tau=tau)) for nodes in NODES])
         checks.append(CLAIMS["T4"].check("exponent", f"{WHAT[study]}, tau = {tau}: exponent of n", slope))
@@ -175,21 +175,29 @@ def _listed(checks: Sequence[Check]) -> str:
     return "; ".join(f"{check.what}: {check.value.median:.2f}" for check in checks) + "."
 
 
-def idle_figure(found: Evidence) -> Figure:
+def idle_figure(evidence: Evidence) -> Figure:
     """Draw the idle share against tau, as the paper does, and its closed form."""
-    measured = [(float(tau), exactly(found["idle"].one(algo__tau=tau).final("idle_fraction_mean"))) for tau in TAUS]
+    measured = [(float(tau), exactly(evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean"))) for tau in TAUS]
     expected = [(float(tau), exactly(_idle(tau))) for tau in TAUS]
     lines = [ChartLine("delayfree", "delayfree", measured), ChartLine("closed form", FORMULA, expected)]
     return chart([ChartPanel("4 machines, 1 Gbit/s, 28 MB", "tau", "idle share", lines, log_x=True)])
 
 
-def accuracy_figure(found: Evidence) -> Figure:
+def accuracy_figure(evidence: Evidence) -> Figure:
     """Draw the test accuracy against time, on one machine and on four."""
     machines = [
-        curve(f"delayfree, {one.nodes} machine{'s' * (one.nodes > 1)}", one.runs, "time_s", "test_accuracy", i)
-        for i, one in enumerate(found["scaling"].contenders)
+        curve(
+            f"delayfree, {contender.nodes} machine{'s' * (contender.nodes > 1)}",
+            contender.runs,
+            "time_s",
+            "test_accuracy",
+            i,
+        )
+        for i, contender in enumerate(evidence["scaling"].contenders)
     ]
-    methods = [curve(one.name, one.runs, "epoch", "test_accuracy") for one in found["accuracy"].contenders]
+    methods = [
+        curve(contender.name, contender.runs, "epoch", "test_accuracy") for contender in evidence["accuracy"].contenders
+    ]
     return chart(
         [
             ChartPanel("one machine and four", "time (virtual s)", "test accuracy", machines),
@@ -198,21 +206,21 @@ def accuracy_figure(found: Evidence) -> Figure:
     )
 
 
-def discrepancy_figure(found: Evidence) -> Figure:
+def discrepancy_figure(evidence: Evidence) -> Figure:
     """Draw the distance of two workers against their number, for each tau and each method."""
     panels = []
     for name, title in (("noise", "quadratic"), ("drift", "training")):
         lines = []
-        for tau in found[name].values("algo.tau"):
+        for tau in evidence[name].values("algo.tau"):
             points = [
-                (float(n), estimate([_late_distance(run) for run in found[name].where(nodes=n, algo__tau=tau)]))
+                (float(n), estimate([_late_distance(run) for run in evidence[name].where(nodes=n, algo__tau=tau)]))
                 for n in NODES
             ]
             lines.append(ChartLine(f"delayfree, tau = {tau}", "delayfree", points, DRAWN.index(tau)))
         if name == "drift":
             for algo in ("easgd", "downpour"):
                 points = [
-                    (float(n), estimate([_late_distance(run) for run in found["methods"].where(algo=algo, nodes=n)]))
+                    (float(n), estimate([_late_distance(run) for run in evidence["methods"].where(algo=algo, nodes=n)]))
                     for n in NODES
                 ]
                 lines.append(ChartLine(algo, algo, points))

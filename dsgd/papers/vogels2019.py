@@ -29,17 +29,17 @@ BANDWIDTHS = (1e9, 2e9, EQUAL, 6e9, 1e10, 1.4e10, 2e10, 4e10)
 ONE_RING_S = 2 * (P - 1) * LATENCY_S  # of latency
 
 
-def b11(found: Evidence) -> Finding:
+def b11(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, and find the bandwidth from which it is as fast."""
     claim = CLAIMS["B11"]
-    logged = found["accuracy"]
+    logged = evidence["accuracy"]
     exact = logged.contender(algo="sync")
-    gains = {rank: accuracy_gain(of_rank(found, rank), exact) for rank in RANKS}
-    crossing = bandwidth_of_equal_time(found)
+    gains = {rank: accuracy_gain(of_rank(evidence, rank), exact) for rank in RANKS}
+    crossing = bandwidth_of_equal_time(evidence)
     checks = [
         claim.check("accuracy", f"rank {CLAIMED}: test accuracy minus that of all-reduce", gains[CLAIMED]),
-        claim.check("crossing", "bandwidth of equal times (Gbit/s)", crossing / 1e9, expected_crossing(found) / 1e9),
-        claim.check("speed", "where T = t: times as fast as all-reduce", speed_up(found, EQUAL)),
+        claim.check("crossing", "bandwidth of equal times (Gbit/s)", crossing / 1e9, expected_crossing(evidence) / 1e9),
+        claim.check("speed", "where T = t: times as fast as all-reduce", speed_up(evidence, EQUAL)),
     ]
     others = "; ".join(f"rank {rank}: {gains[rank].median:+.4f}" for rank in RANKS if rank != CLAIMED)
     reason = (
@@ -49,41 +49,41 @@ def b11(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def of_rank(found: Evidence, rank: int) -> Contender:
+def of_rank(evidence: Evidence, rank: int) -> Contender:
     """Return PowerSGD with this rank."""
-    return found["accuracy"].contender(algo="compressed", algo__rank=rank)
+    return evidence["accuracy"].contender(algo="compressed", algo__rank=rank)
 
 
-def speed_up(found: Evidence, bandwidth: float) -> float:
+def speed_up(evidence: Evidence, bandwidth: float) -> float:
     """Return the time of a step of all-reduce over that of PowerSGD."""
-    dense, low_rank = (found[name].one(cluster__bandwidth=bandwidth) for name in ("dense", "low_rank"))
+    dense, low_rank = (evidence[name].run(cluster__bandwidth=bandwidth) for name in ("dense", "low_rank"))
     return _step_s(dense) / _step_s(low_rank)
 
 
-def bandwidth_of_equal_time(found: Evidence) -> float:
+def bandwidth_of_equal_time(evidence: Evidence) -> float:
     """Return where the ratio of step times falls below 1, between two bandwidths, on logarithmic axes."""
-    points = [(bandwidth, log(speed_up(found, bandwidth))) for bandwidth in BANDWIDTHS]
+    points = [(bandwidth, log(speed_up(evidence, bandwidth))) for bandwidth in BANDWIDTHS]
     for (slow, above), (fast, below) in pairwise(points):
         if above >= 0 > below:
             return slow * (fast / slow) ** (above / (above - below))
     return float("nan")
 
 
-def expected_crossing(found: Evidence) -> float:
+def expected_crossing(evidence: Evidence) -> float:
     """Return where T(N) = T_c + T(p) + T(q): the bytes that are spared take as long as coding and one more ring."""
-    run = found["low_rank"].runs[0]
+    run = evidence["low_rank"].runs[0]
     sent = 2 * (P - 1) / P * DENSE - run.final("bytes_sent_max_node") / run.final("steps")
     return 8 * sent / (CODE_S + ONE_RING_S)
 
 
-def speed(found: Evidence) -> Figure:
+def speed(evidence: Evidence) -> Figure:
     """Draw how many times as fast a step is as with all-reduce, and the accuracy by the rank."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
     from dsgd.reproduction.verdict import exactly
 
-    faster = [(bandwidth / 1e9, exactly(speed_up(found, bandwidth))) for bandwidth in BANDWIDTHS]
-    ends = [(float(rank), _end(of_rank(found, rank))) for rank in RANKS]
-    exact = _end(found["accuracy"].contender(algo="sync")).median
+    faster = [(bandwidth / 1e9, exactly(speed_up(evidence, bandwidth))) for bandwidth in BANDWIDTHS]
+    ends = [(float(rank), _end(of_rank(evidence, rank))) for rank in RANKS]
+    exact = _end(evidence["accuracy"].contender(algo="sync")).median
     return chart(
         [
             ChartPanel("rank 2, ResNet-18, 8 nodes", "bandwidth (Gbit/s)", "times as fast as all-reduce",
@@ -94,18 +94,18 @@ def speed(found: Evidence) -> Figure:
     )  # fmt: skip
 
 
-def _end(one: Contender) -> Estimate:
-    return estimate([number(run.final("test_accuracy")) for run in one.runs])
+def _end(contender: Contender) -> Estimate:
+    return estimate([number(run.final("test_accuracy")) for run in contender.runs])
 
 
 def _step_s(run: Run) -> float:
     return run.final("time_s") / run.final("steps")
 
 
-def _timing(name: str, *words: str) -> Study:
+def _timing(name: str, *overrides: str) -> Study:
     return Study(
         name,
-        (*words, f"nodes={P}", "engine=sim", "engine.gradients=none", "cluster=jin2016", "cluster.collective=ring",
+        (*overrides, f"nodes={P}", "engine=sim", "engine.gradients=none", "cluster=jin2016", "cluster.collective=ring",
          "cluster.message_bytes=null", f"cluster.bandwidth={listed(BANDWIDTHS)}", "model=resnet18", "data=shapes",
          "data.resolution=32", "data.channels=3", "budget.epochs=null", "budget.steps=20"),
     )  # fmt: skip

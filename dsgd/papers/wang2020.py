@@ -24,10 +24,10 @@ BETAS = (0.0, 0.2, 0.4, 0.6, 0.8)
 TAU = 12
 
 
-def b6(found: Evidence) -> Finding:
+def b6(evidence: Evidence) -> Finding:
     """Compare the training loss at the end with that without slow momentum, and find the best momentum for each p."""
     claim = CLAIMS["B6"]
-    logged = found["slow_momentum"]
+    logged = evidence["slow_momentum"]
     best = {p: best_beta(logged, p) for p in NODES}
     last = NODES[-1]
     ordered = all(best[few] <= best[many] for few, many in pairwise(NODES))
@@ -38,8 +38,8 @@ def b6(found: Evidence) -> Finding:
         holds(f"best momentum with {last} workers minus that with {NODES[0]}", best[last] - best[NODES[0]],
               "> 0, and never less with more workers", grows),
     ]  # fmt: skip
-    told = ", ".join(f"{best[p]:g} with {p}" for p in NODES)
-    reason = f"The best momenta: {told} workers, each with its own rate; the best of five is the one that ends lowest."
+    text = ", ".join(f"{best[p]:g} with {p}" for p in NODES)
+    reason = f"The best momenta: {text} workers, each with its own rate; the best of five is the one that ends lowest."
     return claim.judged(checks, reason)
 
 
@@ -48,9 +48,9 @@ def of_beta(logged: Logged, p: int, beta: float) -> Contender:
     return logged.contender(nodes=p, algo__beta=beta)
 
 
-def losses(one: Contender) -> list[float]:
+def losses(contender: Contender) -> list[float]:
     """Return the training losses at the end, by seed; infinite where a run did not complete."""
-    return [number(run.final("train_loss")) if run.outcome == "completed" else np.inf for run in one.runs]
+    return [number(run.final("train_loss")) if run.outcome == "completed" else np.inf for run in contender.runs]
 
 
 def best_beta(logged: Logged, p: int) -> float:
@@ -63,11 +63,11 @@ def loss_ratio(logged: Logged, p: int, beta: float) -> Estimate:
     return paired_ratio(losses(of_beta(logged, p, beta)), losses(of_beta(logged, p, BETAS[0])))
 
 
-def momenta(found: Evidence) -> Figure:
+def momenta(evidence: Evidence) -> Figure:
     """Draw the training loss at the end against the slow momentum."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
-    logged = found["slow_momentum"]
+    logged = evidence["slow_momentum"]
     lines = [
         ChartLine(f"{p} workers", "diloco", [(b, estimate(losses(of_beta(logged, p, b)))) for b in BETAS], i)
         for i, p in enumerate(NODES)

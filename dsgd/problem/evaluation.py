@@ -56,8 +56,8 @@ def measure_workers(
     if not problem.data.classes or not xs:
         return accuracy_fields([])
     places, first = distinct(xs, buffers)
-    found = (accuracies_of or partial(_accuracies, problem))([xs[i] for i in first], [buffers[i] for i in first])
-    return accuracy_fields([found[place] for place in places])
+    accuracies = (accuracies_of or partial(_accuracies, problem))([xs[i] for i in first], [buffers[i] for i in first])
+    return accuracy_fields([accuracies[index] for index in places])
 
 
 def evaluated_workers(rule: Evaluation, workers: int, everybody: bool) -> list[int]:
@@ -65,7 +65,7 @@ def evaluated_workers(rule: Evaluation, workers: int, everybody: bool) -> list[i
     if everybody or rule.workers == "all":
         return list(range(workers))
     count = 0 if rule.workers == "none" else min(int(rule.workers), workers)
-    return [place * workers // count for place in range(count)]
+    return [index * workers // count for index in range(count)]
 
 
 def output_model(
@@ -166,9 +166,9 @@ def _ranked_distances(xs: Sequence[Tensor], squares: Tensor, products: Tensor, r
     squares, products: as `_deviations` returns them. Each distance that is returned is the norm of a difference in
     double precision: exact to the last bits, and 0 of equal vectors, however far the others are. The products bound the
     distance of each pair, which leaves few pairs to compare."""
-    one, other = torch.triu_indices(len(xs), len(xs), offset=1, device=squares.device)
-    both = squares[one] + squares[other]
-    between = both - 2 * products[one, other]  # the squared distance of each pair
+    row, other = torch.triu_indices(len(xs), len(xs), offset=1, device=squares.device)
+    both = squares[row] + squares[other]
+    between = both - 2 * products[row, other]  # the squared distance of each pair
     numbers = torch.finfo(_product_type())
     # a sum of n products is off by n roundings at most, in any order; products below `tiny` may be lost
     error = (BLOCK + 8) * numbers.eps / 2 * both + 2 * len(xs[0]) * numbers.tiny
@@ -180,7 +180,7 @@ def _ranked_distances(xs: Sequence[Tensor], squares: Tensor, products: Tensor, r
     left = [(under | (least > high)).logical_not_() for under, (_, high) in zip(below, bounds, strict=True)]
     chosen = torch.stack(left).any(dim=0)
     exact = torch.zeros_like(between)
-    exact[chosen] = _pair_distances(xs, zip(one[chosen].tolist(), other[chosen].tolist(), strict=True))
+    exact[chosen] = _pair_distances(xs, zip(row[chosen].tolist(), other[chosen].tolist(), strict=True))
     return [
         float(exact[some].sort().values[rank - int(under.sum())])
         for rank, under, some in zip(ranks, below, left, strict=True)
@@ -201,4 +201,4 @@ def _distances(x: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 def _accuracies(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[float]:
     measured = [problem.evaluate(x, statistics, test=True) for x, statistics in zip(xs, buffers, strict=True)]
-    return [one.accuracy for one in measured if one.accuracy is not None]
+    return [evaluation.accuracy for evaluation in measured if evaluation.accuracy is not None]

@@ -344,10 +344,10 @@ def without_single(batches: Iterable[Tensor]) -> Iterator[Tensor]:
 def _larger(outputs: Tensor, labels: Tensor) -> Tensor:
     """Count the outputs [b, classes, ...] that are larger than that of the label [b, ...]; of equal ones the first is
     the largest, as in argmax. Sorting a few hundred classes would take longer than the forward pass."""
-    own = outputs.gather(1, labels.unsqueeze(1))
-    place = torch.arange(outputs.shape[1], device=outputs.device).view(-1, *[1] * (labels.dim() - 1))
-    ahead = (outputs <= own).logical_not_()
-    return ahead.logical_or_((outputs == own).logical_and_(place < labels.unsqueeze(1))).sum(dim=1)
+    label_output = outputs.gather(1, labels.unsqueeze(1))
+    index = torch.arange(outputs.shape[1], device=outputs.device).view(-1, *[1] * (labels.dim() - 1))
+    ahead = (outputs <= label_output).logical_not_()
+    return ahead.logical_or_((outputs == label_output).logical_and_(index < labels.unsqueeze(1))).sum(dim=1)
 
 
 def _numbers(scalars: Sequence[Tensor]) -> list[Any]:

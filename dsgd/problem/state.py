@@ -20,7 +20,7 @@ from dsgd.problem.slots import Slot, make_slots, real
 
 WORD = 8  # bytes: where buffers that are stored as bytes begin
 
-Place = tuple[nn.Module, str]  # of a buffer: its module, and its name there
+BufferLocation = tuple[nn.Module, str]  # of a buffer: its module, and its name there
 
 
 class ModuleState:
@@ -43,9 +43,9 @@ class ModuleState:
         if channels_last and self.in_place:
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self._tie()
-        self.parameters = make_slots(module, "_parameters", lambda of: of.requires_grad, channels_last)
+        self.parameters = make_slots(module, "_parameters", lambda tensor: tensor.requires_grad, channels_last)
         self.buffers = make_slots(module, "_buffers", _is_number)
-        self.others = _byte_slots(make_slots(module, "_buffers", lambda of: not _is_number(of)))
+        self.others = _byte_slots(make_slots(module, "_buffers", lambda tensor: not _is_number(tensor)))
         self.numbers = sum(slot.shape.numel() for slot in self.buffers)
         self._mode: bool | None = None  # training or not, as last set by `train`
         self._attach()
@@ -59,8 +59,12 @@ class ModuleState:
     def _attach(self) -> None:
         """Take hold of the module's tensors."""
         self._tie()
-        self.trained = [of for of in self.module.parameters() if of.requires_grad]
-        self._fixed = [(path, of, of._version) for path, of in self.module.named_parameters() if not of.requires_grad]
+        self.trained = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
+        self._fixed = [
+            (path, tensor, tensor._version)
+            for path, tensor in self.module.named_parameters()
+            if not tensor.requires_grad
+        ]
         self._kept = [_buffer(at[0]) for at in self._places]
         self._of_buffers, self._of_others = (
             [_buffer((slot.owner, slot.name)) for slot in slots] for slots in (self.buffers, self.others)
@@ -78,9 +82,9 @@ class ModuleState:
     def start(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the initial vectors."""
         x = torch.empty(sum(slot.shape.numel() for slot in self.parameters), dtype=dtype)
-        for slot, own in zip(self.parameters, self.trained, strict=True):
-            slot.view(x).copy_(real(own.detach()))
-        buffers = torch.zeros(self.numbers + sum(words(slot) for slot in self.others) * WORD, dtype=dtype)
+        for slot, tensor in zip(self.parameters, self.trained, strict=True):
+            slot.view(x).copy_(real(tensor.detach()))
+        buffers = torch.zeros(self.numbers + sum(word_count(slot) for slot in self.others) * WORD, dtype=dtype)
         self._store(buffers)
         return x, buffers
 
@@ -92,15 +96,15 @@ class ModuleState:
             self._bind_views(x, buffers)
             return
         self._bytes = buffers[self.numbers :].to(torch.uint8)
-        for at, own in zip(self._places, self._kept, strict=True):
+        for at, tensor in zip(self._places, self._kept, strict=True):
             for owner, name in at:
-                if owner._buffers[name] is not own:
-                    owner._buffers[name] = own
-        _copy([real(of.detach()) for of in self._of_buffers], [slot.view(buffers) for slot in self.buffers])
-        for slot, own in zip(self.others, self._of_others, strict=True):
-            own.copy_(self._decoded(slot, own))
+                if owner._buffers[name] is not tensor:
+                    owner._buffers[name] = tensor
+        _copy([real(tensor.detach()) for tensor in self._of_buffers], [slot.view(buffers) for slot in self.buffers])
+        for slot, tensor in zip(self.others, self._of_others, strict=True):
+            tensor.copy_(self._decoded(slot, tensor))
         # last, for a buffer that is a view of a parameter
-        _copy([real(of.detach()) for of in self.trained], [slot.view(x) for slot in self.parameters])
+        _copy([real(tensor.detach()) for tensor in self.trained], [slot.view(x) for slot in self.parameters])
 
     def _bind_views(self, x: Tensor, buffers: Tensor) -> None:
         bound_x, bound_buffers = self._bound
@@ -111,8 +115,8 @@ class ModuleState:
             self._bytes = buffers[self.numbers :].to(torch.uint8)
             for slot in self.buffers:
                 slot.owner._buffers[slot.name] = slot.view(buffers)
-            for slot, own in zip(self.others, self._of_others, strict=True):
-                slot.owner._buffers[slot.name] = self._decoded(slot, own)
+            for slot, tensor in zip(self.others, self._of_others, strict=True):
+                slot.owner._buffers[slot.name] = self._decoded(slot, tensor)
         elif self.others:
             self._bytes.copy_(buffers[self.numbers :])
         self._bound = x, buffers
@@ -140,36 +144,36 @@ class ModuleState:
         self._store(buffers)
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return  # for graphs, of a module that was seen to leave its parameters alone
-        for slot, own in zip(self.parameters, self.trained, strict=True):
-            before, after = slot.view(x), real(own.detach())
+        for slot, tensor in zip(self.parameters, self.trained, strict=True):
+            before, after = slot.view(x), real(tensor.detach())
             if not torch.equal(before, after):
                 before.copy_(after)
 
     def gradients_into(self, g: Tensor) -> None:
         """Write the gradients of the trained parameters into g [d], zeros of those that have none."""
-        for slot, own in zip(self.parameters, self.trained, strict=True):
-            if own.grad is None:
+        for slot, tensor in zip(self.parameters, self.trained, strict=True):
+            if tensor.grad is None:
                 slot.view(g).zero_()
             else:
-                slot.view(g).copy_(real(dense(own.grad)))
+                slot.view(g).copy_(real(dense(tensor.grad)))
 
     def forget_gradients(self) -> None:
-        for own in self.trained:
-            own.grad = None
+        for tensor in self.trained:
+            tensor.grad = None
 
     def mean(self, buffers: Sequence[Tensor]) -> Tensor:
         """Return the mean of the buffers [nb] of several workers, added in order of rank; of counters and masks, which
         have none, those of the first."""
         total = buffers[0].clone()
-        for of in buffers[1:]:
-            total.add_(of)
+        for vector in buffers[1:]:
+            total.add_(vector)
         total.div_(len(buffers))
         total[self.numbers :] = buffers[0][self.numbers :]
         return total
 
-    def _decoded(self, slot: Slot, own: Tensor) -> Tensor:
+    def _decoded(self, slot: Slot, tensor: Tensor) -> Tensor:
         first = slot.start
-        return self._bytes[first : first + slot.shape.numel()].view(own.dtype).view(own.shape)
+        return self._bytes[first : first + slot.shape.numel()].view(tensor.dtype).view(tensor.shape)
 
     def _store(self, buffers: Tensor) -> None:
         """Write the module's buffers into their vector."""
@@ -182,11 +186,13 @@ class ModuleState:
 
     def _registered(self) -> dict[str, object]:
         """Return what is registered under every name: which parameter, or a buffer of which shape and type."""
-        found: dict[str, object] = {path: id(of) for path, of in self.module.named_parameters()}
+        registered: dict[str, object] = {path: id(parameter) for path, parameter in self.module.named_parameters()}
         for prefix, owner in self.module.named_modules():
-            for name, of in owner._buffers.items():
-                found[f"{prefix}.{name}" if prefix else name] = None if of is None else (of.shape, of.dtype)
-        return found
+            for name, buffer in owner._buffers.items():
+                registered[f"{prefix}.{name}" if prefix else name] = (
+                    None if buffer is None else (buffer.shape, buffer.dtype)
+                )
+        return registered
 
     def _check(self) -> None:
         """Raise ModelFailed if a pass has changed what the vectors have no place for."""
@@ -194,8 +200,8 @@ class ModuleState:
             changed = next(path for path in {**now, **self._names} if now.get(path, "") != self._names.get(path, ""))
             rule = "must be the same parameter, or a buffer of the same shape and type, after every pass"
             raise ModelFailed(f"the model's {changed} {rule}; register it as it will be")
-        for path, of, version in self._fixed:
-            if of._version != version:
+        for path, tensor, version in self._fixed:
+            if tensor._version != version:
                 raise ModelFailed(f"the model's {path} must be a buffer, not a fixed parameter, to change in training")
         for at in self._places:
             if any(_buffer(other) is not _buffer(at[0]) for other in at[1:]):
@@ -207,49 +213,51 @@ def dense(gradient: Tensor) -> Tensor:
     return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
-def _names(at: Sequence[Place]) -> str:
+def _names(at: Sequence[BufferLocation]) -> str:
     return " and ".join(f"{type(owner).__name__}.{name}" for owner, name in at)
 
 
-def _buffer(place: Place) -> Tensor:
-    owner, name = place
-    found = owner._buffers[name]
-    assert found is not None
-    return found
+def _buffer(location: BufferLocation) -> Tensor:
+    owner, name = location
+    buffer = owner._buffers[name]
+    assert buffer is not None
+    return buffer
 
 
-def _copy(to: list[Tensor], of: list[Tensor]) -> None:
+def _copy(to: list[Tensor], source: list[Tensor]) -> None:
     if to:
-        torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_copy_(to, source)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _is_number(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def words(slot: Slot) -> int:
+def word_count(slot: Slot) -> int:
     """Return how many words a slot of bytes takes."""
     return -(-slot.shape.numel() // WORD)
 
 
 def _byte_slots(slots: Sequence[Slot]) -> list[Slot]:
     """Return slots of bytes for buffers that are no numbers, each at the beginning of a word."""
-    found, start = list[Slot](), 0
+    byte_slots, start = list[Slot](), 0
     for slot in slots:
-        own = _buffer((slot.owner, slot.name))
-        found.append(Slot(slot.owner, slot.name, slot.path, start, torch.Size((own.numel() * own.element_size(),))))
-        start += words(found[-1]) * WORD
-    return found
+        buffer = _buffer((slot.owner, slot.name))
+        byte_slots.append(
+            Slot(slot.owner, slot.name, slot.path, start, torch.Size((buffer.numel() * buffer.element_size(),)))
+        )
+        start += word_count(byte_slots[-1]) * WORD
+    return byte_slots
 
 
-def _places(module: nn.Module) -> list[list[Place]]:
+def _places(module: nn.Module) -> list[list[BufferLocation]]:
     """Return for every buffer the places at which it is registered. A buffer whose entries share memory becomes a copy
     that has memory for each."""
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[BufferLocation]] = {}
     for owner in module.modules():
-        for name, own in owner._buffers.items():
-            if own is not None:
-                places.setdefault(id(own), []).append((owner, name))
+        for name, buffer in owner._buffers.items():
+            if buffer is not None:
+                places.setdefault(id(buffer), []).append((owner, name))
     for at in places.values():
         if torch._debug_has_internal_overlap(_buffer(at[0])) == 1:  # pyright: ignore[reportPrivateImportUsage]
             alone = _buffer(at[0]).detach().clone(memory_format=torch.contiguous_format)
@@ -261,21 +269,27 @@ def _places(module: nn.Module) -> list[list[Place]]:
 def _overlapping(module: nn.Module) -> str:
     """Return two names of parameters, buffers or other tensors of a module that share memory; "" if none do. Raises
     ModelFailed if both are trained."""
-    found = list[tuple[int, int, str, bool]]()
+    extents = list[tuple[int, int, str, bool]]()
     seen = set[int]()
     for prefix, owner in module.named_modules():
-        for name, own in _tensors_of(owner):
-            if id(own) in seen or is_lazy(own) or own.is_meta or own.layout != torch.strided or not own.numel():
+        for name, tensor in _tensors_of(owner):
+            if (
+                id(tensor) in seen
+                or is_lazy(tensor)
+                or tensor.is_meta
+                or tensor.layout != torch.strided
+                or not tensor.numel()
+            ):
                 continue
-            seen.add(id(own))
-            extent = 1 + sum((size - 1) * step for size, step in zip(own.shape, own.stride(), strict=True))
-            begin = own.data_ptr()
+            seen.add(id(tensor))
+            extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+            begin = tensor.data_ptr()
             path = f"{prefix}.{name}" if prefix else name
-            trained = name in owner._parameters and own.requires_grad
-            found.append((begin, begin + extent * own.element_size(), path, trained))
+            trained = name in owner._parameters and tensor.requires_grad
+            extents.append((begin, begin + extent * tensor.element_size(), path, trained))
     names = ""
     reach = 0, "", False  # of those before: where the last of them ends
-    for begin, end, path, trained in sorted(found):
+    for begin, end, path, trained in sorted(extents):
         if begin < reach[0]:
             if trained and reach[2]:
                 rule = "must each have memory of its own, or be one parameter"
@@ -298,14 +312,14 @@ def _tensors_of(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _is_of(module: nn.Module, dtype: torch.dtype) -> bool:
     """Tell whether a module needs no conversion."""
     tensors = [*module.parameters(), *module.buffers()]
-    return all(of.dtype in (dtype, dtype.to_complex()) for of in tensors if _is_number(of))
+    return all(tensor.dtype in (dtype, dtype.to_complex()) for tensor in tensors if _is_number(tensor))
 
 
 def _convert(module: nn.Module, dtype: torch.dtype) -> None:
     """Convert parameters and buffers to a dtype, complex ones to the complex numbers of its precision."""
 
-    def converted(of: Tensor) -> Tensor:
-        return of.to(dtype.to_complex() if of.is_complex() else dtype) if _is_number(of) else of
+    def converted(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype) if _is_number(tensor) else tensor
 
     convert: Callable[[Callable[[Tensor], Tensor]], nn.Module] = module._apply
     convert(converted)

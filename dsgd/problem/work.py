@@ -31,7 +31,7 @@ def multiply_adds(problem: Problem) -> int:
         return len(inputs) * sum(weight.numel() for weight in module.parameters() if weight.dim() > 1)
     # an embedding looks its weights up
     uncounted = nn.Embedding, torch.jit.ScriptModule
-    hooks = [of.register_forward_hook(count) for of in module.modules() if not isinstance(of, uncounted)]
+    hooks = [layer.register_forward_hook(count) for layer in module.modules() if not isinstance(layer, uncounted)]
     with torch.random.fork_rng(devices=[]):
         module(inputs[:1])
     for hook in hooks:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dsgd.engine.task import Task, start
-from dsgd.process_groups.channel import GroupChannel, Wait
+from dsgd.process_groups.group_channel import GroupChannel, Wait
 from dsgd.worker import Algorithm, AllReduceMean, Busy, Exchange, Gradient, MeanGradient, Request, Worker
 
 T = TypeVar("T")

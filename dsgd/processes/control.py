@@ -117,7 +117,7 @@ class Client:
     """One connection that has shown the token.
 
     heard: when data last came, by time.monotonic(). owner: set by the coordinator. role, node: what the client has said
-    that it is. place: held by one connection at a time. limit: of the vectors that it may send. rooms: memory that is
+    that it is. role: held by one connection at a time. limit: of the vectors that it may send. rooms: memory that is
     still to be filled of the header, the JSON or the vectors; filled: bytes in the first of them."""
 
     socket: socket.socket
@@ -126,7 +126,7 @@ class Client:
     owner: Any = None
     role: str | None = None
     node: int | None = None
-    place: str | None = None
+    role: str | None = None
     limit: VectorLimit = NO_VECTORS
     outgoing: deque[memoryview] = field(default_factory=deque)
     rooms: deque[memoryview] = field(default_factory=lambda: deque([memoryview(bytearray(FRAME.size))]))
@@ -135,7 +135,7 @@ class Client:
     arriving: tuple[Message, dict[str, Tensor]] | None = None  # once the JSON is complete
 
 
-Event = tuple[Client, Message | None, dict[str, Tensor]]  # no message: the connection has ended
+HubEvent = tuple[Client, Message | None, dict[str, Tensor]]  # no message: the connection has ended
 
 
 class Rules(Protocol):
@@ -144,7 +144,7 @@ class Rules(Protocol):
     clients: int
 
     def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
-        """Raise BadFrame unless this client may send this message; a hello sets the client's place and limit."""
+        """Raise BadFrame unless this client may send this message; a hello sets the client's role and limit."""
         ...
 
 
@@ -159,9 +159,9 @@ class Hub:
         self._clients: set[Client] = set()
         self._selector = selectors.DefaultSelector()
         self._admission = Admission(listener, self._selector, len(self._greeting), self._report)
-        self._events: list[Event] = []
+        self._events: list[HubEvent] = []
 
-    def poll(self, timeout_s: float) -> list[Event]:
+    def poll(self, timeout_s: float) -> list[HubEvent]:
         """Return the complete messages that came within at most this time, and the connections that ended."""
         ready = self._selector.select(timeout_s)
         for key, mask in ready:
@@ -271,7 +271,7 @@ class Hub:
         if not client.rooms:
             message, vectors = client.arriving
             self._rules.check(client, message, vectors)
-            if message["kind"] == "hello" and client.place is not None:
+            if message["kind"] == "hello" and client.role is not None:
                 self._make_room(client)
             self._events.append((client, message, vectors))
             client.arriving = client.vectors_bytes = None
@@ -279,10 +279,10 @@ class Hub:
 
     def _make_room(self, client: Client) -> None:
         """Let a client take the place of one that has gone. Raises BadFrame if that is still there."""
-        for other in [other for other in self._clients if other.place == client.place and other is not client]:
+        for other in [other for other in self._clients if other.role == client.role and other is not client]:
             self._read(other)  # its end may not have been seen yet
             if other in self._clients:
-                raise BadFrame(f"a second connection wanted to send {client.place}")
+                raise BadFrame(f"a second connection wanted to send {client.role}")
 
     def _report(self, offence: str, host: str) -> None:
         if offence != ENDED:

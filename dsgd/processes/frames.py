@@ -45,8 +45,8 @@ class VectorLimit:
 
     def check(self, announced: Sequence[Listed]) -> None:
         """Raise BadFrame if these vectors are too many or too long."""
-        spans = [one for one in announced if self.spans and one[0] in SPANS]
-        others = [one for one in announced if one not in spans]
+        spans = [vector for vector in announced if self.spans and vector[0] in SPANS]
+        others = [vector for vector in announced if vector not in spans]
         if len(others) > self.vectors or sum(dtype.itemsize * length for _, dtype, length in others) > self.nbytes:
             raise BadFrame("a message had more vectors than it may")
         if any(length > self.numbers for _, _, length in others) or any(length > self.spans for *_, length in spans):
@@ -84,16 +84,16 @@ def decode_text(text: memoryview, vectors_bytes: int, limit: VectorLimit) -> tup
         message = json.loads(bytes(text))
         if not isinstance(message, dict) or not isinstance(message["kind"], str):
             raise TypeError("no message")
-        found = [(name, DTYPES[dtype], length) for name, dtype, length in message.pop("vectors", ())]
-        if any(type(name) is not str or type(length) is not int or length < 0 for name, _, length in found):
+        announced = [(name, DTYPES[dtype], length) for name, dtype, length in message.pop("vectors", ())]
+        if any(type(name) is not str or type(length) is not int or length < 0 for name, _, length in announced):
             raise TypeError("no list of vectors")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadFrame("a message was not readable") from error
-    if sum(dtype.itemsize * length for _, dtype, length in found) != vectors_bytes:
+    if sum(dtype.itemsize * length for _, dtype, length in announced) != vectors_bytes:
         raise BadFrame("a message was not readable")
-    limit.check(found)
-    vectors = {name: torch.empty(length, dtype=dtype) for name, dtype, length in found}
-    if len(vectors) != len(found):
+    limit.check(announced)
+    vectors = {name: torch.empty(length, dtype=dtype) for name, dtype, length in announced}
+    if len(vectors) != len(announced):
         raise BadFrame("a message named two vectors alike")
     return message, vectors
 

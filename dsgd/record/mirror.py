@@ -110,12 +110,12 @@ def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
     """Yield the whole lines of a file as it grows.
 
     wakes: anything read from it says that there may be new lines; its end, that the file is complete."""
-    rest = b""
+    partial_line = b""
     with path.open("rb") as file:
         ended = False
         while not ended:
             ended = not os.read(wakes.fileno(), 4096)
-            *whole, rest = (rest + file.read()).split(b"\n")
+            *whole, partial_line = (partial_line + file.read()).split(b"\n")
             yield from whole
 
 

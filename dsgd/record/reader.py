@@ -232,15 +232,15 @@ def _run_folders(top: Path) -> list[Path]:
         raise ValueError(f"no run under {top}: no such folder")
     if not top.is_dir():
         raise ValueError(f"no run under {top}: it is a file, name the run's folder")
-    found = []
+    folders = []
     for folder, below, files in os.walk(top):
         if any(marker in files for marker in MARKERS):
-            found.append(Path(folder))
+            folders.append(Path(folder))
             below.clear()  # checkpoints and mirrors inside a run are not runs
         below[:] = [name for name in below if not name.startswith(".")]
-    if not found:
+    if not folders:
         raise ValueError(f"no run under {top}: no folder with {', '.join(MARKERS[:-1])} or {MARKERS[-1]}")
-    return sorted(found, key=_natural)
+    return sorted(folders, key=_natural)
 
 
 def _natural(folder: Path) -> list[tuple[int, int, str]]:

@@ -140,8 +140,8 @@ def commit(checkout: Path | None = None) -> str | None:
         return None
     try:
         head, changed = (
-            subprocess.run(["git", "-C", str(source), *words], capture_output=True, check=True, timeout=60)
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", *OF_RUNS])
+            subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, check=True, timeout=60)
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", *OF_RUNS])
         )
         return head.stdout.decode().strip() + "+" * bool(changed.stdout)
     except (OSError, subprocess.SubprocessError):

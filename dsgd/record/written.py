@@ -22,8 +22,8 @@ def open_kept(path: Path, flags: int) -> int:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a FIFO without a reader
             raise _link(path) from error
         raise
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
     raise _link(path)
@@ -89,8 +89,8 @@ def make_inside(folder: Path, inner: str) -> Path:
     (made := folder / inner).mkdir(parents=True, exist_ok=True)
     with os.scandir(made) as entries:
         for entry in entries:
-            found = entry.stat(follow_symlinks=False)
-            if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+            status = entry.stat(follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_nlink > 1):
                 raise _link(Path(entry.path))
     return made
 

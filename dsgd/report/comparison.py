@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dsgd.record.reader import Run
-from dsgd.report.crossing import end_s
 from dsgd.report.fields import CENSORED, LABELS, field_value
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import Flat, Series, clock_text, flatten, gather, label, series, time_notes
-from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.quantities import assigned
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, speed_up, speed_up_base
 from dsgd.report.setting import setting_text, whole_setting
+from dsgd.report.table_layout import Cell, ReportTable, exact
+from dsgd.report.time_to_target import end_s
 
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
@@ -81,45 +81,53 @@ def compare(
         notes.append(f"ratio: {PAIRED}")
     lined = _lines(runs, line_keys, [key for key in (x_key, panel_key) if key])
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
-    found = []
+    all_panels = []
     for title in in_order(flat[panel_key] for flat in flats.values()) if panel_key else [""]:
         shown = [
-            Series(one.label, [run for run in one.runs if not panel_key or flats[id(run)][panel_key] == title])
-            for one in lined
+            Series(line.label, [run for run in line.runs if not panel_key or flats[id(run)][panel_key] == title])
+            for line in lined
         ]
-        shown = [one for one in shown if one.runs]
-        points = [_points(one, x_key, flats, value) for one in shown]
-        found.append(Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, shown, points))
-    every = [point for panel in found for points in panel.points for point in points]
+        shown = [line for line in shown if line.runs]
+        points = [_points(line, x_key, flats, value) for line in shown]
+        all_panels.append(
+            Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, shown, points)
+        )
+    every = [point for panel in all_panels for points in panel.points for point in points]
     note = interval_note([point.value.count for point in every])
     without = sum(value([run]).count == 0 for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
-    return Comparison(y, x_key or x, label_text, runs, lined, found, notes, bool(base))
+    return Comparison(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
 
 
-def comparison_table(found: Comparison) -> ReportTable:
+def comparison_table(comparison: Comparison) -> ReportTable:
     """Return a row per point; in the CSV file median and interval are columns of their own."""
-    panel_key = found.panels[0].title.partition("=")[0]
-    heads = [head for head in (_short(found.x), panel_key) if head]
-    heading = found.label.replace("\n", " ")
+    panel_key = comparison.panels[0].title.partition("=")[0]
+    heads = [head for head in (_short(comparison.x), panel_key) if head]
+    heading = comparison.label.replace("\n", " ")
     rows: list[list[Cell]] = []
     csv_rows: list[list[str]] = [
-        ["line", found.x, *([panel_key] if panel_key else []), "median", "low", "high", "seeds"]
+        ["line", comparison.x, *([panel_key] if panel_key else []), "median", "low", "high", "seeds"]
     ]
-    for panel in found.panels:
+    for panel in comparison.panels:
         where = [panel.value] if panel_key else []
-        for one, points in zip(panel.lines, panel.points, strict=True):
+        for line, points in zip(panel.lines, panel.points, strict=True):
             for point in points:
                 value = point.value
-                rows.append([one.label, point.x, *where, value, value.count])
+                rows.append([line.label, point.x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
-                csv_rows.append([one.label, point.x, *where, *numbers, str(value.count)])
-    caption = "\n".join([*found.notes, *time_notes(found.runs), setting_text(found.runs)])
+                csv_rows.append([line.label, point.x, *where, *numbers, str(value.count)])
+    caption = "\n".join([*comparison.notes, *time_notes(comparison.runs), setting_text(comparison.runs)])
     texts = frozenset({"run", *heads})
     return ReportTable(
-        ["run", *heads, heading, "seeds"], texts, rows, csv_rows, caption, len(heads) + 2, whole_setting(found.runs)
+        ["run", *heads, heading, "seeds"],
+        texts,
+        rows,
+        csv_rows,
+        caption,
+        len(heads) + 2,
+        whole_setting(comparison.runs),
     )
 
 
@@ -140,11 +148,11 @@ def _estimate_of(runs: Sequence[Run], field: str) -> Estimate:
 
 
 def _points(
-    one: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Sequence[Run]], Estimate]
+    line: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Sequence[Run]], Estimate]
 ) -> list[PlotPoint]:
     """Gather the runs of a line by the key. Raises ValueError where those of one point differ in more than the seed."""
     by_x: dict[str, list[Run]] = {}
-    for run in one.runs:
+    for run in line.runs:
         by_x.setdefault(flats[id(run)].get(x_key, ""), []).append(run)
     for x, members in by_x.items():
         texts = [{key: text for key, text in flats[id(run)].items() if key != "seed"} for run in members]
@@ -153,7 +161,7 @@ def _points(
             where = f" at {_short(x_key)}={x}" if x_key else ""
             keys = ", ".join(differing)
             raise ValueError(
-                f"runs of {one.label}{where} differ in {keys}: name it in --lines, --panels or --best-over"
+                f"runs of {line.label}{where} differ in {keys}: name it in --lines, --panels or --best-over"
             )
     return [PlotPoint(x, value(by_x[x]), by_x[x]) for x in in_order(by_x)]
 

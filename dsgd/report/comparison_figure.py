@@ -24,47 +24,47 @@ from dsgd.report.style import NoData, curve_styles, finish, plot_band
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic
 
 
-def comparison_figure(found: Comparison) -> Figure:
+def comparison_figure(comparison: Comparison) -> Figure:
     """Draw a comparison, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
-    styles = dict(zip([one.label for one in found.series], curve_styles(found.series), strict=True))
-    if found.x in OF_MARKS:
-        return _curves(found, styles)
-    drawable = [p.value for panel in found.panels for points in panel.points for p in points if _drawable(p)]
+    styles = dict(zip([line.label for line in comparison.series], curve_styles(comparison.series), strict=True))
+    if comparison.x in OF_MARKS:
+        return _curves(comparison, styles)
+    drawable = [p.value for panel in comparison.panels for points in panel.points for p in points if _drawable(p)]
     if not drawable:
-        raise NoData(f"no configuration has {found.y} in the median over its seeds")
-    figure, axes = panels(len(found.panels))
-    xs = in_order(point.x for panel in found.panels for points in panel.points for point in points)
-    places = _places(axes, xs, found.x)
-    bounds = [bound_of(p.value) for panel in found.panels for points in panel.points for p in points]
+        raise NoData(f"no configuration has {comparison.y} in the median over its seeds")
+    figure, axes = panels(len(comparison.panels))
+    xs = in_order(point.x for panel in comparison.panels for points in panel.points for point in points)
+    places = _places(axes, xs, comparison.x)
+    bounds = [bound_of(p.value) for panel in comparison.panels for points in panel.points for p in points]
     limits = [bound.limit for bound in bounds if bound is not None]
-    logarithmic = _scale_y(axes, found, np.array([*(one.median for one in drawable), *limits]))
+    logarithmic = _scale_y(axes, comparison, np.array([*(value.median for value in drawable), *limits]))
     handles: dict[str, Line2D] = {}
-    for panel_axes, panel in zip(axes, found.panels, strict=True):
-        handles |= _draw(panel_axes, found, panel, places, styles, logarithmic)
-        panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in found.label.split("\n")))
+    for panel_axes, panel in zip(axes, comparison.panels, strict=True):
+        handles |= _draw(panel_axes, comparison, panel, places, styles, logarithmic)
+        panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in comparison.label.split("\n")))
         panel_axes.set_title(panel.title, fontsize="medium")
-        if not logarithmic and found.y.endswith(("_s", "_total", "_step", "_node")):
+        if not logarithmic and comparison.y.endswith(("_s", "_total", "_step", "_node")):
             panel_axes.set_ylim(bottom=0)
     if len(axes) > 1:
-        ends = [one.get_ylim() for one in axes]
-        for one in axes:
-            one.set_ylim(min(bottom for bottom, _ in ends), max(top for _, top in ends))
-    order = [one.label for one in found.series]
-    missed = {label: _never(found, label) for label in order}
+        ends = [ax.get_ylim() for ax in axes]
+        for ax in axes:
+            ax.set_ylim(min(bottom for bottom, _ in ends), max(top for _, top in ends))
+    order = [line.label for line in comparison.series]
+    missed = {label: _never(comparison, label) for label in order}
     named = {label + missed[label]: handles[label] for label in order if label in handles}
-    return finish(figure, found.runs, named, [*found.notes, *[NOTE] * bool(limits)])
+    return finish(figure, comparison.runs, named, [*comparison.notes, *[NOTE] * bool(limits)])
 
 
-def _curves(found: Comparison, styles: dict[str, dict[str, Any]]) -> Figure:
-    axis = x_axis(found.x, found.runs)
-    if not has_data(found.runs, axis.field, found.y):
-        raise NoData(f"no run has {found.y} against {axis.field} in its marks")
-    figure, axes = panels(len(found.panels))
+def _curves(comparison: Comparison, styles: dict[str, dict[str, Any]]) -> Figure:
+    axis = x_axis(comparison.x, comparison.runs)
+    if not has_data(comparison.runs, axis.field, comparison.y):
+        raise NoData(f"no run has {comparison.y} against {axis.field} in its marks")
+    figure, axes = panels(len(comparison.panels))
     handles: dict[str, Line2D] = {}
-    for panel_axes, panel in zip(axes, found.panels, strict=True):
-        handles |= draw_field(panel_axes, panel.lines, axis, found.y, [styles[one.label] for one in panel.lines])
+    for panel_axes, panel in zip(axes, comparison.panels, strict=True):
+        handles |= draw_field(panel_axes, panel.lines, axis, comparison.y, [styles[line.label] for line in panel.lines])
         panel_axes.set_title(panel.title, fontsize="medium")
-    return finish(figure, found.runs, handles, found.notes)
+    return finish(figure, comparison.runs, handles, comparison.notes)
 
 
 def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, float]:
@@ -79,32 +79,32 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
         numeric = True
     values = sorted(places.values())
     logarithmic = numeric and values[0] > 0 and is_log("x", values, wants_log(values, LOG_FROM))
-    for one in axes:
-        one.set_xlabel(unit.label)
+    for ax in axes:
+        ax.set_xlabel(unit.label)
         if logarithmic:
-            one.set_xscale("log")
-        one.set_xticks(list(places.values()), [unit.text(text) if numeric else wrapped(text, 12) for text in places])
-        one.xaxis.set_minor_locator(NullLocator())
+            ax.set_xscale("log")
+        ax.set_xticks(list(places.values()), [unit.text(text) if numeric else wrapped(text, 12) for text in places])
+        ax.xaxis.set_minor_locator(NullLocator())
         if not numeric:
-            one.set_xlim(-0.5, len(xs) - 0.5)
-            one.grid(axis="x", visible=False)
+            ax.set_xlim(-0.5, len(xs) - 0.5)
+            ax.grid(axis="x", visible=False)
     return places
 
 
-def _scale_y(axes: Sequence[Axes], found: Comparison, medians: np.ndarray) -> bool:
+def _scale_y(axes: Sequence[Axes], comparison: Comparison, medians: np.ndarray) -> bool:
     """Make the axes of errors, and of what spans a decade, logarithmic; returns whether they are."""
-    by_default = True if found.y.endswith("error") else None
+    by_default = True if comparison.y.endswith("error") else None
     logarithmic = bool((medians > 0).all()) and is_log("y", medians, by_default)
-    for one in axes:
+    for ax in axes:
         if logarithmic:
-            one.set_yscale("log")
-            label_decades(one.yaxis, float(medians.max() / medians.min()))
+            ax.set_yscale("log")
+            label_decades(ax.yaxis, float(medians.max() / medians.min()))
     return logarithmic
 
 
 def _draw(
     axes: Axes,
-    found: Comparison,
+    comparison: Comparison,
     panel: Panel,
     places: dict[str, float],
     styles: dict[str, dict[str, Any]],
@@ -116,10 +116,10 @@ def _draw(
     numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
     handles: dict[str, Line2D] = {}
     marks: list[tuple[float, Bound, str]] = []
-    for i, (one, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
+    for i, (line, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
         aside = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
         limits = [
-            (places[point.x] + aside, bound, styles[one.label]["color"])
+            (places[point.x] + aside, bound, styles[line.label]["color"])
             for point in points
             if (bound := bound_of(point.value)) is not None
         ]
@@ -127,18 +127,18 @@ def _draw(
         shown = [point for point in points if _drawable(point) and not (logarithmic and point.value.median <= 0)]
         if not shown:
             if limits:
-                handles[one.label] = Line2D([], [], markerfacecolor="white", **styles[one.label])
+                handles[line.label] = Line2D([], [], markerfacecolor="white", **styles[line.label])
             continue
         middle = np.array([point.value.median for point in shown])
         floor = middle.min() / 3 if logarithmic else -math.inf
         low = np.array([max(point.value.low, floor) for point in shown])
         high = np.array([min(point.value.high, top) for point in shown])
         x = np.array([places[point.x] for point in shown])
-        style = styles[one.label]
+        style = styles[line.label]
         if len(panel.lines) >= MANY and numeric:
             low, high = middle, middle
         if numeric:
-            handles[one.label] = plot_band(axes, x, middle, low, high, **style)
+            handles[line.label] = plot_band(axes, x, middle, low, high, **style)
         else:
             drawn = axes.errorbar(
                 x + aside,
@@ -149,8 +149,8 @@ def _draw(
                 ls="",
                 capsize=2,
             )
-            (handles[one.label], *_) = drawn.lines
-    draw_limits(axes, marks, "" if found.speed_up else " s")
+            (handles[line.label], *_) = drawn.lines
+    draw_limits(axes, marks, "" if comparison.speed_up else " s")
     return handles
 
 
@@ -158,14 +158,16 @@ def _drawable(point: PlotPoint) -> bool:
     return math.isfinite(point.value.median) and not is_missed(point.value)
 
 
-def _never(found: Comparison, label: str) -> str:
+def _never(comparison: Comparison, label: str) -> str:
     """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
-    unit = quantity(found.x, in_order(point.x for panel in found.panels for points in panel.points for point in points))
+    unit = quantity(
+        comparison.x, in_order(point.x for panel in comparison.panels for points in panel.points for point in points)
+    )
     missed = [
         " ".join(part for part in (unit.text(point.x), unit.unit, panel.title) if part)
-        for panel in found.panels
-        for one, points in zip(panel.lines, panel.points, strict=True)
+        for panel in comparison.panels
+        for line, points in zip(panel.lines, panel.points, strict=True)
         for point in points
-        if one.label == label and is_missed(point.value)
+        if line.label == label and is_missed(point.value)
     ]
     return f" (not reached at {', '.join(missed)})" if missed else ""

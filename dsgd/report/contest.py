@@ -19,9 +19,9 @@ from typing import Any
 from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
 from dsgd.report.cost import Prices
-from dsgd.report.crossing import end_s, rule_of, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.ratio import paired_ratio
+from dsgd.report.time_to_target import end_s, rule_of, time_to_target_s
 
 LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds decide little
 
@@ -45,18 +45,18 @@ class Contender:
 
 @dataclass(frozen=True)
 class Goal:
-    """Say what is compared. of: `accuracy` or `loss`, whose level is the target; level: None without a target.
+    """Say what is compared. metric: `accuracy` or `loss`, whose level is the target; level: None without a target.
 
     crossing: the rule by which it is reached, of `dsgd.crossing.RULES`."""
 
-    of: str
+    metric: str
     level: float | None
     crossing: str = RULES[0]
 
     @property
     def text(self) -> str:
         """Return `a test accuracy of 0.9`, `a test loss of 0.3`; without a target `the loss at the end`."""
-        name = f"a test {self.of}"
+        name = f"a test {self.metric}"
         return f"{name} of {self.level:g}" if self.level is not None else "the loss at the end"
 
 
@@ -140,7 +140,7 @@ class Contest:
     @property
     def runs(self) -> list[Run]:
         """Return the runs of all, in the order of the standings."""
-        return [run for one in self.standings for run in one.contender.runs]
+        return [run for standing in self.standings for run in standing.contender.runs]
 
 
 def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Contest:
@@ -151,31 +151,39 @@ def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Co
 
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
-    runs = [run for one in contenders for run in one.runs]
+    runs = [run for contender in contenders for run in contender.runs]
     goal = goal_of(runs[0])
     if goal.level is None:
         prices = None
     scored = Contest(goal, [], prices)
-    scores = {one.name: [scored.score(run) for run in one.runs] for one in contenders}
+    scores = {contender.name: [scored.score(run) for run in contender.runs] for contender in contenders}
     ends = {
-        one.name: [scored.end(run) if goal.level is not None else math.inf for run in one.runs] for one in contenders
+        contender.name: [scored.end(run) if goal.level is not None else math.inf for run in contender.runs]
+        for contender in contenders
     }
     confidence = corrected(len(contenders))
 
-    def ratio(one: Contender, other: Contender) -> Estimate:
-        both = scores[one.name], scores[other.name]
-        return paired_ratio(*both, confidence, ends[one.name], ends[other.name])
+    def ratio(contender: Contender, other: Contender) -> Estimate:
+        both = scores[contender.name], scores[other.name]
+        return paired_ratio(*both, confidence, ends[contender.name], ends[other.name])
 
-    def sooner(one: Contender) -> int:
+    def sooner(contender: Contender) -> int:
         """Return how many others are sooner than this one on most seeds."""
-        return sum(ratio(other, one).median < 1 for other in contenders)
+        return sum(ratio(other, contender).median < 1 for other in contenders)
 
-    first = min(contenders, key=lambda one: (sooner(one), *_order(one, scores[one.name])))
+    first = min(contenders, key=lambda contender: (sooner(contender), *_order(contender, scores[contender.name])))
     standings = [
-        Standing(one, scores[one.name], estimate(scores[one.name], censored=ends[one.name]), ratio(one, first))
-        for one in contenders
+        Standing(
+            contender,
+            scores[contender.name],
+            estimate(scores[contender.name], censored=ends[contender.name]),
+            ratio(contender, first),
+        )
+        for contender in contenders
     ]
-    return Contest(goal, sorted(standings, key=lambda one: (one.contender is not first, *_place(one))), prices)
+    return Contest(
+        goal, sorted(standings, key=lambda standing: (standing.contender is not first, *_place(standing))), prices
+    )
 
 
 def pairs_of(contenders: int) -> int:
@@ -216,21 +224,21 @@ def final_loss(run: Run) -> float:
     return number(run.final("train_loss")) if math.isnan(test_loss) else test_loss
 
 
-def distinguishable(found: Contest, one: Standing, other: Standing) -> bool:
+def distinguishable(contest: Contest, standing: Standing, other: Standing) -> bool:
     """Check that the interval of the ratio of two contenders, corrected for their number, does not hold 1."""
-    ratio = paired_ratio(one.scores, other.scores, found.interval_confidence)
+    ratio = paired_ratio(standing.scores, other.scores, contest.interval_confidence)
     return ratio.low > 1 or ratio.high < 1
 
 
-def _place(one: Standing) -> tuple[float, float, int, float]:
+def _place(standing: Standing) -> tuple[float, float, int, float]:
     """Return a sorting key of those behind the first: a ratio that is not known comes after all that are."""
-    ratio = math.inf if math.isnan(one.ratio.median) else one.ratio.median
-    return ratio, *_order(one.contender, one.scores)
+    ratio = math.inf if math.isnan(standing.ratio.median) else standing.ratio.median
+    return ratio, *_order(standing.contender, standing.scores)
 
 
-def _order(one: Contender, scores: Sequence[float]) -> tuple[float, int, float]:
+def _order(contender: Contender, scores: Sequence[float]) -> tuple[float, int, float]:
     """Return a sorting key; what never gets there is sorted by how far it came."""
-    accuracies = [accuracy for run in one.runs if not math.isnan(accuracy := number(run.final("test_accuracy")))]
+    accuracies = [accuracy for run in contender.runs if not math.isnan(accuracy := number(run.final("test_accuracy")))]
     return median(scores), sum(map(math.isinf, scores)), -median(accuracies) if accuracies else 0.0
 
 
@@ -238,18 +246,20 @@ def _check(contenders: Sequence[Contender]) -> None:
     if not contenders:
         raise ValueError("contenders must be at least one, got none")
     first = contenders[0]
-    if repeated := {one.name for one in contenders if [two.name for two in contenders].count(one.name) > 1}:
+    if repeated := {
+        contender.name for contender in contenders if [two.name for two in contenders].count(contender.name) > 1
+    }:
         raise ValueError(f"contenders must have names that differ, got several times: {'; '.join(sorted(repeated))}")
     seeds = [run.setting("seed") for run in first.runs]
     goal = goal_of(first.runs[0]) if first.runs else None
-    for one in contenders:
-        if not one.runs:
-            raise ValueError(f"contender {one.name} must have a run for each seed, got none")
-        if (those := [run.setting("seed") for run in one.runs]) != seeds:
-            raise ValueError(f"contender {one.name} must have the seeds {seeds} of {first.name}, got {those}")
-        for run in one.runs:
+    for contender in contenders:
+        if not contender.runs:
+            raise ValueError(f"contender {contender.name} must have a run for each seed, got none")
+        if (got_seeds := [run.setting("seed") for run in contender.runs]) != seeds:
+            raise ValueError(f"contender {contender.name} must have the seeds {seeds} of {first.name}, got {got_seeds}")
+        for run in contender.runs:
             if goal_of(run) != goal:
                 got = f"{goal_of(run).text}, crossing={goal_of(run).crossing}"
-                raise ValueError(f"contender {one.name} must have the target of {first.name}, got {got}")
-    if len(clocks := {run.clock for one in contenders for run in one.runs} - {None}) > 1:
+                raise ValueError(f"contender {contender.name} must have the target of {first.name}, got {got}")
+    if len(clocks := {run.clock for contender in contenders for run in contender.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")

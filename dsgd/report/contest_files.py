@@ -32,14 +32,18 @@ def write_contest(
 
     Returns what verdict.txt says. Raises ValueError
     for contenders that cannot be compared, OSError for files that cannot be written."""
-    found = contest(_with_safe_names(contenders), prices if by_cost else None)
-    text = contest_verdict(found)
-    lines = [text, *([f"times: {ratio_text(found)} [interval]"] * (len(found.standings) > 1)), setting_text(found.runs)]
-    text = lines_for_terminal("\n".join([*lines, *tuning_notes(found)]))
+    result = contest(_with_safe_names(contenders), prices if by_cost else None)
+    text = contest_verdict(result)
+    lines = [
+        text,
+        *([f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)),
+        setting_text(result.runs),
+    ]
+    text = lines_for_terminal("\n".join([*lines, *tuning_notes(result)]))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
-    contest_table(found, prices).write(out / "contest")
+    contest_table(result, prices).write(out / "contest")
     with drawing(width, log):
-        figure = contest_figure(found)
+        figure = contest_figure(result)
         for kind in formats:
             save(figure, out / f"contest.{kind}")
     return text
@@ -56,4 +60,7 @@ def page_figures(
 
 
 def _with_safe_names(contenders: Sequence[Contender]) -> list[Contender]:
-    return [replace(one, name=for_terminal(one.name), algo=for_terminal(one.algo)) for one in contenders]
+    return [
+        replace(contender, name=for_terminal(contender.name), algo=for_terminal(contender.algo))
+        for contender in contenders
+    ]

@@ -9,14 +9,14 @@ from typing import Any
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, Contest, Standing, score
 from dsgd.report.cost import Prices
-from dsgd.report.crossing import end_s
 from dsgd.report.fields import field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import differing_settings, status_note
-from dsgd.report.layout import Cell, ReportTable, exact, plain
 from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import whole_setting
 from dsgd.report.table import caption
+from dsgd.report.table_layout import Cell, ReportTable, exact, plain
+from dsgd.report.time_to_target import end_s
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {
@@ -40,100 +40,103 @@ _CSV_FIELDS = (
 )
 
 
-def contest_table(found: Contest, prices: Prices | None = None) -> ReportTable:
+def contest_table(contest: Contest, prices: Prices | None = None) -> ReportTable:
     """Return the table of a contest, with the cost to the target where there are prices.
 
     prices: of a cluster; None: those of the contest. In the CSV file each run has a line, with every key in which
     configurations differ."""
-    order, timed = found.standings, found.goal.level is not None
-    prices = prices or found.prices
-    columns: dict[str, list[Cell]] = {"contender": [one.name for one in order]}
-    columns["cost" if found.prices else "time to target (s)" if timed else "loss"] = [one.score for one in order]
+    order, timed = contest.standings, contest.goal.level is not None
+    prices = prices or contest.prices
+    columns: dict[str, list[Cell]] = {"contender": [standing.name for standing in order]}
+    columns["cost" if contest.prices else "time to target (s)" if timed else "loss"] = [
+        standing.score for standing in order
+    ]
     if len(order) > 1:
-        columns["times the first's"] = [_ratio_cell(one.ratio) for one in order]
-    status = [status_note(one.contender.runs).strip(" ()") or "completed" for one in order]
+        columns["times the first's"] = [_ratio_cell(standing.ratio) for standing in order]
+    status = [status_note(standing.contender.runs).strip(" ()") or "completed" for standing in order]
     if set(status) != {"completed"}:
         columns["status"] = list(status)
-    heading, texts = _tuned([one.contender for one in order])
-    if found.prices is not None:
+    heading, texts = _tuned([standing.contender for standing in order])
+    if contest.prices is not None:
         columns["time to target (s)"] = [
-            estimate([score(run, found.goal) for run in one.contender.runs], censored=_ends(one)) for one in order
+            estimate([score(run, contest.goal) for run in standing.contender.runs], censored=_ends(standing))
+            for standing in order
         ]
     columns |= _measured(order, {"test accuracy": ("test_accuracy", 1)})
     columns |= {heading: list(texts)} if heading else {}
-    if timed and prices is not None and found.prices is None:
-        columns["cost"] = list(_costs(found, prices))
-    columns["tuning runs"] = [one.contender.spent for one in order]
+    if timed and prices is not None and contest.prices is None:
+        columns["cost"] = list(_costs(contest, prices))
+    columns["tuning runs"] = [standing.contender.spent for standing in order]
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     text_columns = frozenset({"contender", "status", heading})
     return ReportTable(
-        list(columns), text_columns, rows, _csv_rows(found, prices), _caption(found, prices), whole=_whole(found)
+        list(columns), text_columns, rows, _csv_rows(contest, prices), _caption(contest, prices), whole=_whole(contest)
     )
 
 
-def _whole(found: Contest) -> dict[str, Any]:
+def _whole(contest: Contest) -> dict[str, Any]:
     """Return the contest as plain values: its goal, the setting of its runs, and each contender in its order."""
     contenders = [
         {
-            "contender": one.name,
-            "chosen": dict(one.contender.chosen),
-            "score": plain(one.score),
-            "ratio": plain(one.ratio),
-            "missed": one.missed,
-            "distinguishable": one.behind,
+            "contender": standing.name,
+            "chosen": dict(standing.contender.chosen),
+            "score": plain(standing.score),
+            "ratio": plain(standing.ratio),
+            "missed": standing.missed,
+            "distinguishable": standing.behind,
         }
-        for one in found.standings
+        for standing in contest.standings
     ]
-    goal = {"of": found.goal.of, "level": found.goal.level, "crossing": found.goal.crossing}
-    confidence = {"of_all_ratios": max(0.0, found.confidence), "seeds_needed": found.seeds_needed}
+    goal = {"of": contest.goal.metric, "level": contest.goal.level, "crossing": contest.goal.crossing}
+    confidence = {"of_all_ratios": max(0.0, contest.confidence), "seeds_needed": contest.seeds_needed}
     return {
         "goal": goal,
-        "ratio": ratio_text(found),
+        "ratio": ratio_text(contest),
         "confidence": confidence,
         "contenders": contenders,
-    } | whole_setting(found.runs)
+    } | whole_setting(contest.runs)
 
 
-def ratio_text(found: Contest) -> str:
+def ratio_text(contest: Contest) -> str:
     """Say what the ratios of a contest are."""
-    return PAIRED if found.prices is None else PAIRED.replace("both times", "both costs")
+    return PAIRED if contest.prices is None else PAIRED.replace("both times", "both costs")
 
 
-def _caption(found: Contest, prices: Prices | None) -> str:
+def _caption(contest: Contest, prices: Prices | None) -> str:
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
-    first = found.standings[0]
-    lines = [caption(found.runs), *tuning_notes(found)]
-    if found.goal.level is None:
+    first = contest.standings[0]
+    lines = [caption(contest.runs), *tuning_notes(contest)]
+    if contest.goal.level is None:
         lines.append("no target: the loss at the end is compared")
-    if len(found.standings) > 1:
-        lines.append(f"times the first's, which is the order: {ratio_text(found)}, over that of {first.name}")
-        lines.append(f"not distinguishable where its interval holds 1; {_confidence(found)}")
-        if any(one.missed for one in found.standings):
+    if len(contest.standings) > 1:
+        lines.append(f"times the first's, which is the order: {ratio_text(contest)}, over that of {first.name}")
+        lines.append(f"not distinguishable where its interval holds 1; {_confidence(contest)}")
+        if any(standing.missed for standing in contest.standings):
             lines.append(MISSED)
-    if found.goal.level is not None and prices is not None:
-        pairs = zip(_costs(found, prices), found.standings, strict=True)
-        least, cheapest = min(((cost.median, one.name) for cost, one in pairs), key=lambda pair: pair[0])
+    if contest.goal.level is not None and prices is not None:
+        pairs = zip(_costs(contest, prices), contest.standings, strict=True)
+        least, cheapest = min(((cost.median, standing.name) for cost, standing in pairs), key=lambda pair: pair[0])
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
         lines.append(f"cost to the target: {prices.text}{least_text}")
     return "\n".join(line for line in lines if line)
 
 
-def tuning_notes(found: Contest) -> list[str]:
+def tuning_notes(contest: Contest) -> list[str]:
     """Say which keys were tuned for each contender, and in how many runs; nothing where none was."""
-    contenders = [one.contender for one in found.standings]
-    keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
-    runs = sorted({one.spent for one in contenders})
+    contenders = [standing.contender for standing in contest.standings]
+    keys = list(dict.fromkeys(key for contender in contenders for key in contender.chosen))
+    runs = sorted({contender.spent for contender in contenders})
     spent = f"{runs[0]} run{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
     return [f"tuned for each contender by validation samples: {', '.join(keys)}, in {spent} each"] if keys else []
 
 
-def _confidence(found: Contest) -> str:
+def _confidence(contest: Contest) -> str:
     """Say how sure all intervals of ratios are together."""
-    of_all = f"corrected for {found.pairs} pairs of contenders: " * (found.pairs > 1) + "confidence"
-    if found.confidence >= CONFIDENCE:
-        return f"{of_all} {found.confidence:.0%}"
-    return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {found.seeds_needed} seeds"
+    of_all = f"corrected for {contest.pairs} pairs of contenders: " * (contest.pairs > 1) + "confidence"
+    if contest.confidence >= CONFIDENCE:
+        return f"{of_all} {contest.confidence:.0%}"
+    return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {contest.seeds_needed} seeds"
 
 
 def _ratio_cell(ratio: Estimate) -> Cell:
@@ -145,10 +148,10 @@ def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -
     columns = {
         heading: [
             estimate(
-                [factor * _field(run, field) for run in one.contender.runs],
-                censored=_ends(one),
+                [factor * _field(run, field) for run in standing.contender.runs],
+                censored=_ends(standing),
             )
-            for one in order
+            for standing in order
         ]
         for heading, (field, factor) in fields.items()
     }
@@ -161,32 +164,32 @@ def _field(run: Run, name: str) -> float:
     return field_value(run, name)
 
 
-def _ends(one: Standing) -> list[float]:
-    return [end_s(run) for run in one.contender.runs]
+def _ends(standing: Standing) -> list[float]:
+    return [end_s(run) for run in standing.contender.runs]
 
 
-def _costs(found: Contest, prices: Prices) -> list[Estimate]:
+def _costs(contest: Contest, prices: Prices) -> list[Estimate]:
     """Return the cost to the target of each contender, in the order of the standings."""
     return [
         estimate(
-            [prices.cost(run, score(run, found.goal)) for run in one.contender.runs],
-            censored=[prices.cost(run, end_s(run)) for run in one.contender.runs],
+            [prices.cost(run, score(run, contest.goal)) for run in standing.contender.runs],
+            censored=[prices.cost(run, end_s(run)) for run in standing.contender.runs],
         )
-        for one in found.standings
+        for standing in contest.standings
     ]
 
 
 def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
     """Return heading and cells of what tuning chose and the range of the first key that works: `0.2 (0.1–0.4)`."""
-    keys = list(dict.fromkeys(key for one in contenders for key in one.chosen))
+    keys = list(dict.fromkeys(key for contender in contenders for key in contender.chosen))
     if not keys:
         return "", []
     short = {key: key.rpartition(".")[2] for key in keys}
     alone = len(keys) == 1
     texts = []
-    for one in contenders:
-        works = f" ({one.works[0]:g}–{one.works[1]:g})" if one.works else ""
-        parts = [f"{short[key]}=" * (not alone) + _plain(value) for key, value in one.chosen.items()]
+    for contender in contenders:
+        works = f" ({contender.works[0]:g}–{contender.works[1]:g})" if contender.works else ""
+        parts = [f"{short[key]}=" * (not alone) + _plain(value) for key, value in contender.chosen.items()]
         texts.append(", ".join([part + works * (i == 0) for i, part in enumerate(parts)]) or "-")
     return f"{short[keys[0]] if alone else 'chosen'} (works)", texts
 
@@ -195,24 +198,28 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _csv_rows(found: Contest, prices: Prices | None) -> list[list[Any]]:
+def _csv_rows(contest: Contest, prices: Prices | None) -> list[list[Any]]:
     scored = [
-        (one, run, seconds)
-        for one in found.standings
-        for run in one.contender.runs
-        for seconds in [score(run, found.goal)]
+        (standing, run, seconds)
+        for standing in contest.standings
+        for run in standing.contender.runs
+        for seconds in [score(run, contest.goal)]
     ]
     settings = differing_settings([run for _, run, _ in scored])
-    keys = list(dict.fromkeys(key for one in found.standings for key in one.contender.chosen if key not in settings))
-    timed = found.goal.level is not None
+    keys = list(
+        dict.fromkeys(key for standing in contest.standings for key in standing.contender.chosen if key not in settings)
+    )
+    timed = contest.goal.level is not None
     costs = ["cost"] if timed and prices is not None else []
     head = ["contender", "folder", "status", "clock", "target", "time_to_target_s" if timed else "loss"]
     lines: list[list[Any]] = [[*head, *costs, *settings, *keys, "works_low", "works_high", "tuning_runs", *_CSV_FIELDS]]
-    for i, (one, run, value) in enumerate(scored):
-        described = [one.name, str(run.folder), run.outcome, run.clock or "", exact(number(found.goal.level))]
+    for i, (standing, run, value) in enumerate(scored):
+        described = [standing.name, str(run.folder), run.outcome, run.clock or "", exact(number(contest.goal.level))]
         cost = [exact(prices.cost(run, value))] if timed and prices is not None else []
-        chosen = [texts[i] for texts in settings.values()] + [str(one.contender.chosen.get(key, "")) for key in keys]
-        works = [exact(end) for end in one.contender.works or (math.nan, math.nan)]
+        chosen = [texts[i] for texts in settings.values()] + [
+            str(standing.contender.chosen.get(key, "")) for key in keys
+        ]
+        works = [exact(end) for end in standing.contender.works or (math.nan, math.nan)]
         measured = [exact(_field(run, field)) for field in _CSV_FIELDS]
-        lines.append([*described, exact(value), *cost, *chosen, *works, one.contender.spent, *measured])
+        lines.append([*described, exact(value), *cost, *chosen, *works, standing.contender.spent, *measured])
     return lines

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from dsgd.record.reader import number
 from dsgd.report.contest import LEAST_CONFIDENCE, Contest, Standing, confidence_of, distinguishable
-from dsgd.report.crossing import end_s
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import status_note
+from dsgd.report.time_to_target import end_s
 
 MOST_NAMES = 4  # of a list; the table has the others
 
 
-def contest_verdict(found: Contest) -> str:
+def contest_verdict(contest: Contest) -> str:
     """Return one or two sentences: who is first, and what is to be known of the others. Times are medians over seeds,
     ratios are paired and have their interval in brackets."""
-    sentences = [_first(found) + _caution(found), _others(found)]
+    sentences = [_first(contest) + _caution(contest), _others(contest)]
     return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
@@ -44,50 +44,50 @@ def listed(names: Sequence[str]) -> str:
 
 def in_sentence(name: str) -> str:
     """Return `gossip (tau=10, 16 nodes)` for `gossip, tau=10, 16 nodes`, whose commas would be those of a list."""
-    head, _, rest = name.partition(", ")
-    return f"{head} ({rest})" if rest else head
+    head, _, options = name.partition(", ")
+    return f"{head} ({options})" if options else head
 
 
-def _caution(found: Contest) -> str:
+def _caution(contest: Contest) -> str:
     """Say that there are too few seeds for so many contenders; empty where there are enough, and for one contender."""
-    count = len(found.standings)
-    if found.seeds == 1 and count > 1:
+    count = len(contest.standings)
+    if contest.seeds == 1 and count > 1:
         return "; one seed decides nothing"
-    nobody = math.isinf(found.standings[0].score.median)
-    if found.confidence >= LEAST_CONFIDENCE or count == 1 or nobody:
+    nobody = math.isinf(contest.standings[0].score.median)
+    if contest.confidence >= LEAST_CONFIDENCE or count == 1 or nobody:
         return ""
-    enough = found.seeds_needed
+    enough = contest.seeds_needed
     if count == 2:
-        confidence = f"confidence {found.confidence:.0%}, {confidence_of(enough, 2):.0%} with {enough}"
-        return f"; {found.seeds} seeds decide little ({confidence})"
+        confidence = f"confidence {contest.confidence:.0%}, {confidence_of(enough, 2):.0%} with {enough}"
+        return f"; {contest.seeds} seeds decide little ({confidence})"
     needed = f"with {enough} all differences would hold together with {CONFIDENCE:.0%} confidence"
-    return f"; {found.seeds} seeds decide little between {count} contenders ({needed})"
+    return f"; {contest.seeds} seeds decide little between {count} contenders ({needed})"
 
 
-def _first(found: Contest) -> str:
-    first, *others = found.standings
+def _first(contest: Contest) -> str:
+    first, *others = contest.standings
     if math.isinf(first.score.median):
-        return _nobody(found)
-    timed, goal = found.goal.level is not None, found.goal.text
-    after = "after" if found.prices is None else "for"
-    name, value = in_sentence(first.name), _value(found, first)
+        return _nobody(contest)
+    timed, goal = contest.goal.level is not None, contest.goal.text
+    after = "after" if contest.prices is None else "for"
+    name, value = in_sentence(first.name), _value(contest, first)
     if not others:
         reaches = f"reaches {goal} {after} {value}" if timed else f"ends with a loss of {value}"
         some = f" (on {_share(first)})" if first.missed else ""
         return f"{name} {reaches}{some}; there is nothing to compare it with"
-    rivals = [one for one in others if one.missed < found.seeds]
-    if tied := [one.name for one in rivals if not one.behind]:
+    rivals = [standing for standing in others if standing.missed < contest.seeds]
+    if tied := [standing.name for standing in rivals if not standing.behind]:
         what = f"at {goal} {after} {value}" if timed else f"with a loss of {value} at the end"
         all_tied = len(tied) == len(others) > 1
-        those = f"none of the {len(others)} others can" if all_tied else f"{listed(tied)} cannot"
-        return f"{name} is ahead, {what}, but {those} be told apart from it"
+        subject = f"none of the {len(others)} others can" if all_tied else f"{listed(tied)} cannot"
+        return f"{name} is ahead, {what}, but {subject} be told apart from it"
     near = rivals[0] if rivals else others[0]
     factor, rival = times(near.ratio), in_sentence(near.name)
     if not rivals or (math.isinf(near.score.median) and not factor):
         mostly = " on most seeds" if rivals or first.missed else ""
         what = f"reaches {goal}{mostly}, {after}" if timed else f"ends with a loss{mostly}, of"
         return f"Only {name} {what} {value}"
-    if found.prices is not None:
+    if contest.prices is not None:
         high = f"{factor} as high" if factor else "higher"
         return f"{name} reaches {goal} at the least cost, {value}; that of {rival} is {high}"
     if timed:
@@ -97,98 +97,102 @@ def _first(found: Contest) -> str:
     )
 
 
-def _nobody(found: Contest) -> str:
-    first, *others = found.standings
-    name, reached = in_sentence(first.name), found.seeds - first.missed
-    does = f"reaches {found.goal.text}" if found.goal.level is not None else "ends with a loss"
+def _nobody(contest: Contest) -> str:
+    first, *others = contest.standings
+    name, reached = in_sentence(first.name), contest.seeds - first.missed
+    does = f"reaches {contest.goal.text}" if contest.goal.level is not None else "ends with a loss"
     if not others:
         note = status_note(first.contender.runs)
         return (
             f"{name} {does} on {_share(first)} only{note}"
             if reached
-            else f"{name} {_never(found, [first], found.goal.text)}{note}"
+            else f"{name} {_never(contest, [first], contest.goal.text)}{note}"
         )
     if reached:
-        return f"None of the {len(found.standings)} contenders {does} on most seeds; {name} does on {_share(first)}"
+        return f"None of the {len(contest.standings)} contenders {does} on most seeds; {name} does on {_share(first)}"
     accuracy = estimate([number(run.final("test_accuracy")) for run in first.contender.runs]).median
-    nearest = found.goal.of == "accuracy" and accuracy < (found.goal.level or 0.0)
+    nearest = contest.goal.metric == "accuracy" and accuracy < (contest.goal.level or 0.0)
     near = f"; {name} ends nearest to it, at {accuracy:.3g}" if nearest else ""
-    least_s = min(end_s(run) for run in found.runs)
-    within = f" within {three_digits(least_s)} s" if found.goal.level is not None and math.isfinite(least_s) else ""
-    return f"None of the {len(found.standings)} contenders {does}{within}{near}"
+    least_s = min(end_s(run) for run in contest.runs)
+    within = f" within {three_digits(least_s)} s" if contest.goal.level is not None and math.isfinite(least_s) else ""
+    return f"None of the {len(contest.standings)} contenders {does}{within}{near}"
 
 
-def _others(found: Contest) -> str:
+def _others(contest: Contest) -> str:
     """Return the second sentence: who leads those behind a tie, ties among those behind, and who missed the goal."""
-    others = found.standings[1:]
+    others = contest.standings[1:]
     if not others:
         return ""
-    rivals = [one for one in others if one.missed < found.seeds]
-    behind = [one for one in rivals if one.behind]
+    rivals = [standing for standing in others if standing.missed < contest.seeds]
+    behind = [standing for standing in rivals if standing.behind]
     clauses = []
     if 0 < len(behind) < len(rivals) and math.isfinite(behind[0].score.median) and (factor := times(behind[0].ratio)):
-        takes = f"takes {factor} as long" if found.goal.level is not None else f"has {factor} its loss"
-        if found.prices is not None:
+        takes = f"takes {factor} as long" if contest.goal.level is not None else f"has {factor} its loss"
+        if contest.prices is not None:
             takes = f"costs {factor} as much"
         clauses.append(f"{in_sentence(behind[0].name)} {takes}")
     clauses += [
-        f"{listed(names)} cannot be told apart" for names in _ties(found, [one for one in behind if not one.missed])
+        f"{listed(names)} cannot be told apart"
+        for names in _ties(contest, [standing for standing in behind if not standing.missed])
     ]
-    return "; ".join([*clauses, *_missed(found)])
+    return "; ".join([*clauses, *_missed(contest)])
 
 
-def _ties(found: Contest, behind: Sequence[Standing]) -> list[list[str]]:
+def _ties(contest: Contest, behind: Sequence[Standing]) -> list[list[str]]:
     """Gather neighbours of the order, none of whom can be told apart from any other of its group; groups of one are
     left out."""
     groups: list[list[Standing]] = []
-    for one in behind:
-        if groups and not any(distinguishable(found, one, other) for other in groups[-1]):
-            groups[-1].append(one)
+    for standing in behind:
+        if groups and not any(distinguishable(contest, standing, other) for other in groups[-1]):
+            groups[-1].append(standing)
         else:
-            groups.append([one])
-    return [[one.name for one in group] for group in groups if len(group) > 1]
+            groups.append([standing])
+    return [[standing.name for standing in group] for group in groups if len(group) > 1]
 
 
-def _missed(found: Contest) -> list[str]:
+def _missed(contest: Contest) -> list[str]:
     """Return a clause for each way in which contenders did not get there: never, on some seeds, diverged, collapsed."""
-    nobody = math.isinf(found.standings[0].score.median)
+    nobody = math.isinf(contest.standings[0].score.median)
     groups: dict[tuple[int, str], list[Standing]] = {}
-    for place, one in enumerate(found.standings):
-        told = nobody and (place == 0 or one.missed == found.seeds)  # by the first sentence
-        note = status_note(one.contender.runs)
-        if one.missed and (note or not told):
-            groups.setdefault((one.missed, note), []).append(one)
-    return [f"{listed([one.name for one in group])} {_how(found, group)}{note}" for (_, note), group in groups.items()]
+    for index, standing in enumerate(contest.standings):
+        mentioned = nobody and (index == 0 or standing.missed == contest.seeds)  # by the first sentence
+        note = status_note(standing.contender.runs)
+        if standing.missed and (note or not mentioned):
+            groups.setdefault((standing.missed, note), []).append(standing)
+    return [
+        f"{listed([standing.name for standing in group])} {_how(contest, group)}{note}"
+        for (_, note), group in groups.items()
+    ]
 
 
-def _how(found: Contest, group: Sequence[Standing]) -> str:
+def _how(contest: Contest, group: Sequence[Standing]) -> str:
     """Return what follows the names of those who missed the goal on equally many seeds."""
-    missed, several, timed = group[0].missed, len(group) > 1, found.goal.level is not None
-    if missed == found.seeds:
-        return _never(found, group, "it")
+    missed, several, timed = group[0].missed, len(group) > 1, contest.goal.level is not None
+    if missed == contest.seeds:
+        return _never(contest, group, "it")
     does = f"reach{'' if several else 'es'} it" if timed else f"end{'' if several else 's'} with a loss to compare"
-    return f"{does} on {found.seeds - missed} of {found.seeds} seeds only"
+    return f"{does} on {contest.seeds - missed} of {contest.seeds} seeds only"
 
 
-def _never(found: Contest, group: Sequence[Standing], goal: str) -> str:
+def _never(contest: Contest, group: Sequence[Standing], goal: str) -> str:
     """Return `does not reach it within 40 s`, of the shortest run; `never reaches it` where some run diverged or
     collapsed, which more time would not help."""
     several = len(group) > 1
-    if found.goal.level is None:
+    if contest.goal.level is None:
         return f"never end{'' if several else 's'} with a loss to compare"
-    least_s = min(end_s(run) for one in group for run in one.contender.runs)
-    if any(math.isinf(end_s(run)) for one in group for run in one.contender.runs):
+    least_s = min(end_s(run) for standing in group for run in standing.contender.runs)
+    if any(math.isinf(end_s(run)) for standing in group for run in standing.contender.runs):
         return f"never reach{'' if several else 'es'} {goal}"
     return f"do{'' if several else 'es'} not reach {goal} within {three_digits(least_s)} s"
 
 
-def _share(one: Standing) -> str:
-    return f"{len(one.scores) - one.missed} of {len(one.scores)} seeds"
+def _share(standing: Standing) -> str:
+    return f"{len(standing.scores) - standing.missed} of {len(standing.scores)} seeds"
 
 
-def _value(found: Contest, one: Standing) -> str:
+def _value(contest: Contest, standing: Standing) -> str:
     """Return the median score with three digits and its unit."""
-    return f"{three_digits(one.score.median)}{found.unit}"
+    return f"{three_digits(standing.score.median)}{contest.unit}"
 
 
 def three_digits(value: float) -> str:

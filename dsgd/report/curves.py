@@ -87,8 +87,8 @@ def median_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
     if not len(grid):
         return None
     values = np.array([np.interp(grid, xs, ys) for xs, ys in drawn])
-    found = [estimate(list(column)) for column in values.T]
-    return Curve(grid, *(np.array([getattr(one, part) for one in found]) for part in ("median", "low", "high")))
+    estimates = [estimate(list(column)) for column in values.T]
+    return Curve(grid, *(np.array([getattr(value, part) for value in estimates]) for part in ("median", "low", "high")))
 
 
 def has_data(runs: Sequence[Run], x: str, y: str) -> bool:
@@ -109,7 +109,7 @@ def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
 
 def seeds_notes(gathered: Sequence[Series]) -> list[str]:
     """Return the note that explains lines and bands, where some series has several runs."""
-    note = interval_note([len(one.runs) for one in gathered])
+    note = interval_note([len(group.runs) for group in gathered])
     if note and len(gathered) >= MANY:
         return [f"lines: medians over seeds, as far as all seeds go; no bands with {MANY} lines or more"]
     return [f"lines and bands: {note}; as far as all seeds go"] if note else []
@@ -134,7 +134,7 @@ def draw_field(
 
 def median_curves(gathered: Sequence[Series], axis: XAxis, field: str) -> dict[int, Curve]:
     """Return the curves of the series that have a field, by their number."""
-    return {i: curve for i, one in enumerate(gathered) if (curve := median_curve(one.runs, axis.field, field))}
+    return {i: curve for i, group in enumerate(gathered) if (curve := median_curve(group.runs, axis.field, field))}
 
 
 def draw_median_curves(
@@ -173,7 +173,7 @@ def draw_median_curves(
         label_decades(axes.xaxis, float(times.max() / times[times > 0].min()))
     axes.set_xlabel(wrapped(axis.label, 28))
     axes.set_ylabel(LABELS.get(field, field), parse_math=True)
-    targets = {(run.target_field, run.target) for one in gathered for run in one.runs}
+    targets = {(run.target_field, run.target) for group in gathered for run in group.runs}
     if len(targets) == 1:
         aimed, target = targets.pop()
         if aimed == field and target is not None:
@@ -181,8 +181,8 @@ def draw_median_curves(
     return handles
 
 
-def _legend(one: Series) -> str:
-    return one.label + status_note(one.runs)
+def _legend(group: Series) -> str:
+    return group.label + status_note(group.runs)
 
 
 def _by_default(field: str) -> bool | None:

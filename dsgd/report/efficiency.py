@@ -14,12 +14,12 @@ from matplotlib.ticker import PercentFormatter
 from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series
-from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.ratio import PAIRED
 from dsgd.report.scaling import Base, Scaling, draw_by_nodes, draw_speed_ups, speed_ups
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import panels
 from dsgd.report.style import drawing, finish, save
+from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.safe_text import for_terminal
 
 
@@ -44,31 +44,31 @@ def efficiencies(base: Base, ratios: dict[int, Estimate]) -> dict[int, Estimate]
     return {nodes: _scaled(ratio, base.nodes / nodes) for nodes, ratio in ratios.items()}
 
 
-def scaling_figure(found: Sequence[Scaling]) -> Figure:
+def scaling_figure(gathered: Sequence[Scaling]) -> Figure:
     """Draw speed-up and efficiency against nodes, one line for each contender. Raises NoData."""
-    base, ratios = speed_ups(found)
+    base, ratios = speed_ups(gathered)
     figure, (left, right) = panels(2)
-    handles, notes = draw_speed_ups(left, found, base, ratios)
-    draw_by_nodes(right, found, [efficiencies(base, each) for each in ratios])
+    handles, notes = draw_speed_ups(left, gathered, base, ratios)
+    draw_by_nodes(right, gathered, [efficiencies(base, each) for each in ratios])
     right.axhline(1.0, color="#777777", linewidth=1.0, zorder=1.5)
     right.set_ylim(bottom=0)
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     right.set_ylabel("efficiency")
-    runs = [run for one in found for run in one.series.runs]
+    runs = [run for scaling in gathered for run in scaling.series.runs]
     return finish(figure, runs, handles, [*notes, f"efficiency: speed-up over times as many nodes as {base.nodes}"])
 
 
-def scaling_table(found: Sequence[Scaling]) -> ReportTable:
+def scaling_table(gathered: Sequence[Scaling]) -> ReportTable:
     """Return a row for each contender and number of nodes. Raises NoData."""
-    base, ratios = speed_ups(found)
+    base, ratios = speed_ups(gathered)
     heads = ["contender", "nodes", "time to target (s)", "speed-up", "efficiency"]
     rows: list[list[Cell]] = []
-    for one, ratio in zip(found, ratios, strict=True):
-        times, shares = one.times, efficiencies(base, ratio)
-        rows += [[one.label, nodes, times[nodes], ratio[nodes], shares[nodes]] for nodes in one.runs]
+    for scaling, ratio in zip(gathered, ratios, strict=True):
+        times, shares = scaling.times, efficiencies(base, ratio)
+        rows += [[scaling.label, nodes, times[nodes], ratio[nodes], shares[nodes]] for nodes in scaling.runs]
     csv_rows = [["contender", "nodes", "time_to_target_s", "speed_up", "efficiency"]]
     csv_rows += [[*row[:2], *(exact(cell.median) for cell in row[2:] if isinstance(cell, Estimate))] for row in rows]
-    runs = [run for one in found for run in one.series.runs]
+    runs = [run for scaling in gathered for run in scaling.series.runs]
     notes = [
         f"speed-up: over {base.text}, {PAIRED}",
         f"efficiency: speed-up × {base.nodes} / nodes",
@@ -78,14 +78,14 @@ def scaling_table(found: Sequence[Scaling]) -> ReportTable:
 
 
 def write_scaling(
-    found: Sequence[Scaling], stem: Path, width: str = "wide", formats: Sequence[str] = ("png", "svg", "pdf")
+    gathered: Sequence[Scaling], stem: Path, width: str = "wide", formats: Sequence[str] = ("png", "svg", "pdf")
 ) -> ReportTable:
     """Write the figure as `<stem>` in each format, and the files of the table; returns the table to print.
 
     Raises NoData before anything is written, OSError for files that cannot be written."""
-    table = scaling_table(found)
+    table = scaling_table(gathered)
     with drawing(width):
-        figure = scaling_figure(found)
+        figure = scaling_figure(gathered)
         for kind in formats:
             save(figure, stem.with_suffix(f".{kind}"))
     table.write(stem)

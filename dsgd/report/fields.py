@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import censored_at_s, crossings, seconds_to_target, target_crossing
+from dsgd.report.time_to_target import censored_at_s, crossings, seconds_to_target, target_crossing
 
 
 def _resolution_s(run: Run) -> float:

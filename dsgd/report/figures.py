@@ -99,21 +99,21 @@ def idle_figure(runs: Sequence[Run]) -> Figure:
 
 def predicted_figure(runs: Sequence[Run]) -> Figure:
     """Draw measured and predicted time of a step, with their ratio, a panel per cluster. Raises NoData."""
-    found = pairs(runs)
-    if not found:
+    compared = pairs(runs)
+    if not compared:
         raise NoData(why_no_pair(runs))
     panel_pairs: dict[str, list[Pair]] = {}
-    for pair in found:
+    for pair in compared:
         panel_pairs.setdefault(pair.cluster, []).append(pair)
     figure, axes = panels(len(panel_pairs))
-    several = len({pair.nodes for pair in found}) > 1
+    several = len({pair.nodes for pair in compared}) > 1
     handles: dict[str, Artist] = {}
     for panel, (cluster, shown) in zip(axes, panel_pairs.items(), strict=True):
         handles = _draw_pairs(panel, shown)
         name_bars(panel, [pair.algorithm + (f", nodes={pair.nodes}" if several else "") for pair in shown])
         panel.set_title(cluster, fontsize="medium")
     figure.set_figheight(max(figure.get_figheight(), 0.5 * max(map(len, panel_pairs.values())) + 1.4))
-    repeated = any(len(timing.steps_s) > 1 for pair in found for timing in (pair.measured, pair.predicted))
+    repeated = any(len(timing.steps_s) > 1 for pair in compared for timing in (pair.measured, pair.predicted))
     notes = ["bars: medians; lines: smallest to largest of several runs"] * repeated
     return finish(figure, runs, handles, notes)
 
@@ -122,8 +122,8 @@ def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
     """Draw two bars per pair, and the band in which a prediction is close; returns legend entries."""
     height, edge = 0.36, "#44546a"
     measured = predicted = band = Rectangle((0, 0), 0, 0)
-    for place, pair in enumerate(shown):
-        above, below = place - height / 2, place + height / 2
+    for row, pair in enumerate(shown):
+        above, below = row - height / 2, row + height / 2
         measured_ms, predicted_ms = 1e3 * pair.measured.step_s, 1e3 * pair.predicted.step_s
         (band,) = axes.barh(
             below, 2 * CLOSE * measured_ms, left=(1 - CLOSE) * measured_ms, height=height, color="#f3d9a4"
@@ -137,7 +137,7 @@ def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
             if len(timing.steps_s) > 1:
                 range_ms = [1e3 * min(timing.steps_s), 1e3 * max(timing.steps_s)]
                 axes.plot(range_ms, [y, y], color="#000000", linewidth=1.2, marker="|", markersize=5)
-        axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), place, f" {pair.ratio:.2f}", va="center", fontsize="small")
+        axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), row, f" {pair.ratio:.2f}", va="center", fontsize="small")
     axes.set_xlim(0, 1.2 * axes.dataLim.x1)
     axes.set_xlabel("time of a step (ms)\nnumbers: predicted / measured")
     return {"measured": measured, "predicted": predicted, f"measured ± {CLOSE:.0%}": band}
@@ -149,25 +149,25 @@ def _has_idle(runs: Sequence[Run]) -> bool:
 
 def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
     """Draw a bar for the mean over the nodes, over the hatched bar of the most idle one; medians over seeds."""
-    drawn = [(i, one) for i, one in enumerate(gathered) if _has_idle(one.runs)]
+    drawn = [(i, group) for i, group in enumerate(gathered) if _has_idle(group.runs)]
     styles = curve_styles(gathered)
-    for place, (i, one) in enumerate(drawn):
+    for row, (i, group) in enumerate(drawn):
         fill = styles[i]["color"]
-        mean, largest = _percent(one.runs, "idle_fraction_mean"), _percent(one.runs, "idle_fraction_max")
+        mean, largest = _percent(group.runs, "idle_fraction_mean"), _percent(group.runs, "idle_fraction_max")
         if not np.isnan(largest):
-            axes.barh(place, largest, height=0.66, facecolor="white", edgecolor=fill, hatch="////", linewidth=0.8)
-        axes.barh(place, mean, height=0.66, facecolor=fill, edgecolor=fill, linewidth=0.8)
+            axes.barh(row, largest, height=0.66, facecolor="white", edgecolor=fill, hatch="////", linewidth=0.8)
+        axes.barh(row, mean, height=0.66, facecolor=fill, edgecolor=fill, linewidth=0.8)
         text = f" {mean:#.3g}" + ("" if np.isnan(largest) else f" / {largest:#.3g}")
-        axes.text(np.nanmax([mean, largest]), place, text, va="center", fontsize="small")
+        axes.text(np.nanmax([mean, largest]), row, text, va="center", fontsize="small")
     widest = axes.dataLim.x1
     axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(100, 1.3 * widest or 1.0)])  # it is a share
-    name_bars(axes, [one.label for _, one in drawn])
+    name_bars(axes, [group.label for _, group in drawn])
     axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes\nhatched: most idle node")
 
 
 def _medians(gathered: Sequence[Series]) -> list[str]:
-    return ["medians over seeds"] * any(len(one.runs) > 1 for one in gathered)
+    return ["medians over seeds"] * any(len(group.runs) > 1 for group in gathered)
 
 
 def _percent(runs: Sequence[Run], field: str) -> float:

@@ -36,17 +36,29 @@ class FrontPoint:
 
 def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontPoint]:
     """Return the contenders that reach the target on most seeds, by their median time. Raises NoData if none does."""
-    times, costs = ({one.name: one for one in contest(contenders, by).standings} for by in (None, prices))
-    reached = [one for one in contenders if math.isfinite(times[one.name].score.median + costs[one.name].score.median)]
+    times, costs = (
+        {standing.name: standing for standing in contest(contenders, by).standings} for by in (None, prices)
+    )
+    reached = [
+        contender
+        for contender in contenders
+        if math.isfinite(times[contender.name].score.median + costs[contender.name].score.median)
+    ]
     if not reached:
         raise NoData("no contender with a known cost reached the target on most seeds")
-    medians = {one.name: (times[one.name].score.median, costs[one.name].score.median) for one in reached}
+    medians = {
+        contender.name: (times[contender.name].score.median, costs[contender.name].score.median)
+        for contender in reached
+    }
 
-    def beaten(one: Contender) -> bool:
-        here = medians[one.name]
+    def beaten(contender: Contender) -> bool:
+        here = medians[contender.name]
         return any(there != here and there[0] <= here[0] and there[1] <= here[1] for there in medians.values())
 
-    points = [FrontPoint(one, times[one.name].score, costs[one.name].score, beaten(one)) for one in reached]
+    points = [
+        FrontPoint(contender, times[contender.name].score, costs[contender.name].score, beaten(contender))
+        for contender in reached
+    ]
     return sorted(points, key=lambda point: (point.time_s.median, point.cost.median))
 
 
@@ -65,8 +77,8 @@ def front_sentence(points: Sequence[FrontPoint]) -> str:
 def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     """Draw time against cost, median and interval of each contender, and a line through the front. Raises NoData."""
     points = front_points(contenders, prices)
-    found = contest(contenders)
-    styles = dict(zip((one.name for one in found.standings), contender_styles(found), strict=True))
+    result = contest(contenders)
+    styles = dict(zip((standing.name for standing in result.standings), contender_styles(result), strict=True))
     figure, (axes,) = panels(1)
     handles: dict[str, Artist] = {}
     front = [point for point in points if not point.beaten]
@@ -93,10 +105,10 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
         if is_log(name, values):
             axes.set(**{f"{name}scale": "log"})
             label_decades(axis, max(values) / min(values))
-    axes.set_xlabel(f"{time_label(found.runs)}\nto {found.goal.text}")
+    axes.set_xlabel(f"{time_label(result.runs)}\nto {result.goal.text}")
     axes.set_ylabel(f"cost\n{prices.text}")
-    note = interval_note([found.seeds])
-    return finish(figure, found.runs, handles, [*[note] * bool(note), "grey line: the front, medians"])
+    note = interval_note([result.seeds])
+    return finish(figure, result.runs, handles, [*[note] * bool(note), "grey line: the front, medians"])
 
 
 def write_front(

@@ -17,10 +17,10 @@ def inline(svg: str, number: int) -> str:
     """Return an SVG document as an element: without its prolog and its metadata, which name addresses, and with its
     colours as variables of the page. number: unlike that of any other figure of the page, before its names."""
     element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    element = _PLACE.sub(lambda found: f'id="f{number}-{found[1]}"' if found[1] else f"{found[2]}f{number}-", element)
+    element = _PLACE.sub(lambda match: f'id="f{number}-{match[1]}"' if match[1] else f"{match[2]}f{number}-", element)
 
     def themed(style: re.Match[str]) -> str:
-        return _COLOUR.sub(lambda found: f"var(--c-{found[0][1:]}, {found[0]})", style[0])
+        return _COLOUR.sub(lambda match: f"var(--c-{match[0][1:]}, {match[0]})", style[0])
 
     return re.sub(r'style="[^"]*"', themed, element)
 

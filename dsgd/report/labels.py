@@ -224,7 +224,7 @@ def _without_followers(flats: Sequence[Flat], keys: Collection[str]) -> list[Fla
     followers = set(keys)
     for name in {name for flat in flats for name in flat if not name.startswith("algo.")} - _CLOCKS:
         seen = {(flat.get("algo.name"), *(flat.get(key) for key in keys), flat.get(name)) for flat in flats}
-        single_valued = len({place[:-1] for place in seen}) == len(seen)
-        if single_valued and len({(place[0], place[-1]) for place in seen}) > len({place[0] for place in seen}):
+        single_valued = len({entry[:-1] for entry in seen}) == len(seen)
+        if single_valued and len({(entry[0], entry[-1]) for entry in seen}) > len({entry[0] for entry in seen}):
             followers.add(name)
     return [_without(flat, followers) for flat in flats]

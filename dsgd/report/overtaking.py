@@ -13,12 +13,12 @@ from typing import Any
 from dsgd.record.reader import Run
 from dsgd.report.contest import Goal, goal_of, score
 from dsgd.report.contest_verdict import in_sentence
-from dsgd.report.crossing import end_s
 from dsgd.report.interval import Estimate, coverage, estimate, left_out
-from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.quantities import EXACT_DIGITS, in_units, quantity
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.setting import whole_setting
+from dsgd.report.table_layout import Cell, ReportTable, exact
+from dsgd.report.time_to_target import end_s
 from dsgd.safe_text import for_terminal
 from dsgd.units import unit_of
 
@@ -62,18 +62,20 @@ class Overtaking:
         return paired_ratio(scores[1], scores[0], ends=ends[1], reference_ends=ends[0])
 
 
-def overtaking_sentence(found: Overtaking) -> str:
+def overtaking_sentence(overtaking: Overtaking) -> str:
     """Return `bandwidth: gossip reaches a test accuracy of 0.9 first below 310 Mbit/s [250 Mbit/s, 400 Mbit/s], sync
     above it`, and how sure that is."""
-    value, seeds = found.value, len(found.bounds)
-    low = written(found.key, value.low) if value.low > 0 else "unknown"
-    high = written(found.key, value.high) if math.isfinite(value.high) else "unknown"
+    value, seeds = overtaking.value, len(overtaking.bounds)
+    low = written(overtaking.key, value.low) if value.low > 0 else "unknown"
+    high = written(overtaking.key, value.high) if math.isfinite(value.high) else "unknown"
     sure = f"; confidence {coverage(seeds, left_out(seeds)):.0%} from {seeds} seeds" if seeds > 1 else "; one seed"
-    outside = sum(low == 0 or math.isinf(high) for low, high in found.bounds)
+    outside = sum(low == 0 or math.isinf(high) for low, high in overtaking.bounds)
     unbounded = f"; {outside} of them without a crossing in the bracket" if outside else ""
     return (
-        f"{quantity(found.key, []).name}: {in_sentence(found.below)} reaches {found.goal.text} first below "
-        f"{written(found.key, value.median)} [{low}, {high}], {in_sentence(found.above)} above it{sure}{unbounded}."
+        f"{quantity(overtaking.key, []).name}: {in_sentence(overtaking.below)} reaches {overtaking.goal.text} first "
+        "below "
+        f"{written(overtaking.key, value.median)} [{low}, {high}], {in_sentence(overtaking.above)} above "
+        f"it{sure}{unbounded}."
     )
 
 
@@ -83,36 +85,37 @@ def written(key: str, value: float) -> str:
     return f"{value:.3g}" if unit is None else in_units(value, unit)
 
 
-def overtaking_table(found: Overtaking, caption: str = "") -> ReportTable:
+def overtaking_table(overtaking: Overtaking, caption: str = "") -> ReportTable:
     """Return a row for each value of the key that was tried, ascending.
 
     In the CSV file each pair of runs has a line."""
-    names = (found.below, found.above)
-    headings = [found.key, "seeds", *(f"{name} (s)" for name in names), "ratio"]
+    names = (overtaking.below, overtaking.above)
+    headings = [overtaking.key, "seeds", *(f"{name} (s)" for name in names), "ratio"]
     rows: list[list[Cell]] = []
-    csv_rows: list[list[Any]] = [[found.key, "seed", *(f"{name}_s" for name in ("below", "above"))]]
-    for value, pairs in sorted(found.runs.items()):
+    csv_rows: list[list[Any]] = [[overtaking.key, "seed", *(f"{name}_s" for name in ("below", "above"))]]
+    for value, pairs in sorted(overtaking.runs.items()):
         sides = list(zip(*pairs, strict=True))
         times = [
-            estimate([score(run, found.goal) for run in side], censored=[end_s(run) for run in side]) for side in sides
+            estimate([score(run, overtaking.goal) for run in side], censored=[end_s(run) for run in side])
+            for side in sides
         ]
-        ratio = found.ratio(value)
+        ratio = overtaking.ratio(value)
         text = f"{value:.{EXACT_DIGITS}g}"
         rows.append([text, len(pairs), *times, "undecided" if math.isnan(ratio.median) else ratio])
         for pair in pairs:
-            csv_rows.append([text, pair[0].setting("seed"), *(exact(score(run, found.goal)) for run in pair)])
-    return ReportTable(headings, frozenset({found.key}), rows, csv_rows, caption, whole=_whole(found))
+            csv_rows.append([text, pair[0].setting("seed"), *(exact(score(run, overtaking.goal)) for run in pair)])
+    return ReportTable(headings, frozenset({overtaking.key}), rows, csv_rows, caption, whole=_whole(overtaking))
 
 
-def _whole(found: Overtaking) -> dict[str, Any]:
-    value = found.value
+def _whole(overtaking: Overtaking) -> dict[str, Any]:
+    value = overtaking.value
     crossing = {
-        "key": found.key,
-        "below": for_terminal(found.below),
-        "above": for_terminal(found.above),
+        "key": overtaking.key,
+        "below": for_terminal(overtaking.below),
+        "above": for_terminal(overtaking.above),
         "median": value.median,
         "low": value.low or None,
         "high": value.high if math.isfinite(value.high) else None,
-        "bounds": [[low or None, high if math.isfinite(high) else None] for low, high in found.bounds],
+        "bounds": [[low or None, high if math.isfinite(high) else None] for low, high in overtaking.bounds],
     }
-    return {"crossing": crossing} | whole_setting(found.all_runs)
+    return {"crossing": crossing} | whole_setting(overtaking.all_runs)

@@ -23,11 +23,11 @@ from dsgd.report.fields import LABELS
 from dsgd.report.inline_svg import dark_colours, inline, marker_path, on_dark
 from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series, differing_settings, run_labels, series, status_note
-from dsgd.report.layout import BAD, Cell, ReportTable
 from dsgd.report.scales import wants_log
 from dsgd.report.setting import whole_setting
 from dsgd.report.style import common, curve_styles
 from dsgd.report.table import by_time, summary_table
+from dsgd.report.table_layout import BAD, Cell, ReportTable
 from dsgd.safe_text import for_html
 
 FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
@@ -50,8 +50,8 @@ def curves_of(runs: Sequence[Run]) -> PageCurves:
     """Return a curve for each configuration, in the order of the table."""
     ordered = by_time(runs)
     known = series(runs)  # whose styles are those of the figures
-    styles = dict(zip([one.label for one in known], curve_styles(known), strict=True))
-    return PageCurves(ordered, [styles[one.label] for one in ordered])
+    styles = dict(zip([group.label for group in known], curve_styles(known), strict=True))
+    return PageCurves(ordered, [styles[group.label] for group in ordered])
 
 
 def write_page(
@@ -82,7 +82,7 @@ def page_text(
     curves = curves_of(runs) if curves is None else curves
     gathered = curves.series
     inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
-    several = any(len(one.runs) > 1 for one in gathered)
+    several = any(len(group.runs) > 1 for group in gathered)
     parts = {
         "title": for_html(title or common(runs) or "Runs"),
         "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
@@ -98,7 +98,7 @@ def page_text(
         "data": json.dumps(curve_data(runs, curves), allow_nan=False).replace("<", "\\u003c"),
     }
     template = files("dsgd.report").joinpath("page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # in one pass: what is put in stays
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # in one pass: what is put in stays
 
 
 def curve_data(runs: Sequence[Run], curves: PageCurves) -> dict[str, Any]:
@@ -109,19 +109,19 @@ def curve_data(runs: Sequence[Run], curves: PageCurves) -> dict[str, Any]:
     aims = {(run.target_field, run.target) for run in runs}
     targets = _targets(*aims.pop()) if len(aims) == 1 else {}
     lines = []
-    for one, style in zip(curves.series, curves.styles, strict=True):
+    for group, style in zip(curves.series, curves.styles, strict=True):
         light = to_hex(style["color"])
         lines.append({
-            "label": one.label,
-            "note": status_note(one.runs),
-            "diverged": any(run.outcome in ("diverged", "collapsed") for run in one.runs),
-            "seeds": len(one.runs),
+            "label": group.label,
+            "note": status_note(group.runs),
+            "diverged": any(run.outcome in ("diverged", "collapsed") for run in group.runs),
+            "seeds": len(group.runs),
             "light": light,
             "dark": on_dark(light),
             "dash": _dashes(style["linestyle"]),
             "marker": marker_path(style["marker"]),
             "curves": [
-                {field: curve for field in fields if (curve := _curve(one.runs, axis.field, axis.unit, field))}
+                {field: curve for field in fields if (curve := _curve(group.runs, axis.field, axis.unit, field))}
                 for axis in axes.values()
             ],
         })  # fmt: skip
@@ -200,8 +200,8 @@ def _cell(text: str, value: str, is_text: bool) -> str:
 
 
 def _class(**names: str) -> str:
-    found = " ".join(name for name in names.values() if name)
-    return f' class="{found}"' if found else ""
+    classes = " ".join(name for name in names.values() if name)
+    return f' class="{classes}"' if classes else ""
 
 
 def _sort_value(cell: Cell) -> str:
@@ -220,9 +220,9 @@ def _configuration(runs: Sequence[Run]) -> str:
         f'<tr><th class="text" scope="row">{for_html(key)}</th><td class="text">{for_html(text)}</td></tr>\n'
         for key, text in shared.items()
     )
-    said = f"{_counted(len(shared), 'key')} that all runs share"
+    line = f"{_counted(len(shared), 'key')} that all runs share"
     table = f'<table id="configuration"><tbody>{rows}</tbody></table>'
-    return f'<details><summary>{said}</summary><div class="wide">{table}</div></details>\n'
+    return f'<details><summary>{line}</summary><div class="wide">{table}</div></details>\n'
 
 
 def _differences(runs: Sequence[Run]) -> str:
@@ -233,10 +233,10 @@ def _differences(runs: Sequence[Run]) -> str:
     for i, (name, run) in enumerate(zip(run_labels(runs), runs, strict=True)):
         texts = [name, run.outcome, *(column[i] for column in settings.values()), str(run.folder)]
         rows.append("".join(_cell(text, text, True) for text in texts))
-    said = f"{_counted(len(settings), 'key')} in which runs differ"
+    line = f"{_counted(len(settings), 'key')} in which runs differ"
     opened = " open" if len(runs) <= 30 else ""
     return (
-        f'<details{opened}><summary>{said}</summary><div class="wide">{_sortable(heads, rows, "runs")}</div></details>'
+        f'<details{opened}><summary>{line}</summary><div class="wide">{_sortable(heads, rows, "runs")}</div></details>'
     )
 
 
@@ -246,15 +246,15 @@ def _environments(runs: Sequence[Run]) -> str:
     for name, run in zip(run_labels(runs), runs, strict=True):
         values = {key: _plain(value) for key, value in _environment(run).items() if key != "command"}
         shared.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(name)
-    found = list(shared.values())
-    keys = list(dict.fromkeys(key for values, _ in found for key in values))
+    environments = list(shared.values())
+    keys = list(dict.fromkeys(key for values, _ in environments for key in values))
     if not keys:
         return '<p class="note">No run has recorded one.</p>'
-    names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in found)
+    names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in environments)
     whose = "".join(f'<th class="text">{for_html(name)}</th>' for name in names)
     rows = []
     for key in keys:
-        cells = "".join(f'<td class="text">{for_html(values.get(key, ""))}</td>' for values, _ in found)
+        cells = "".join(f'<td class="text">{for_html(values.get(key, ""))}</td>' for values, _ in environments)
         rows.append(f'<tr><th class="text" scope="row">{for_html(key)}</th>{cells}</tr>\n')
     head = f"<thead><tr><th></th>{whose}</tr></thead>"
     return f'<div class="wide"><table id="environment">{head}<tbody>{"".join(rows)}</tbody></table></div>'

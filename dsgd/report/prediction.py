@@ -11,8 +11,8 @@ from typing import Any
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import field_value
 from dsgd.report.labels import Flat, flatten, gather, label
-from dsgd.report.layout import Cell, ReportTable
 from dsgd.report.setting import setting_text, whole_setting
+from dsgd.report.table_layout import Cell, ReportTable
 
 # heading: field of the CSV file
 _COLUMNS = {
@@ -75,12 +75,12 @@ def pairs(runs: Sequence[Run]) -> list[Pair]:
     with the times of another network than the trained one predict nothing."""
     measured = {_key(flat): group for flat, group in gather(_timed(runs, "wall"))}
     predicted = [(flat, group) for flat, group in gather(_timed(runs, "virtual")) if _key(flat) in measured]
-    found = []
+    compared = []
     algorithms, clusters = _algorithms([flat for flat, _ in predicted]), _clusters([flat for flat, _ in predicted])
     for (flat, simulated), algorithm, cluster in zip(predicted, algorithms, clusters, strict=True):
         real = measured[_key(flat)]
-        found.append(Pair(cluster, algorithm or real[0].algorithm, real[0].nodes, _timing(real), _timing(simulated)))
-    return found
+        compared.append(Pair(cluster, algorithm or real[0].algorithm, real[0].nodes, _timing(real), _timing(simulated)))
+    return compared
 
 
 def why_no_pair(runs: Sequence[Run]) -> str:
@@ -96,21 +96,21 @@ def why_no_pair(runs: Sequence[Run]) -> str:
 
 def sentences(runs: Sequence[Run]) -> list[str]:
     """Say in one sentence how predictions compare with measurements; return no sentence without a pair."""
-    found = sorted(pairs(runs), key=lambda pair: pair.ratio)
-    if not found:
+    ordered = sorted(pairs(runs), key=lambda pair: pair.ratio)
+    if not ordered:
         return []
-    least, most = (f"{pair.ratio:.2f} ({_name(pair)})" for pair in (found[0], found[-1]))
-    if len(found) == 1:
+    least, most = (f"{pair.ratio:.2f} ({_name(pair)})" for pair in (ordered[0], ordered[-1]))
+    if len(ordered) == 1:
         return [f"time of a step, predicted over measured: {least}"]
-    middle = median(pair.ratio for pair in found)
-    return [f"time of a step, predicted over measured: {middle:.2f} in the median of {len(found)}, {least} to {most}"]
+    middle = median(pair.ratio for pair in ordered)
+    return [f"time of a step, predicted over measured: {middle:.2f} in the median of {len(ordered)}, {least} to {most}"]
 
 
-def pairs_table(found: Sequence[Pair], runs: Sequence[Run] = ()) -> ReportTable:
+def pairs_table(compared: Sequence[Pair], runs: Sequence[Run] = ()) -> ReportTable:
     """Return the table of the pairs; the CSV file also counts the runs behind each time. runs: of them."""
     rows: list[list[Cell]] = []
     csv_rows: list[list[Any]] = [[*_COLUMNS.values(), "measured_runs", "predicted_runs"]]
-    for pair in found:
+    for pair in compared:
         timings = (pair.measured, pair.predicted)
         nodes = math.nan if pair.nodes is None else pair.nodes
         steps_ms, idle_percent = [1e3 * each.step_s for each in timings], [100 * each.idle for each in timings]

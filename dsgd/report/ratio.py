@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from dsgd.record.reader import Run
-from dsgd.report.crossing import end_s, seconds_to_target, target_crossing
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
+from dsgd.report.time_to_target import end_s, seconds_to_target, target_crossing
 
 PAIRED = "median over seeds of the ratio of both times of a seed"
 
@@ -35,8 +35,8 @@ def paired_ratio(
     With them an end that is a number holds for the censored ratios, too, and a median between two bounds is infinite
     where it exceeds 1, 0 where it stays below 1, and else NaN."""
     pairs = list(zip(scores, reference, strict=True))
-    least = estimate([_ratio(one, other, undecided=0.0) for one, other in pairs], confidence)
-    most = estimate([_ratio(one, other, undecided=math.inf) for one, other in pairs], confidence)
+    least = estimate([_ratio(score, other, undecided=0.0) for score, other in pairs], confidence)
+    most = estimate([_ratio(score, other, undecided=math.inf) for score, other in pairs], confidence)
     middle = least.median if least.median == most.median else math.nan
     if ends is None or reference_ends is None or not any(map(math.isinf, (*scores, *reference))):
         return Estimate(middle, least.low, most.high, len(pairs))
@@ -76,23 +76,23 @@ def _seconds(run: Run) -> float:
     return seconds_to_target(run, target_crossing(run))
 
 
-def _bounds(one: float, other: float, end: float, other_end: float) -> tuple[float, float]:
+def _bounds(score: float, other: float, end: float, other_end: float) -> tuple[float, float]:
     """Return what the ratio of a seed is known to exceed and to stay below; 0 and infinity where nothing is known."""
-    if math.isinf(one) and math.isinf(other):
+    if math.isinf(score) and math.isinf(other):
         return 0.0, math.inf
-    if math.isinf(one):
+    if math.isinf(score):
         return (end / other if other > 0 else math.inf), math.inf
     if math.isinf(other):
-        return 0.0, (0.0 if math.isinf(other_end) else one / other_end if other_end > 0 else math.inf)
-    exact = _ratio(one, other, undecided=math.nan)
+        return 0.0, (0.0 if math.isinf(other_end) else score / other_end if other_end > 0 else math.inf)
+    exact = _ratio(score, other, undecided=math.nan)
     return exact, exact
 
 
-def _ratio(one: float, other: float, undecided: float) -> float:
-    if math.isinf(one) and math.isinf(other):
+def _ratio(score: float, other: float, undecided: float) -> float:
+    if math.isinf(score) and math.isinf(other):
         return undecided
-    if one == other:
+    if score == other:
         return 1.0
-    if one > 0 and other > 0:
-        return one / other
-    return math.inf if one > other else 0.0  # a target reached at once, or a loss of 0: only who is first is known
+    if score > 0 and other > 0:
+        return score / other
+    return math.inf if score > other else 0.0  # a target reached at once, or a loss of 0: only who is first is known

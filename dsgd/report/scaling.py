@@ -15,7 +15,6 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from dsgd.record.reader import Run
 from dsgd.report.censored import NOTE, bound_of, draw_limits
-from dsgd.report.crossing import end_s, time_to_target_s
 from dsgd.report.curves import MANY, time_label
 from dsgd.report.fields import field_value
 from dsgd.report.interval import Estimate, estimate, interval_note
@@ -24,6 +23,7 @@ from dsgd.report.ratio import PAIRED, time_ratio
 from dsgd.report.scales import is_log, label_decades
 from dsgd.report.sheet import panels
 from dsgd.report.style import NoData, curve_styles, finish, plot_band
+from dsgd.report.time_to_target import end_s, time_to_target_s
 
 _GAP = Estimate(math.nan, math.nan, math.nan, 0)  # in a line
 
@@ -69,16 +69,16 @@ class Base:
         return f"{self.label} on {self.nodes} node{'s' * (self.nodes != 1)}"
 
 
-def speed_up_base(found: Sequence[Scaling]) -> Base:
+def speed_up_base(gathered: Sequence[Scaling]) -> Base:
     """Return the soonest at the smallest node count that was run: one base for all, the strictest that there is.
 
     Raises NoData if nothing reached its target there."""
-    nodes = min(count for one in found for count in one.runs)
-    times = {one.label: one.times.get(nodes) for one in found}
+    nodes = min(count for scaling in gathered for count in scaling.runs)
+    times = {scaling.label: scaling.times.get(nodes) for scaling in gathered}
     at_base = [
-        Base(one.label, nodes, time.median, one.runs[nodes])
-        for one in found
-        if (time := times[one.label]) is not None and math.isfinite(time.median)
+        Base(scaling.label, nodes, time.median, scaling.runs[nodes])
+        for scaling in gathered
+        if (time := times[scaling.label]) is not None and math.isfinite(time.median)
     ]
     if not at_base:
         raise NoData(f"no run on the smallest number of nodes, {nodes}, reached its target")
@@ -93,23 +93,23 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
     counts = {run.nodes for run in aimed}
     if len(counts) < 2:
         raise NoData("no run has a target" if not counts else f"all runs with a target have nodes={counts.pop()}")
-    found = []
-    for one in series(aimed, apart_from=("nodes",)):
+    gathered = []
+    for line in series(aimed, apart_from=("nodes",)):
         by_nodes: dict[int, list[Run]] = {}
-        for run in sorted(one.runs, key=lambda run: run.nodes or 0):
+        for run in sorted(line.runs, key=lambda run: run.nodes or 0):
             if run.status != "running":
                 by_nodes.setdefault(run.nodes or 0, []).append(run)
-        found.append(Scaling(one, by_nodes))
+        gathered.append(Scaling(line, by_nodes))
     if not any(time_to_target_s(run) is not None for run in aimed):
         raise NoData("no run reached its target")
-    return found
+    return gathered
 
 
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     """Draw time to target against nodes, one line per algorithm. Raises NoData."""
-    found = scalings(runs)
+    gathered = scalings(runs)
     figure, (axes,) = panels(1)
-    handles, notes = draw_by_nodes(axes, found, [one.times for one in found], " s")
+    handles, notes = draw_by_nodes(axes, gathered, [scaling.times for scaling in gathered], " s")
     axes.set_ylabel(f"{time_label(runs)}\nto {goal_text(runs)}")
     ends = [axes.dataLim.y0, axes.dataLim.y1]
     if is_log("y", ends):
@@ -123,29 +123,29 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
     """Draw the speed-up of all over one base, that of `speed_up_base`, and linear speed-up: the time of the base over
     that of the run, paired by seed. Raises NoData."""
-    found = scalings(runs)
-    base, ratios = speed_ups(found)
+    gathered = scalings(runs)
+    base, ratios = speed_ups(gathered)
     figure, (axes,) = panels(1)
-    handles, notes = draw_speed_ups(axes, found, base, ratios)
+    handles, notes = draw_speed_ups(axes, gathered, base, ratios)
     return finish(figure, runs, handles, notes)
 
 
-def speed_ups(found: Sequence[Scaling]) -> tuple[Base, list[dict[int, Estimate]]]:
+def speed_ups(gathered: Sequence[Scaling]) -> tuple[Base, list[dict[int, Estimate]]]:
     """Return the base and the speed-ups of each line over it, by the node count. Raises NoData."""
-    if len({run.clock for one in found for runs in one.runs.values() for run in runs} - {None}) > 1:
+    if len({run.clock for scaling in gathered for runs in scaling.runs.values() for run in runs} - {None}) > 1:
         raise NoData("virtual and wall time have no common base: draw the runs of each engine apart")
-    base = speed_up_base(found)
-    ratios = [{nodes: time_ratio(base.runs, each) for nodes, each in one.runs.items()} for one in found]
+    base = speed_up_base(gathered)
+    ratios = [{nodes: time_ratio(base.runs, each) for nodes, each in scaling.runs.items()} for scaling in gathered]
     if not any(nodes > base.nodes and r.median > 0 for ratio in ratios for nodes, r in ratio.items()):
         raise NoData(f"no run on more than {base.nodes} nodes reached its target")
     return base, ratios
 
 
 def draw_speed_ups(
-    axes: Axes, found: Sequence[Scaling], base: Base, ratios: Sequence[dict[int, Estimate]]
+    axes: Axes, gathered: Sequence[Scaling], base: Base, ratios: Sequence[dict[int, Estimate]]
 ) -> tuple[dict[str, Line2D], list[str]]:
     """Draw speed-ups over a base, and linear speed-up, in a panel; returns legend entries and notes."""
-    handles, notes = draw_by_nodes(axes, found, ratios)
+    handles, notes = draw_by_nodes(axes, gathered, ratios)
     axes.set_ylabel(f"speed-up over\n{textwrap.fill(base.text, 28)}")
     counts = np.array(
         [base.nodes, max(nodes for ratio in ratios for nodes, r in ratio.items() if r.median > 0)], dtype=float
@@ -159,16 +159,18 @@ def draw_speed_ups(
 
 
 def draw_by_nodes(
-    axes: Axes, found: Sequence[Scaling], values: Sequence[dict[int, Estimate]], unit: str = ""
+    axes: Axes, gathered: Sequence[Scaling], values: Sequence[dict[int, Estimate]], unit: str = ""
 ) -> tuple[dict[str, Line2D], list[str]]:
     """Draw values by node count, one line each, and hollow arrows for the censored ones, in a panel; returns legend
     entries and notes. unit: of the values."""
     handles: dict[str, Line2D] = {}
-    bands = len(found) < MANY
+    bands = len(gathered) < MANY
     limits = []
     known = [end for value in values for point in value.values() for end in (point.median, point.high)]
     top = 1.3 * max((end for end in known if math.isfinite(end)), default=1.0)  # of an interval that has no end
-    for one, value, style in zip(found, values, curve_styles([one.series for one in found]), strict=True):
+    for scaling, value, style in zip(
+        gathered, values, curve_styles([scaling.series for scaling in gathered]), strict=True
+    ):
         points = [point if 0 < point.median < math.inf else _GAP for point in value.values()]
         bounds = {nodes: bound for nodes, point in value.items() if (bound := bound_of(point)) is not None}
         limits += [(float(nodes), bound, style["color"]) for nodes, bound in bounds.items()]
@@ -176,9 +178,9 @@ def draw_by_nodes(
             low = [point.low or np.nanmin(middle) / 3 for point in points]
             high = [min(point.high, top) for point in points]
             low, high = (low, high) if bands else (middle, middle)
-            handles[_legend(one)] = plot_band(axes, list(value), middle, low, high, **style)
+            handles[_legend(scaling)] = plot_band(axes, list(value), middle, low, high, **style)
         elif bounds:
-            handles[_legend(one)] = Line2D([], [], markerfacecolor="white", **style)
+            handles[_legend(scaling)] = Line2D([], [], markerfacecolor="white", **style)
     draw_limits(axes, limits, unit)
     counts = sorted({nodes for value in values for nodes in value})
     if is_log("x", [1.0], by_default=True):
@@ -191,6 +193,6 @@ def draw_by_nodes(
     return handles, [*notes, *[NOTE] * bool(limits)]
 
 
-def _legend(one: Scaling) -> str:
-    missed = ", ".join(map(str, one.missed))
-    return f"{one.label} (not reached at {missed})" if missed else one.label
+def _legend(scaling: Scaling) -> str:
+    missed = ", ".join(map(str, scaling.missed))
+    return f"{scaling.label} (not reached at {missed})" if missed else scaling.label

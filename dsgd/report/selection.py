@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import end_s
 from dsgd.report.fields import CENSORED, DERIVED, field_names, field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import flatten
 from dsgd.report.ratio import by_seed, paired_ratio
+from dsgd.report.time_to_target import end_s
 
 _BAD = ("diverged", "failed", "collapsed")  # such a run is never the best
 
@@ -39,14 +39,16 @@ def find_key(runs: Sequence[Run], text: str, option: str) -> str:
     Raises ValueError, with near matches, for no such key or several, and where some runs have none."""
     flats = flatten(runs)
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
-    found = [key for key in keys if key in (text, f"{text}.name")] or [key for key in keys if key.endswith(f".{text}")]
-    if not found:
+    matching = [key for key in keys if key in (text, f"{text}.name")] or [
+        key for key in keys if key.endswith(f".{text}")
+    ]
+    if not matching:
         ends = {end: key for key in keys for end in (key, key.removesuffix(".name"), key.rpartition(".")[2])}
         near = dict.fromkeys(ends[end].removesuffix(".name") for end in get_close_matches(text, ends, cutoff=0.75))
         raise ValueError(f"{option} must be a key of the runs, got {text!r}{_did_you_mean(near)}")
-    if len(found) > 1:
-        raise ValueError(f"{option} must be one key, got {text!r}: {', '.join(found)}")
-    (key,) = found
+    if len(matching) > 1:
+        raise ValueError(f"{option} must be one key, got {text!r}: {', '.join(matching)}")
+    (key,) = matching
     if without := [run for run, flat in zip(runs, flats, strict=True) if key not in flat]:
         names = ", ".join(dict.fromkeys(run.algorithm for run in without))
         raise ValueError(f"{option} {key}: {len(without)} of {len(runs)} runs have no such key ({names})")

@@ -10,10 +10,10 @@ from pathlib import PurePath
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import rule_text
 from dsgd.report.fields import DERIVED, field_value
 from dsgd.report.labels import differing_settings, flatten, goal_text
 from dsgd.report.quantities import bandwidth, duration, share, size
+from dsgd.report.time_to_target import rule_text
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set
@@ -55,9 +55,9 @@ USUAL_OF_DATA: dict[str, dict[str, Any]] = {
     "text": {"context": 64, "test_share": 0.1, "generated_bytes": 200000},
 }  # fmt: skip
 
-Text = Callable[[Any], str]
+ValueText = Callable[[Any], str]
 # key of the cluster: its text, of a value that is not the usual one
-_CLUSTER: dict[str, Text] = {
+_CLUSTER: dict[str, ValueText] = {
     "cluster.bandwidth": bandwidth,
     "cluster.latency_s": lambda value: f"{duration(value)} latency",
     "cluster.receive_bandwidth": lambda value: f"{bandwidth(value)} received",
@@ -234,7 +234,7 @@ def _choice_names(runs: Sequence[Run], group: str) -> list[str]:
     return list(dict.fromkeys(name for run in runs if (name := run.chosen(group))))
 
 
-def _spanned(runs: Sequence[Run], key: str, text: Text, several: Callable[[str], str] | None = None) -> str:
+def _spanned(runs: Sequence[Run], key: str, text: ValueText, several: Callable[[str], str] | None = None) -> str:
     """Return the text of a number; of several the text of their list, or of the smallest and the largest."""
     values = [value for run in runs if (value := run.setting(key)) is not None]
     if not values or any(number(value) != value for value in values):
@@ -253,7 +253,7 @@ class _Listed(str):
         return str(self)
 
 
-def _listed(values: Sequence[float], text: Text) -> str:
+def _listed(values: Sequence[float], text: ValueText) -> str:
     distinct = sorted(set(values))
     consecutive = all(isinstance(value, int) for value in distinct) and distinct[-1] - distinct[0] == len(distinct) - 1
     if len(distinct) > MOST_VALUES or (consecutive and len(distinct) > 2):
@@ -262,13 +262,13 @@ def _listed(values: Sequence[float], text: Text) -> str:
     return f"{', '.join(before)} or {last}" if before else last
 
 
-def _unusual(runs: Sequence[Run], key: str, text: Text) -> str:
+def _unusual(runs: Sequence[Run], key: str, text: ValueText) -> str:
     """Return the text of a value that all share and that is not the usual one; empty otherwise."""
     value = _shared(runs, key)
     return "" if value is None or (key in USUAL and value == USUAL[key]) else _written(key, value, text)
 
 
-def _each(runs: Sequence[Run], key: str, text: Text) -> str:
+def _each(runs: Sequence[Run], key: str, text: ValueText) -> str:
     """Return the text of a value of the cluster that is not the usual one; of several numbers the text of each."""
     if _shared(runs, key) is not None:
         return _unusual(runs, key, text)
@@ -276,7 +276,7 @@ def _each(runs: Sequence[Run], key: str, text: Text) -> str:
     return _listed([number(value) for value in values], text) if all(number(v) == v for v in values) else ""
 
 
-def _written(key: str, value: Any, text: Text) -> str:
+def _written(key: str, value: Any, text: ValueText) -> str:
     """Return the text of a value; of one that no run of today can have, as in a record of another version, plainly."""
     try:
         return text(value)
@@ -300,7 +300,7 @@ def _plain(value: Any) -> str:
     return "[" + ", ".join(map(_plain, value)) + "]" if isinstance(value, list) else str(value)
 
 
-def _mapping(value: Any, text: Text) -> str:
+def _mapping(value: Any, text: ValueText) -> str:
     return (
         ", ".join(f"{node} ({text(each)})" for node, each in value.items())
         if isinstance(value, Mapping)

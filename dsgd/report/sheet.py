@@ -81,11 +81,11 @@ def rows_height(names: Sequence[str], inches: float) -> float:
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:
     """Name horizontal bars, from the top; the figure gets as high as they need."""
-    figure, part, place = axes.get_figure(root=True), axes.get_figure(root=False), axes.get_subplotspec()
+    figure, part, spec = axes.get_figure(root=True), axes.get_figure(root=False), axes.get_subplotspec()
     assert figure is not None
     assert part is not None
-    assert place is not None
-    grid = place.get_gridspec()
+    assert spec is not None
+    grid = spec.get_gridspec()
     inches = part.bbox.width / figure.dpi / grid.ncols
     figure.set_figheight(max(figure.get_figheight(), grid.nrows * rows_height(names, inches)))
     axes.set_yticks(range(len(names)), _row_texts(names, inches))

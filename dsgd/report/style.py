@@ -112,11 +112,13 @@ def curve_styles(gathered: Sequence[Series]) -> list[dict[str, Any]]:
 
     A series of several algorithms has a colour of its own. The marker follows from both, so that in grey, too, 60
     series of six algorithms are distinct."""
-    owners = [one.label if len({run.algorithm for run in one.runs}) > 1 else one.algorithm for one in gathered]
+    owners = [group.label if len({run.algorithm for run in group.runs}) > 1 else group.algorithm for group in gathered]
     known = list(dict.fromkeys([*_ALGORITHMS, *owners]))
-    rests = ["" if owner == one.label else _rest(one) for one, owner in zip(gathered, owners, strict=True)]
+    rests = ["" if owner == group.label else _rest(group) for group, owner in zip(gathered, owners, strict=True)]
     variants = list(dict.fromkeys(rests))
-    return [curve_style(known.index(owner), variants.index(rest)) for owner, rest in zip(owners, rests, strict=True)]
+    return [
+        curve_style(known.index(owner), variants.index(variant)) for owner, variant in zip(owners, rests, strict=True)
+    ]
 
 
 def named_styles(algorithms: Sequence[str], variants: Sequence[str], lines: Sequence[int]) -> list[dict[str, Any]]:
@@ -126,8 +128,8 @@ def named_styles(algorithms: Sequence[str], variants: Sequence[str], lines: Sequ
     pairs = sorted({*zip(algorithms, variants, strict=True)})
     styles = []
     for algorithm, variant, line in zip(algorithms, variants, lines, strict=True):
-        place = [other for owner, other in pairs if owner == algorithm].index(variant)
-        marker = _MARKERS[(known.index(algorithm) + 5 * place) % len(_MARKERS)]
+        index = [other for owner, other in pairs if owner == algorithm].index(variant)
+        marker = _MARKERS[(known.index(algorithm) + 5 * index) % len(_MARKERS)]
         styles.append(curve_style(known.index(algorithm), values.index(line)) | {"marker": marker})
     return styles
 
@@ -141,9 +143,9 @@ def curve_style(algorithm: int, variant: int) -> dict[str, Any]:
     }
 
 
-def _rest(one: Series) -> str:
+def _rest(group: Series) -> str:
     """Return what a label says besides the algorithm."""
-    return one.label.removeprefix(one.algorithm).removeprefix(", ")
+    return group.label.removeprefix(group.algorithm).removeprefix(", ")
 
 
 @contextmanager

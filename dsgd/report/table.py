@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import end_s, rule_text
 from dsgd.report.fields import CENSORED, field_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
-from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.setting import setting_text, whole_setting
+from dsgd.report.table_layout import Cell, ReportTable, exact
+from dsgd.report.time_to_target import end_s, rule_text
 
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 
@@ -41,19 +41,19 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
 
     In the CSV file each run has a line, with every key in which configurations differ."""
     ordered = by_time(runs)
-    columns: dict[str, list[Cell]] = {"run": [one.label for one in ordered]}
-    measured = {heading: [_cell(one, *what) for one in ordered] for heading, what in _COLUMNS.items()}
+    columns: dict[str, list[Cell]] = {"run": [group.label for group in ordered]}
+    measured = {heading: [_cell(group, *what) for group in ordered] for heading, what in _COLUMNS.items()}
     measured = {
         heading: cells
         for heading, cells in measured.items()
         if any(isinstance(cell, str) or cell.count for cell in cells)
     }
-    status: dict[str, list[Cell]] = {"status": [_status(one.runs) for one in ordered]}
+    status: dict[str, list[Cell]] = {"status": [_status(group.runs) for group in ordered]}
     bad = any(run.outcome != "completed" for run in runs)
     if "time to target (s)" in measured:
         columns["time to target (s)"] = list(measured.pop("time to target (s)"))
-    if any(len(one.runs) > 1 for one in ordered):
-        columns["seeds"] = [len(one.runs) for one in ordered]
+    if any(len(group.runs) > 1 for group in ordered):
+        columns["seeds"] = [len(group.runs) for group in ordered]
     columns |= (status if bad else {}) | {heading: list(cells) for heading, cells in measured.items()} | status
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     return ReportTable(
@@ -66,7 +66,7 @@ def by_time(runs: Sequence[Run]) -> list[Series]:
     by total time; those without a target last.
 
     Virtual and wall time have no common order: where both occur, those of one clock come together."""
-    return sorted(series(runs), key=lambda one: (one.runs[0].clock or "without", *_order(one)))
+    return sorted(series(runs), key=lambda group: (group.runs[0].clock or "without", *_order(group)))
 
 
 def caption(runs: Sequence[Run]) -> str:
@@ -75,7 +75,7 @@ def caption(runs: Sequence[Run]) -> str:
     parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
     parts += [f"target: {goal}" + _resolution(runs)] if (goal := goal_text(runs)) else []
     lines = ["; ".join([*parts, *time_notes(runs)])]
-    lines += [interval_note([len(one.runs) for one in series(runs)]), setting_text(runs)]
+    lines += [interval_note([len(group.runs) for group in series(runs)]), setting_text(runs)]
     return "\n".join(line for line in lines if line)
 
 
@@ -88,33 +88,33 @@ def _resolution(runs: Sequence[Run]) -> str:
     return f", reached {rule_text(runs)}, interpolated between marks {apart} s apart"
 
 
-def _cell(one: Series, field: str, factor: float) -> Any:
-    values = [factor * field_value(run, field) for run in one.runs]
+def _cell(group: Series, field: str, factor: float) -> Any:
+    values = [factor * field_value(run, field) for run in group.runs]
     if field == "time_to_target_s" and any(
         run.status == "running" and run.target is not None and math.isnan(value)
-        for run, value in zip(one.runs, values, strict=True)
+        for run, value in zip(group.runs, values, strict=True)
     ):
         return NOT_YET
-    ends = [factor * end_s(run) for run in one.runs] if field in CENSORED else None
+    ends = [factor * end_s(run) for run in group.runs] if field in CENSORED else None
     return estimate(values, censored=ends)
 
 
 def _status(runs: Sequence[Run]) -> str:
     """Return the status of all, or how many have which: `completed`, `1 of 3 diverged`."""
-    found = Counter(run.outcome for run in runs)
-    if len(found) == 1:
-        return next(iter(found))
-    return ", ".join(f"{count} of {len(runs)} {status}" for status, count in found.items() if status != "completed")
+    counts = Counter(run.outcome for run in runs)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} of {len(runs)} {status}" for status, count in counts.items() if status != "completed")
 
 
 def _csv_rows(ordered: Sequence[Series]) -> list[list[Any]]:
-    runs = [run for one in ordered for run in one.runs]
+    runs = [run for group in ordered for run in group.runs]
     settings = differing_settings(runs)
     fields = [field for field, _ in _COLUMNS.values()]
     lines: list[list[Any]] = [
         ["run", "folder", "status", "clock", "target_accuracy", "target_loss", *settings, *fields]
     ]
-    labels = [one.label for one in ordered for _ in one.runs]
+    labels = [group.label for group in ordered for _ in group.runs]
     for i, (name, run) in enumerate(zip(labels, runs, strict=True)):
         described = [name, str(run.folder), run.outcome, run.clock or ""]
         described += [
@@ -125,10 +125,10 @@ def _csv_rows(ordered: Sequence[Series]) -> list[list[Any]]:
     return lines
 
 
-def _order(one: Series) -> tuple[int, float, float]:
-    to_target = estimate([field_value(run, "time_to_target_s") for run in one.runs]).median
-    time_s = estimate([number(run.final("time_s")) for run in one.runs]).median
+def _order(group: Series) -> tuple[int, float, float]:
+    to_target = estimate([field_value(run, "time_to_target_s") for run in group.runs]).median
+    time_s = estimate([number(run.final("time_s")) for run in group.runs]).median
     time_s = math.inf if math.isnan(time_s) else time_s
-    if all(run.target is None for run in one.runs):
+    if all(run.target is None for run in group.runs):
         return 2, 0.0, time_s
     return (1, 0.0, time_s) if not math.isfinite(to_target) else (0, to_target, time_s)

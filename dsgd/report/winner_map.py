@@ -21,13 +21,13 @@ from dsgd.record.reader import Run
 from dsgd.report.censored import Bound, bound_of
 from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
-from dsgd.report.layout import Cell, ReportTable, exact
 from dsgd.report.quantities import quantity
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import WIDTHS, panels, wrapped
 from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
+from dsgd.report.table_layout import Cell, ReportTable, exact
 
 NOBODY = "nobody"
 _EMPTY = "#cccccc"  # of a cell where nobody wins
@@ -69,19 +69,19 @@ class MapCell:
         return text if self.measured else f"{text} ○".strip()
 
 
-def map_cell(values: Mapping[str, Any], found: Contest, derived: Collection[str] = ()) -> MapCell:
+def map_cell(values: Mapping[str, Any], contest: Contest, derived: Collection[str] = ()) -> MapCell:
     """Return the cell of a contest. The second is who cannot be told apart from the first, if there is such a one.
 
     derived: names of those whose runs were derived from others."""
-    first, *others = found.standings
-    by_cost = found.prices is not None
+    first, *others = contest.standings
+    by_cost = contest.prices is not None
     if math.isinf(first.score.median):
-        bounds = [bound for one in found.standings if (bound := bound_of(one.score)) is not None]
+        bounds = [bound for standing in contest.standings if (bound := bound_of(standing.score)) is not None]
         soonest = min(bounds, key=lambda bound: bound.limit, default=None)
         return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, soonest, by_cost)
-    rivals = ([one for one in others if not one.behind] or others)[:1]
-    ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, found.seeds)
-    measured = not any(one.name in derived for one in [first, *rivals])
+    rivals = ([standing for standing in others if not standing.behind] or others)[:1]
+    ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, contest.seeds)
+    measured = not any(standing.name in derived for standing in [first, *rivals])
     return MapCell(values, first.name, first.contender.algo, ratio, measured, by_cost=by_cost)
 
 
@@ -122,15 +122,15 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
     csv_rows: list[list[Any]] = [
         [*keys, "winner", "algo", "ratio", "low", "high", "ratio_above", "distinguishable", "measured"]
     ]
-    for place, cell in ordered:
-        where, known = list(place[: len(keys)]), not math.isnan(cell.ratio.median)
-        told = ("no" if cell.tie else "yes") if cell.winner else "-"
+    for coordinates, cell in ordered:
+        where, known = list(coordinates[: len(keys)]), not math.isnan(cell.ratio.median)
+        apart = ("no" if cell.tie else "yes") if cell.winner else "-"
         kind = "measured" if cell.measured else "derived"
-        rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", told, kind])
+        rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", apart, kind])
         numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
         bound = bound_of(cell.ratio)
         numbers.append(exact(math.nan if bound is None else bound.limit))
-        csv_rows.append([*where, cell.winner, cell.algo, *numbers, told, str(cell.measured).lower()])
+        csv_rows.append([*where, cell.winner, cell.algo, *numbers, apart, str(cell.measured).lower()])
     texts = frozenset({*keys, "winner", "told apart", "cell"})
     return ReportTable(heads, texts, rows, csv_rows, caption, kept=len(keys) + 1)
 
@@ -170,10 +170,10 @@ def _places(cells: Sequence[MapCell]) -> tuple[str, str, dict[tuple[str, str], M
         if set(cell.values) != set(keys):
             raise ValueError(f"cells of a map must have the keys {', '.join(keys)}, got {', '.join(cell.values)}")
         x, *y = (_text(cell.values[key]) for key in keys)
-        place = (x, y[0] if y else "")
-        if place in places:
+        coordinates = (x, y[0] if y else "")
+        if coordinates in places:
             raise ValueError(f"cells of a map must have places that differ, got {', '.join([x, *y])} twice")
-        places[place] = cell
+        places[coordinates] = cell
     return keys[0], keys[1] if len(keys) == 2 else "", places
 
 

@@ -38,7 +38,7 @@ FOLD_FIELDS = (
 DIGITS = 7  # of what was measured; more than float32 holds of a loss
 LONGEST, LONGEST_LINE = 2**28, 2**22  # bytes of a file and of a line, uncompressed
 
-Row = dict[str, Any]
+ArchiveRow = dict[str, Any]
 
 
 def path_of(paper: str, results: Path) -> Path:
@@ -46,41 +46,41 @@ def path_of(paper: str, results: Path) -> Path:
     return results / f"{paper}{SUFFIX}"
 
 
-def rows_of(study: str, words: Sequence[str], logged: Logged) -> list[Row]:
-    """Return the lines of a study, whose records are where its runs say. words: its command line."""
-    rows = [_row(study, words, MEASURED, run, _owner(logged.contenders, run)) for run in logged.runs]
-    rows += [_row(study, words, TUNING, run) for run in logged.tuning]
+def rows_of(study: str, overrides: Sequence[str], logged: Logged) -> list[ArchiveRow]:
+    """Return the lines of a study, whose records are where its runs say. overrides: its command line."""
+    rows = [_row(study, overrides, MEASURED, run, _owner(logged.contenders, run)) for run in logged.runs]
+    rows += [_row(study, overrides, TUNING, run) for run in logged.tuning]
     for cell in logged.elsewhere:
-        pairs = [(one, run) for one in cell.contenders for run in one.runs]
-        rows += [_row(study, words, ELSEWHERE, run, one, cell.conditions) for one, run in pairs]
+        pairs = [(contender, run) for contender in cell.contenders for run in contender.runs]
+        rows += [_row(study, overrides, ELSEWHERE, run, contender, cell.conditions) for contender, run in pairs]
     return rows
 
 
 def _owner(contenders: Sequence[Contender], run: Run) -> Contender | None:
     """Return the contender whose run this is; None in a study without contenders."""
-    return next((one for one in contenders if any(run is other for other in one.runs)), None)
+    return next((contender for contender in contenders if any(run is other for other in contender.runs)), None)
 
 
 def _row(
     study: str,
-    words: Sequence[str],
+    overrides: Sequence[str],
     stage: str,
     run: Run,
-    one: Contender | None = None,
+    contender: Contender | None = None,
     conditions: Mapping[str, Any] | None = None,
-) -> Row:
+) -> ArchiveRow:
     env = read_env(run.folder)
     marks = _columns(run.metrics[-1:] if stage == TUNING else run.metrics)
     if stage == ELSEWHERE:
         marks = {name: values for name, values in marks.items() if name in TO_TARGET}
     return {
         "study": study,
-        "words": list(words),
+        "words": list(overrides),
         "stage": stage,
-        "contender": None if one is None else one.name,
-        "chosen": None if one is None else dict(one.chosen),
-        "works": None if one is None or one.works is None else list(one.works),
-        "spent": None if one is None else one.spent,
+        "contender": None if contender is None else contender.name,
+        "chosen": None if contender is None else dict(contender.chosen),
+        "works": None if contender is None or contender.works is None else list(contender.works),
+        "spent": None if contender is None else contender.spent,
         **({} if conditions is None else {"conditions": dict(conditions)}),
         "made_with": {key: env.get(key) for key in MADE_WITH},
         "config": _writable(run.config),
@@ -89,7 +89,7 @@ def _row(
     }
 
 
-def _summary(run: Run, stage: str) -> Row:
+def _summary(run: Run, stage: str) -> ArchiveRow:
     """Return the fields of a run's summary that say what it came to; of measured runs alone, parts of the test set."""
     left_out = HOST_FIELDS if stage == MEASURED else (*HOST_FIELDS, *FOLD_FIELDS)
     kept = {key: value for key, value in (run.summary or {}).items() if key not in left_out}
@@ -97,11 +97,11 @@ def _summary(run: Run, stage: str) -> Row:
     return kept | {key: [_rounded(key, value) for value in values] for key, values in lists.items()}
 
 
-def logged_of(rows: Sequence[Row]) -> Logged:
+def logged_of(rows: Sequence[ArchiveRow]) -> Logged:
     """Return what the lines of one study say."""
     runs: dict[str, list[Run]] = {stage: [] for stage in (MEASURED, TUNING)}
-    measured: list[tuple[Row, Run]] = []
-    elsewhere: dict[str, list[tuple[Row, Run]]] = {}
+    measured: list[tuple[ArchiveRow, Run]] = []
+    elsewhere: dict[str, list[tuple[ArchiveRow, Run]]] = {}
     for row in rows:
         run = _run(row)
         if row["stage"] == ELSEWHERE:
@@ -114,37 +114,37 @@ def logged_of(rows: Sequence[Row]) -> Logged:
     return Logged(tuple(runs[MEASURED]), tuple(runs[TUNING]), _contenders(measured), cells)
 
 
-def _contenders(pairs: Iterable[tuple[Row, Run]]) -> tuple[Contender, ...]:
+def _contenders(pairs: Iterable[tuple[ArchiveRow, Run]]) -> tuple[Contender, ...]:
     """Return the contenders of runs that come with their lines."""
-    members: dict[str, list[tuple[Row, Run]]] = {}
+    members: dict[str, list[tuple[ArchiveRow, Run]]] = {}
     for row, run in pairs:
         members.setdefault(row["contender"], []).append((row, run))
     contenders = []
-    for name, own in members.items():
-        first, run = own[0]
+    for name, group in members.items():
+        first, run = group[0]
         works = None if first["works"] is None else tuple(first["works"])
-        runs = [one for _, one in own]
+        runs = [member for _, member in group]
         contenders.append(
             Contender(name, run.algorithm, run.nodes or 0, runs, first["chosen"] or {}, works, first["spent"] or 0)
         )
     return tuple(contenders)
 
 
-def read(path: Path) -> dict[str, list[Row]]:
+def read(path: Path) -> dict[str, list[ArchiveRow]]:
     """Read the lines of a paper's file, by their study; nothing if there is no file.
 
     Raises ValueError, in one line, for a file that is no such archive, or not a whole one."""
     if not path.exists():
         return {}
-    found: dict[str, list[Row]] = {}
-    for place, line in enumerate(_lines(path), start=1):
+    by_study: dict[str, list[ArchiveRow]] = {}
+    for line_number, line in enumerate(_lines(path), start=1):
         row = json_object(line)
         if row is None or not _is_row(row):
-            raise ValueError(f"{path} line {place} must be a run of a study, got {line[:60]!r}")
-        found.setdefault(row["study"], []).append(row)
-    if not found:
+            raise ValueError(f"{path} line {line_number} must be a run of a study, got {line[:60]!r}")
+        by_study.setdefault(row["study"], []).append(row)
+    if not by_study:
         raise ValueError(f"{path} must be a whole archive of runs, got an empty one")
-    return found
+    return by_study
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -161,7 +161,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise ValueError(f"{path} must be a whole archive of runs, got: {error}") from error
 
 
-def write(path: Path, rows: Mapping[str, Iterable[Row]]) -> None:
+def write(path: Path, rows: Mapping[str, Iterable[ArchiveRow]]) -> None:
     """Write the lines of a paper's studies, in their order, in one step."""
     text = "".join(json.dumps(row, allow_nan=False) + "\n" for of_study in rows.values() for row in of_study)
     packed = io.BytesIO()
@@ -171,7 +171,7 @@ def write(path: Path, rows: Mapping[str, Iterable[Row]]) -> None:
     write_atomically(path, packed.getvalue())
 
 
-def _is_row(row: Row) -> bool:
+def _is_row(row: ArchiveRow) -> bool:
     kinds = {"study": str, "words": list, "config": dict, "marks": dict}
     if row.get("stage") == ELSEWHERE:
         kinds["conditions"] = dict
@@ -180,7 +180,7 @@ def _is_row(row: Row) -> bool:
     return whole and all(isinstance(column, list) for column in columns) and len({len(c) for c in columns}) <= 1
 
 
-def _run(row: Row) -> Run:
+def _run(row: ArchiveRow) -> Run:
     names, columns = list(row["marks"]), zip(*row["marks"].values(), strict=True)
     marks = [dict(zip(names, values, strict=True)) for values in columns]
     summary = {key: value for key, value in row.items() if key not in OWN}

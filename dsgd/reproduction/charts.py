@@ -71,7 +71,7 @@ def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
         limits: list[tuple[float, Bound, str]] = []
         for line in panel.lines:
             points = [(x, y) for x, y in line.points if x > 0 or not panel.log_x]
-            x = [place for place, _ in points]
+            x = [position for position, _ in points]
             if line.algorithm == FORMULA:
                 (handles[line.label],) = axes.plot(x, [y.median for _, y in points], **REFERENCE, zorder=3)
                 continue
@@ -108,10 +108,10 @@ def curve(label: str, runs: Sequence[Run], x: str, y: str, variant: int = 0) -> 
     """Return the median of a field of the marks over seeds against another, with its interval.
 
     x, y: fields of marks, like `time_s` and `test_loss`. Without marks that have both it has no points."""
-    found = median_curve(runs, x, y)
-    if found is None:
+    medians = median_curve(runs, x, y)
+    if medians is None:
         return ChartLine(label, runs[0].algorithm, [], variant, markers=False)
-    values = zip(found.x, found.median, found.low, found.high, strict=True)
+    values = zip(medians.x, medians.median, medians.low, medians.high, strict=True)
     points = [(float(at), Estimate(float(m), float(low), float(high), len(runs))) for at, m, low, high in values]
     return ChartLine(label, runs[0].algorithm, points, variant, markers=False)
 
@@ -132,20 +132,20 @@ def _dress(axes: Axes, panel: ChartPanel) -> None:
         label_decades(axes.xaxis, high / low)
         places = sorted({x for line in panel.lines for x, _ in line.points if x > 0})
         if len(places) <= FEW:
-            told = _apart(places, low, high)
-            axes.set_xticks(told, [_named(x) for x in told])
+            shown = _apart(places, low, high)
+            axes.set_xticks(shown, [_named(x) for x in shown])
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _apart(places: list[float], low: float, high: float) -> list[float]:
     """Return those of the places, ascending, whose labels do not overlap on a logarithmic axis."""
-    told: list[float] = []
+    shown: list[float] = []
     for x in places:
-        letters = (len(_named(x)) + len(_named(told[-1]))) / 2 + 1 if told else 0
-        if not told or log(x / told[-1]) >= LETTER * letters * log(high / low):
-            told.append(x)
-    return told
+        letters = (len(_named(x)) + len(_named(shown[-1]))) / 2 + 1 if shown else 0
+        if not shown or log(x / shown[-1]) >= LETTER * letters * log(high / low):
+            shown.append(x)
+    return shown
 
 
 def _named(x: float) -> str:

@@ -144,8 +144,8 @@ def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
     shared = {key: entry[key] for key in ("kind", "claim", "source")}
     real = _statement(id, shared | entry["real"]) if "real" in entry else None
     criteria = {name: Criterion.parse(str(text)) for name, text in entry["criteria"].items()}
-    written = {name: one.first for name, one in criteria.items()}
-    written |= {f"{name}_to": one.second for name, one in criteria.items() if one.second is not None}
+    written = {name: criterion.first for name, criterion in criteria.items()}
+    written |= {f"{name}_to": criterion.second for name, criterion in criteria.items() if criterion.second is not None}
     passes = entry["passes"].format_map(written)
     kind = ClaimKind(entry["kind"])
     return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), real)

@@ -38,31 +38,31 @@ class Null:
     second: Contender
 
 
-def time_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+def time_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the seconds to the target of a contender over those of another. checks: of the claim."""
-    value = paired.ratio(one, reference, confidence=confidence_of_each(checks), rule=None)
+    value = paired.ratio(candidate, reference, confidence=confidence_of_each(checks), rule=None)
     return widened_ratio(value, null_factor(paired.ratio(null.first, null.second, rule=None)))
 
 
-def sample_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+def sample_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the samples to the target of a contender over those of another. checks: of the claim."""
-    value = paired.sample_ratio(one, reference, confidence=confidence_of_each(checks), rule=None)
+    value = paired.sample_ratio(candidate, reference, confidence=confidence_of_each(checks), rule=None)
     return widened_ratio(value, null_factor(paired.sample_ratio(null.first, null.second, rule=None)))
 
 
-def loss_ratio(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+def loss_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test loss at the end of a contender over that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
-    value = widened_ratio(_losses(one, reference, confidence), null_factor(_losses(null.first, null.second)))
-    return widened_ratio(value, _loss_error(one, reference, confidence))
+    value = widened_ratio(_losses(candidate, reference, confidence), null_factor(_losses(null.first, null.second)))
+    return widened_ratio(value, _loss_error(candidate, reference, confidence))
 
 
-def accuracy_gain(one: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
+def accuracy_gain(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
     spread = null_difference(paired.accuracy_gain(null.first, null.second))
-    error = _gain_error(one, reference, confidence)
-    return widened(paired.accuracy_gain(one, reference, confidence=confidence), spread + error)
+    error = _gain_error(candidate, reference, confidence)
+    return widened(paired.accuracy_gain(candidate, reference, confidence=confidence), spread + error)
 
 
 def test_size(run: Run) -> int:
@@ -71,24 +71,24 @@ def test_size(run: Run) -> int:
     return size if isinstance(size, int) else TEST_SAMPLES[str(run.chosen("data"))]
 
 
-def _loss_error(one: Contender, reference: Contender, confidence: float) -> float:
+def _loss_error(candidate: Contender, reference: Contender, confidence: float) -> float:
     """Return the factor that the test set adds to a ratio of losses, each relative to its mean."""
-    folds, others = (_folds(side, "test_fold_losses") for side in (one, reference))
+    folds, others = (_folds(side, "test_fold_losses") for side in (candidate, reference))
     if folds is not None and others is not None:
         relative = [values / values.mean(axis=1, keepdims=True) for values in (folds, others)]
         return math.exp(fold_error(relative[0] - relative[1], confidence))
-    pair = (one.runs[0], reference.runs[0])
+    pair = (candidate.runs[0], reference.runs[0])
     deviations = [number(run.metrics[-1].get("test_loss_deviation")) for run in pair]
-    return ratio_error([final_loss(run) for run in pair], deviations, test_size(one.runs[0]), confidence)
+    return ratio_error([final_loss(run) for run in pair], deviations, test_size(candidate.runs[0]), confidence)
 
 
-def _gain_error(one: Contender, reference: Contender, confidence: float) -> float:
+def _gain_error(candidate: Contender, reference: Contender, confidence: float) -> float:
     """Return what the test set adds to a difference of accuracies, at each end of its interval."""
-    folds, others = (_folds(side, "test_fold_accuracies") for side in (one, reference))
+    folds, others = (_folds(side, "test_fold_accuracies") for side in (candidate, reference))
     if folds is not None and others is not None:
         return fold_error(folds - others, confidence)
-    reached, other = (estimate([_accuracy(run) for run in side.runs]).median for side in (one, reference))
-    return gain_error(reached, other, test_size(one.runs[0]), confidence)
+    reached, other = (estimate([_accuracy(run) for run in side.runs]).median for side in (candidate, reference))
+    return gain_error(reached, other, test_size(candidate.runs[0]), confidence)
 
 
 def _folds(side: Contender, field: str) -> np.ndarray | None:
@@ -98,8 +98,8 @@ def _folds(side: Contender, field: str) -> np.ndarray | None:
     return None if any(row is None for row in rows) else np.array(rows)
 
 
-def _losses(one: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
-    values, others = ([_loss(run) for run in pair.runs] for pair in (one, reference))
+def _losses(candidate: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
+    values, others = ([_loss(run) for run in pair.runs] for pair in (candidate, reference))
     return paired_ratio(values, others, confidence)
 
 

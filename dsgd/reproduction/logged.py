@@ -36,23 +36,23 @@ class Logged:
         as in `where(algo="gossip", nodes=8, algo__tau=10)`."""
         return [run for run in self.runs if all(_setting(run, key) == value for key, value in settings.items())]
 
-    def one(self, **settings: Any) -> Run:
+    def run(self, **settings: Any) -> Run:
         """Return the only run with these values. Raises ValueError if there are none or several."""
-        found = self.where(**settings)
-        if len(found) != 1:
-            raise ValueError(f"{settings} must have one run, got {len(found)}")
-        return found[0]
+        matching = self.where(**settings)
+        if len(matching) != 1:
+            raise ValueError(f"{settings} must have one run, got {len(matching)}")
+        return matching[0]
 
     def contender(self, **settings: Any) -> Contender:
         """Return the only contender whose runs have these values. Raises ValueError if there are none or several."""
-        found = [
-            one
-            for one in self.contenders
-            if all(_setting(one.runs[0], key) == value for key, value in settings.items())
+        matching = [
+            contender
+            for contender in self.contenders
+            if all(_setting(contender.runs[0], key) == value for key, value in settings.items())
         ]
-        if len(found) != 1:
-            raise ValueError(f"{settings} must have one contender, got {len(found)}")
-        return found[0]
+        if len(matching) != 1:
+            raise ValueError(f"{settings} must have one contender, got {len(matching)}")
+        return matching[0]
 
     def values(self, key: str) -> list[Any]:
         """Return the values of a dotted key in these runs, each once, in order."""

@@ -26,19 +26,19 @@ class Constant:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One measurement. words: the run that predicts it, beside TIMING. predicted: what the row measures, of that run's
-    summary. reason: of an error above EXPLAINED."""
+    """One measurement. overrides: the run that predicts it, beside TIMING. predicted: what the row measures, of that
+    run's summary. reason: of an error above EXPLAINED."""
 
     name: str
     measured: float
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     predicted: Callable[[Summary], float]
     reason: str = ""
 
     @property
     def command(self) -> str:
         """Return what a user would type for the run."""
-        return shlex.join(["dsgd-run", *TIMING, *self.words])
+        return shlex.join(["dsgd-run", *TIMING, *self.overrides])
 
 
 @dataclass(frozen=True)

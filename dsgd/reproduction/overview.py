@@ -48,15 +48,15 @@ the contenders of a study share; each was tuned in each."""
 AT_SMALL_SCALE = "At the small scale, so that it shows the figure, and no verdict."
 PROFILE_FILE = "profile.png"
 
-Entry = tuple[Results, Claim]
+PaperClaim = tuple[Results, Claim]
 
 
-def write_overview(found: Sequence[Results], results: Path) -> str:
+def write_overview(all_results: Sequence[Results], results: Path) -> str:
     """Write the tables of all claims into an existing folder. Returns the score, in one line."""
-    entries = [(one, claim) for one in found for claim in one.paper.claims]
-    exact = [(one, claim) for one, claim in entries if _is_exact(claim)]
-    judged = [(one, claim) for one, claim in entries if one.is_judged(claim) and not _is_exact(claim)]
-    shown = [(one, claim) for one, claim in entries if not one.is_judged(claim)]
+    entries = [(result, claim) for result in all_results for claim in result.paper.claims]
+    exact = [(result, claim) for result, claim in entries if _is_exact(claim)]
+    judged = [(result, claim) for result, claim in entries if result.is_judged(claim) and not _is_exact(claim)]
+    shown = [(result, claim) for result, claim in entries if not result.is_judged(claim)]
     score = score_line(entries)
     parts = [INTRODUCTION, f"**{score}**"]
     for head, part in ((CLAIMS, judged), (NOT_JUDGED, shown), (EXACT, exact)):
@@ -64,18 +64,18 @@ def write_overview(found: Sequence[Results], results: Path) -> str:
             parts += [head, table(["", "claim", "measured", "threshold", "outcome"], [_row(*entry) for entry in part])]
         if head == CLAIMS and (missing := _without_study(entries)):
             parts.append(f"{NO_STUDY}{', '.join(missing)}.")
-    parts += _profile(found, results)
+    parts += _profile(all_results, results)
     write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
 
-def score_line(entries: Sequence[Entry]) -> str:
+def score_line(entries: Sequence[PaperClaim]) -> str:
     """Return how many claims came to what: `29 claims: 2 PASS; 1 FAIL; 26 about learning without a study. 16 exact
     properties: 16 PASS`."""
     parts = []
     for exact, name in ((False, "claims"), (True, "exact properties")):
         of_kind = [entry for entry in entries if _is_exact(entry[1]) == exact]
-        counts = Counter(one.findings[claim.id].verdict for one, claim in of_kind if one.is_judged(claim))
+        counts = Counter(result.findings[claim.id].verdict for result, claim in of_kind if result.is_judged(claim))
         texts = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
         if left := _without_study(of_kind):
             texts.append(f"{len(left)} about learning without a study")
@@ -84,18 +84,18 @@ def score_line(entries: Sequence[Entry]) -> str:
     return ". ".join(parts)
 
 
-def _without_study(entries: Sequence[Entry]) -> list[str]:
+def _without_study(entries: Sequence[PaperClaim]) -> list[str]:
     """Return the claims that are judged at no scale, by their ids."""
-    judged = {claim.id for one, claim in entries if one.is_judged(claim)}
+    judged = {claim.id for result, claim in entries if result.is_judged(claim)}
     return [claim.id for _, claim in entries if claim.id not in judged]
 
 
-def _profile(found: Sequence[Results], results: Path) -> list[str]:
+def _profile(all_results: Sequence[Results], results: Path) -> list[str]:
     """Draw the performance profile over the settings of all papers. Returns its section, empty without enough."""
-    real = [one for one in found if one.scale != SMALL]
+    real = [result for result in all_results if result.scale != SMALL]
     known, notes = profiles(_settings(real)), list[str]()
     if not known:
-        known, notes = profiles(_settings(found)), [AT_SMALL_SCALE]
+        known, notes = profiles(_settings(all_results)), [AT_SMALL_SCALE]
     if not known:
         return []
     with drawing("single", log=("x",)):
@@ -103,20 +103,20 @@ def _profile(found: Sequence[Results], results: Path) -> list[str]:
     return [PROFILE, *notes, f"![Share of the settings against the factor]({PROFILE_FILE})"]
 
 
-def _settings(found: Sequence[Results]) -> Iterator[Scores]:
+def _settings(all_results: Sequence[Results]) -> Iterator[Scores]:
     """Yield the scores in every setting of these papers. At the real scale a run ends at the crossing of its own rule,
     and may never show another."""
-    for one in found:
-        for logged in one.logged.values():
-            yield from settings_of(logged, RULE if one.scale == SMALL else None)
+    for result in all_results:
+        for logged in result.logged.values():
+            yield from settings_of(logged, RULE if result.scale == SMALL else None)
 
 
 def _is_exact(claim: Claim) -> bool:
     return claim.statement.kind is ClaimKind.EXACT
 
 
-def _row(one: Results, claim: Claim) -> list[str]:
+def _row(result: Results, claim: Claim) -> list[str]:
     """Return the row of a claim: what it says, what was measured, and what came out."""
-    finding, stated = one.findings[claim.id], claim.statement
-    link = f"[{claim.id}]({one.paper.key}.md#{claim.id.lower()})"
-    return [link, stated.text, measured_line(finding), stated.passes, f"**{one.outcome(claim, finding.verdict)}**"]
+    finding, stated = result.findings[claim.id], claim.statement
+    link = f"[{claim.id}]({result.paper.key}.md#{claim.id.lower()})"
+    return [link, stated.text, measured_line(finding), stated.passes, f"**{result.outcome(claim, finding.verdict)}**"]

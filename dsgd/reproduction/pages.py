@@ -41,7 +41,7 @@ class Results:
     paper: Paper
     scale: str
     logged: dict[str, Logged]
-    rows: dict[str, list[archive.Row]]
+    rows: dict[str, list[archive.ArchiveRow]]
     findings: dict[str, Finding]
 
     @staticmethod
@@ -67,26 +67,29 @@ class Results:
         return str(verdict) if self.is_judged(claim) else OUTCOMES.get(verdict, str(verdict))
 
 
-def write_paper(found: Results, results: Path) -> None:
+def write_paper(paper_results: Results, results: Path) -> None:
     """Write the page and the figures of a paper into an existing folder."""
-    paper = found.paper
-    charts = [chart for chart in paper.charts if {*chart.studies} <= found.logged.keys()]
+    paper = paper_results.paper
+    charts = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
     for chart in charts:
         with drawing("double"):
-            runs = [run for name in chart.studies for run in found.logged[name].runs]
-            save(add_setting(chart.draw(found.logged), runs), results / _file(paper, chart))
+            runs = [run for name in chart.studies for run in paper_results.logged[name].runs]
+            save(add_setting(chart.draw(paper_results.logged), runs), results / _file(paper, chart))
     parts = [
         f"# {paper.title}",
         paper.reference,
         paper.summary,
-        table(["claim", "outcome"], [_summary(found, claim) for claim in paper.claims]),
+        table(["claim", "outcome"], [_summary(paper_results, claim) for claim in paper.claims]),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
-        *(_claim(found, claim) for claim in paper.claims),
+        *(_claim(paper_results, claim) for claim in paper.claims),
         "## Setting",
-        table(["what", "value", "status"], [[one.what, one.value, one.status] for one in paper.assumptions]),
+        table(
+            ["what", "value", "status"],
+            [[assumption.what, assumption.value, assumption.status] for assumption in paper.assumptions],
+        ),
         "## Runs",
-        _runs(found),
+        _runs(paper_results),
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
     write_atomically(page_of(paper, results), text.encode())
@@ -97,13 +100,13 @@ def page_of(paper: Paper, results: Path) -> Path:
     return results / f"{paper.key}.md"
 
 
-def verdict_lines(found: Results, claim: Claim, results: Path) -> str:
+def verdict_lines(paper_results: Results, claim: Claim, results: Path) -> str:
     """Return what a claim came to, and the page that says more."""
-    finding = found.findings[claim.id]
+    finding = paper_results.findings[claim.id]
     measured = measured_line(finding) or finding.reason
     stated = claim.statement
-    lines = [f"{claim.id}: {stated.text}", f"{_told(found, claim)} (threshold: {stated.passes}): {measured}"]
-    return "\n".join([*lines, f"page: {page_of(found.paper, results)}"])
+    lines = [f"{claim.id}: {stated.text}", f"{_told(paper_results, claim)} (threshold: {stated.passes}): {measured}"]
+    return "\n".join([*lines, f"page: {page_of(paper_results.paper, results)}"])
 
 
 def measured_line(finding: Finding) -> str:
@@ -141,18 +144,18 @@ def _judged(claim: Claim, logged: dict[str, Logged]) -> Finding:
     return claim.judge(logged)
 
 
-def _claim(found: Results, claim: Claim) -> str:
+def _claim(paper_results: Results, claim: Claim) -> str:
     """Return the section of a claim: what it says, what was measured, why."""
-    finding = found.findings[claim.id]
-    used = [study for study in found.paper.studies if study.name in claim.needs]
-    commands = dict.fromkeys(study.command(found.scale) for study in used)  # one program makes several
+    finding = paper_results.findings[claim.id]
+    used = [study for study in paper_results.paper.studies if study.name in claim.needs]
+    commands = dict.fromkeys(study.command(paper_results.scale) for study in used)  # one program makes several
     parts = [
         f"### {claim.id}",
-        f"**{_told(found, claim)}.** {claim.statement.text} ({claim.statement.source})",
+        f"**{_told(paper_results, claim)}.** {claim.statement.text} ({claim.statement.source})",
         f"Passes with: {claim.statement.passes}",
-        _checks(found, claim, finding.checks),
+        _checks(paper_results, claim, finding.checks),
         finding.reason,
-        *([_introduced(finding), _checks(found, claim, finding.explanation)] if finding.explanation else []),
+        *([_introduced(finding), _checks(paper_results, claim, finding.explanation)] if finding.explanation else []),
         "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
     ]
@@ -172,48 +175,51 @@ def _introduced(finding: Finding) -> str:
     return EXPLANATIONS[finding.verdict]
 
 
-def _checks(found: Results, claim: Claim, checks: Sequence[Check]) -> str:
-    lines = [[check.what, shown(check.value), check.threshold, found.outcome(claim, check.verdict)] for check in checks]
+def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> str:
+    lines = [
+        [check.what, shown(check.value), check.threshold, paper_results.outcome(claim, check.verdict)]
+        for check in checks
+    ]
     return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
 
 
-def _runs(found: Results) -> str:
+def _runs(paper_results: Results) -> str:
     """Return the table of the studies, with what they were made."""
-    lines = [_study(found, study) for study in found.paper.studies if study.name in found.rows]
-    seeds = {len(one.runs) for logged in found.logged.values() for one in logged.contenders}
+    lines = [_study(paper_results, study) for study in paper_results.paper.studies if study.name in paper_results.rows]
+    seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
-    aimed = any(run.target is not None for logged in found.logged.values() for run in logged.runs)
+    aimed = any(run.target is not None for logged in paper_results.logged.values() for run in logged.runs)
     rule = f"Times to a target are judged by the crossing that stays, `target.crossing={RULE}`." * aimed
     studies = (
         table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
         if lines
         else "None yet."
     )
-    file = f"All of them are in `{found.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
+    file = f"All of them are in `{paper_results.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
     return "\n\n".join(part for part in (studies, note, rule, file) if part)
 
 
-def _study(found: Results, study: Study) -> list[str]:
-    rows = found.rows[study.name]
+def _study(paper_results: Results, study: Study) -> list[str]:
+    rows = paper_results.rows[study.name]
     made = {
         (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
     }
     names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
     tuning = sum(row["stage"] == archive.TUNING for row in rows)
-    spent = sorted({one.spent for one in found.logged[study.name].contenders if one.spent})
+    spent = sorted({contender.spent for contender in paper_results.logged[study.name].contenders if contender.spent})
     each = " to ".join(map(str, dict.fromkeys((spent[0], spent[-1])))) if spent else ""
     return [study.name, str(len(rows)), str(tuning or ""), each, for_markdown("; ".join(names))]
 
 
-def _summary(found: Results, claim: Claim) -> list[str]:
+def _summary(paper_results: Results, claim: Claim) -> list[str]:
     """Return the row of a claim at the head of its page."""
-    return [f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}", f"**{_told(found, claim)}**"]
+    return [f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}", f"**{_told(paper_results, claim)}**"]
 
 
-def _told(found: Results, claim: Claim) -> str:
+def _told(paper_results: Results, claim: Claim) -> str:
     """Return what a claim came to."""
-    outcome = found.outcome(claim, found.findings[claim.id].verdict)
-    return outcome if found.is_judged(claim) else f"Not judged at the small scale (threshold {outcome})"
+    outcome = paper_results.outcome(claim, paper_results.findings[claim.id].verdict)
+    return outcome if paper_results.is_judged(claim) else f"Not judged at the small scale (threshold {outcome})"
 
 
 def _file(paper: Paper, chart: Chart) -> str:

@@ -8,36 +8,38 @@ import numpy as np
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, goal_of, score
-from dsgd.report.crossing import end_s, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
+from dsgd.report.time_to_target import end_s, time_to_target_s
 
 RULE = "stable"  # the crossing that papers are judged by, as when their thresholds were fixed
 
 
-def scores(one: Contender, rule: str | None = RULE) -> list[float]:
+def scores(candidate: Contender, rule: str | None = RULE) -> list[float]:
     """Return the seconds to the target on each seed, or without a target the loss at the end; infinite where it did
     not get there. rule: of the crossing; None: the run's own."""
-    return [score(run, goal_of(run), rule) for run in one.runs]
+    return [score(run, goal_of(run), rule) for run in candidate.runs]
 
 
-def ratio(one: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE) -> Estimate:
+def ratio(
+    candidate: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE
+) -> Estimate:
     """Return the scores of a contender over those of another."""
-    ends, limits = ([end_s(run, rule) for run in contender.runs] for contender in (one, reference))
-    return paired_ratio(scores(one, rule), scores(reference, rule), confidence, ends, limits)
+    ends, limits = ([end_s(run, rule) for run in contender.runs] for contender in (candidate, reference))
+    return paired_ratio(scores(candidate, rule), scores(reference, rule), confidence, ends, limits)
 
 
 def sample_ratio(
-    one: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE
+    candidate: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE
 ) -> Estimate:
     """Return the samples to the target of a contender over those of another."""
-    samples, others = ([samples_to_target(run, rule) for run in contender.runs] for contender in (one, reference))
+    samples, others = ([samples_to_target(run, rule) for run in contender.runs] for contender in (candidate, reference))
     return paired_ratio(samples, others, confidence)
 
 
-def accuracy_gain(one: Contender, reference: Contender, *, confidence: float = CONFIDENCE) -> Estimate:
+def accuracy_gain(candidate: Contender, reference: Contender, *, confidence: float = CONFIDENCE) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another."""
-    pairs = zip(one.runs, reference.runs, strict=True)
+    pairs = zip(candidate.runs, reference.runs, strict=True)
     gains = [number(run.final("test_accuracy")) - number(other.final("test_accuracy")) for run, other in pairs]
     return estimate(gains, confidence)
 

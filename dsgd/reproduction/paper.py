@@ -26,12 +26,12 @@ Evidence = Mapping[str, "Logged"]  # what was logged of each study, by its name
 class Study:
     """The runs of one command line.
 
-    name: unlike those of the paper's other studies. words: its overrides at every scale; small, real, full: those of
+    name: unlike those of the paper's other studies. overrides: at every scale; small, real, full: those of
     one scale, before them; None: it does not exist at that scale. tuned: made by dsgd-compare, else by dsgd-run -m. by:
     a program that makes its runs instead, which dsgd-reproduce leaves to its user."""
 
     name: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     small: tuple[str, ...] | None = ()
     full: tuple[str, ...] | None = None
     tuned: bool = False
@@ -40,8 +40,8 @@ class Study:
 
     def at(self, scale: str) -> tuple[str, ...] | None:
         """Return the overrides at a scale; None if the study does not exist there."""
-        own = {SMALL: self.small, REAL: self.real, FULL: self.full}[scale]
-        return None if own is None else (*own, *self.words)
+        of_scale = {SMALL: self.small, REAL: self.real, FULL: self.full}[scale]
+        return None if of_scale is None else (*of_scale, *self.overrides)
 
     def command(self, scale: str) -> str:
         """Return what a user would type for these runs."""

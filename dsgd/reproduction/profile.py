@@ -36,7 +36,7 @@ class Profile:
 
     def share(self, factor: float) -> float:
         """Return the share of the settings in which the algorithm is within a factor of the best."""
-        return sum(one <= factor for one in self.factors) / len(self.factors)
+        return sum(ratio <= factor for ratio in self.factors) / len(self.factors)
 
 
 def profiles(settings: Iterable[Scores]) -> list[Profile]:
@@ -54,35 +54,35 @@ def profiles(settings: Iterable[Scores]) -> list[Profile]:
 def settings_of(logged: Logged, rule: str | None = RULE) -> list[Scores]:
     """Return the scores in each setting of a study with a target; none of another. rule: of the crossing; None: the
     run's own."""
-    found: dict[str, dict[str, float]] = {}
-    for one in (*logged.contenders, *(one for cell in logged.elsewhere for one in cell.contenders)):
-        if all(run.target is not None for run in one.runs):
-            seconds = estimate(scores(one, rule)).median
-            of_setting = found.setdefault(_setting(one), {})
-            of_setting[one.algo] = min(seconds, of_setting.get(one.algo, math.inf))
-    return list(found.values())
+    by_setting: dict[str, dict[str, float]] = {}
+    for contender in (*logged.contenders, *(contender for cell in logged.elsewhere for contender in cell.contenders)):
+        if all(run.target is not None for run in contender.runs):
+            seconds = estimate(scores(contender, rule)).median
+            of_setting = by_setting.setdefault(_setting(contender), {})
+            of_setting[contender.algo] = min(seconds, of_setting.get(contender.algo, math.inf))
+    return list(by_setting.values())
 
 
-def profile_figure(found: Sequence[Profile]) -> Figure:
+def profile_figure(profiles: Sequence[Profile]) -> Figure:
     """Draw the shares against the factor."""
     lines = [
-        ChartLine(f"{one.algo} ({len(one.factors)})", one.algo, _steps(one), variant=i, markers=False)
-        for i, one in enumerate(found)
+        ChartLine(f"{profile.algo} ({len(profile.factors)})", profile.algo, _steps(profile), variant=i, markers=False)
+        for i, profile in enumerate(profiles)
     ]
     panel = ChartPanel("", "times the best time to the target", "share of the settings", lines, log_x=True)
     return chart([panel], ["in brackets: settings in which the algorithm competed"])
 
 
-def _steps(one: Profile) -> list[tuple[float, Estimate]]:
+def _steps(profile: Profile) -> list[tuple[float, Estimate]]:
     """Return the corners of the share, which jumps at every factor."""
-    points, share = [(1.0, exactly(one.share(1.0)))], one.share(1.0)
-    for factor in sorted({value for value in one.factors if 1 < value <= WIDEST}):
-        points += [(factor, exactly(share)), (factor, exactly(share := one.share(factor)))]
+    points, share = [(1.0, exactly(profile.share(1.0)))], profile.share(1.0)
+    for factor in sorted({value for value in profile.factors if 1 < value <= WIDEST}):
+        points += [(factor, exactly(share)), (factor, exactly(share := profile.share(factor)))]
     return [*points, (WIDEST, exactly(share))]
 
 
-def _setting(one: Contender) -> str:
+def _setting(contender: Contender) -> str:
     """Return what the contenders of a setting share, as text."""
-    config = {key: value for key, value in one.runs[0].config.items() if key not in OF_CONTENDER}
+    config = {key: value for key, value in contender.runs[0].config.items() if key not in OF_CONTENDER}
     cluster = {key: value for key, value in config.get("cluster", {}).items() if key != "collective"}
     return json.dumps(config | {"cluster": cluster}, sort_keys=True, default=str)

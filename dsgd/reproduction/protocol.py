@@ -94,5 +94,5 @@ def null_difference(null: Estimate) -> float:
 
 def ratio_error(losses: Sequence[float], deviations: Sequence[float], test_size: int, confidence: float) -> float:
     """Return the factor that the test set adds to a ratio of two losses. losses, deviations: of both, per sample."""
-    relative = math.hypot(*(one / loss for one, loss in zip(deviations, losses, strict=True)))
+    relative = math.hypot(*(deviation / loss for deviation, loss in zip(deviations, losses, strict=True)))
     return math.exp(sampling_error(relative, test_size, confidence))

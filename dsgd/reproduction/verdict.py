@@ -61,33 +61,35 @@ def exactly(value: float) -> Estimate:
 
 def at_least(what: str, value: Estimate | float, threshold: float) -> Check:
     """Check that a number is at least the threshold."""
-    found = _estimate(value)
-    return Check(what, found, f">= {threshold:.6g}", _verdict(found.low >= threshold, found.high >= threshold))
+    measured = _estimate(value)
+    return Check(what, measured, f">= {threshold:.6g}", _verdict(measured.low >= threshold, measured.high >= threshold))
 
 
 def at_most(what: str, value: Estimate | float, threshold: float) -> Check:
     """Check that a number is at most the threshold."""
-    found = _estimate(value)
-    return Check(what, found, f"<= {threshold:.6g}", _verdict(found.high <= threshold, found.low <= threshold))
+    measured = _estimate(value)
+    return Check(what, measured, f"<= {threshold:.6g}", _verdict(measured.high <= threshold, measured.low <= threshold))
 
 
 def above(what: str, value: Estimate | float, threshold: float) -> Check:
     """Check that a number is greater than the threshold."""
-    found = _estimate(value)
-    return Check(what, found, f"> {threshold:.6g}", _verdict(found.low > threshold, found.high > threshold))
+    measured = _estimate(value)
+    return Check(what, measured, f"> {threshold:.6g}", _verdict(measured.low > threshold, measured.high > threshold))
 
 
 def below(what: str, value: Estimate | float, threshold: float) -> Check:
     """Check that a number is less than the threshold."""
-    found = _estimate(value)
-    return Check(what, found, f"< {threshold:.6g}", _verdict(found.high < threshold, found.low < threshold))
+    measured = _estimate(value)
+    return Check(what, measured, f"< {threshold:.6g}", _verdict(measured.high < threshold, measured.low < threshold))
 
 
 def within(what: str, value: Estimate | float, low: float, high: float) -> Check:
     """Check that a number lies in [low, high]."""
-    found = _estimate(value)
-    inside = low <= found.low and found.high <= high
-    return Check(what, found, f"{low:.6g} to {high:.6g}", _verdict(inside, found.high >= low and found.low <= high))
+    measured = _estimate(value)
+    inside = low <= measured.low and measured.high <= high
+    return Check(
+        what, measured, f"{low:.6g} to {high:.6g}", _verdict(inside, measured.high >= low and measured.low <= high)
+    )
 
 
 def close(what: str, value: float, expected: float, relative: float = 0.0, absolute: float = 0.0) -> Check:
@@ -119,11 +121,11 @@ def judged(
         verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.FAIL
-    found = Finding(verdict, tuple(checks), reason)
+    finding = Finding(verdict, tuple(checks), reason)
     explaining = sum(check.verdict is Verdict.PASS for check in explained_by)
     if verdict is Verdict.FAIL and explained_by and explaining >= (len(explained_by) if need is None else need):
-        return replace(found, verdict=Verdict.EXPLAINED, explanation=tuple(explained_by))
-    return replace(found, explanation=tuple(explained_by)) if verdict is not Verdict.PASS else found
+        return replace(finding, verdict=Verdict.EXPLAINED, explanation=tuple(explained_by))
+    return replace(finding, explanation=tuple(explained_by)) if verdict is not Verdict.PASS else finding
 
 
 def over_tasks(findings: Mapping[str, Finding]) -> Finding:
@@ -157,8 +159,8 @@ def over_region(cells: Mapping[str, Finding]) -> Finding:
     if passed:
         verdict = Verdict.PASS if len(passed) == len(cells) else Verdict.REGION
     checks = [replace(check, what=f"{name}: {check.what}") for name, cell in cells.items() for check in cell.checks]
-    told = "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
-    return Finding(verdict, tuple(checks), f"{told}.")
+    conditions = "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
+    return Finding(verdict, tuple(checks), f"{conditions}.")
 
 
 def _estimate(value: Estimate | float) -> Estimate:

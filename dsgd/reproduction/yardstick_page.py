@@ -36,28 +36,28 @@ def read(results: Path, tables: Sequence[MeasuredTable]) -> Predictions | None:
     if not path.exists():
         return None
     rows = json.loads(path.read_text(encoding="utf-8"))
-    commands = [row.command for one in tables for row in one.rows]
+    commands = [row.command for benchmark in tables for row in benchmark.rows]
     if [row["command"] for row in rows] != commands:
         return None
     values = iter(row["predicted"] for row in rows)
-    return {one.key: [next(values) for _ in one.rows] for one in tables}
+    return {benchmark.key: [next(values) for _ in benchmark.rows] for benchmark in tables}
 
 
 def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictions) -> str:
     """Write page, figure and predictions into an existing folder. Returns the result in one line."""
     rows = [
-        {"table": one.key, "row": row.name, "measured": row.measured, "predicted": value, "command": row.command}
-        for one in tables
-        for row, value in zip(one.rows, predictions[one.key], strict=True)
+        {"table": benchmark.key, "row": row.name, "measured": row.measured, "predicted": value, "command": row.command}
+        for benchmark in tables
+        for row, value in zip(benchmark.rows, predictions[benchmark.key], strict=True)
     ]
     write_atomically(results / PREDICTED, ("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n").encode())
     with drawing("double", log=("x", "y")):
         save(_figure(tables, predictions), results / FIGURE)
-    errors = {one.key: _errors(one, predictions) for one in tables}
+    errors = {benchmark.key: _errors(benchmark, predictions) for benchmark in tables}
     everything = [value for values in errors.values() for value in values]
     score = f"{len(everything)} rows: relative error {_shares(everything)}"
-    constants = [constant for one in tables for constant in one.fitted]
-    overview = [[f"[{one.title}](#{one.key})", *_row_of(errors[one.key])] for one in tables]
+    constants = [constant for benchmark in tables for constant in benchmark.fitted]
+    overview = [[f"[{benchmark.title}](#{benchmark.key})", *_row_of(errors[benchmark.key])] for benchmark in tables]
     parts = [
         INTRODUCTION,
         f"**{score}.**",
@@ -69,17 +69,17 @@ def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictio
             ["constant", "value", "fitted on", "why"],
             [[each.name, each.value, each.rows, each.why] for each in constants],
         ),
-        *(_section(one, predictions[one.key]) for one in tables),
+        *(_section(benchmark, predictions[benchmark.key]) for benchmark in tables),
     ]
     write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
     return score
 
 
-def _section(one: MeasuredTable, values: Sequence[float]) -> str:
+def _section(benchmark: MeasuredTable, values: Sequence[float]) -> str:
     """Return the section of a table: where it is from, what was given, row by row."""
     reasons: list[str] = []
     lines = []
-    for row, value in zip(one.rows, values, strict=True):
+    for row, value in zip(benchmark.rows, values, strict=True):
         wrong = error(row.measured, value)
         note = ""
         if abs(wrong) > EXPLAINED:
@@ -88,18 +88,18 @@ def _section(one: MeasuredTable, values: Sequence[float]) -> str:
             note = f"({reasons.index(row.reason) + 1})" if row.reason else "unexplained"
         lines.append([row.name, f"{row.measured:g}", f"{value:.4g}", f"{wrong:+.1%}", note])
     parts = [
-        f'<a id="{one.key}"></a>\n\n## {one.title}',
-        f"{one.source}.",
-        f"Given: {one.given}",
-        f"Left out: {one.left_out}" if one.left_out else "",
-        table(["row", f"measured ({one.unit})", "predicted", "error", ""], lines),
+        f'<a id="{benchmark.key}"></a>\n\n## {benchmark.title}',
+        f"{benchmark.source}.",
+        f"Given: {benchmark.given}",
+        f"Left out: {benchmark.left_out}" if benchmark.left_out else "",
+        table(["row", f"measured ({benchmark.unit})", "predicted", "error", ""], lines),
         *(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1)),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _errors(one: MeasuredTable, predictions: Predictions) -> list[float]:
-    return [error(row.measured, value) for row, value in zip(one.rows, predictions[one.key], strict=True)]
+def _errors(benchmark: MeasuredTable, predictions: Predictions) -> list[float]:
+    return [error(row.measured, value) for row, value in zip(benchmark.rows, predictions[benchmark.key], strict=True)]
 
 
 def _row_of(errors: Sequence[float]) -> list[str]:
@@ -115,11 +115,11 @@ def _figure(tables: Sequence[MeasuredTable], predictions: Predictions) -> Figure
     """Draw what was predicted against what was measured, each in the unit of its table."""
     figure, (axes,) = panels(1)
     handles = {}
-    for number, one in enumerate(tables):
-        measured = [row.measured for row in one.rows]
+    for number, benchmark in enumerate(tables):
+        measured = [row.measured for row in benchmark.rows]
         style: dict[str, Any] = curve_style(number, 0) | {"linestyle": "none"}
-        (handles[one.title],) = axes.plot(measured, predictions[one.key], markersize=4, **style)
-    everything = [row.measured for one in tables for row in one.rows]
+        (handles[benchmark.title],) = axes.plot(measured, predictions[benchmark.key], markersize=4, **style)
+    everything = [row.measured for benchmark in tables for row in benchmark.rows]
     low, high = min(everything) / 2, max(everything) * 2
     for factor, dashes in ((1.0, "solid"), (1 + EXPLAINED, "dotted"), (1 - EXPLAINED, "dotted")):
         axes.plot(

@@ -7,8 +7,8 @@ from typing import Any
 
 from dsgd.data import DataLost
 from dsgd.data.digest import Digest
-from dsgd.problem.digest import complaint, problem_digest
 from dsgd.problem.problem import Problem
+from dsgd.problem.problem_digest import complaint, problem_digest
 from dsgd.processes.control import CoordinatorConnection
 from dsgd.processes.frames import NO_VECTORS
 from dsgd.processes.job import ProcessJob

@@ -157,5 +157,5 @@ def told_by_child(function: Callable[[], str]) -> Told:
     """Fork, call `function` in the child, and wait for its end."""
     with Children() as children:
         children.start(function)
-        _, told = children.wait()
-    return told
+        _, child = children.wait()
+    return child

@@ -19,9 +19,9 @@ from dsgd.engine.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.host.signals import signal_pipe
-from dsgd.problem.digest import start_digest
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
+from dsgd.problem.problem_digest import start_digest
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.messages import MessageRules
@@ -33,7 +33,7 @@ from dsgd.processes.launch.rendezvous import listen, new_token
 from dsgd.processes.worker.main import serve, train
 from dsgd.processes.worker.process import ProcessMain, run_process
 from dsgd.record.bounded import read_end
-from dsgd.record.checkpoint import check_state, read_state
+from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.reader import SUMMARY_BYTES, read_status
 from dsgd.record.writer import SUMMARY
 from dsgd.record.written import make_inside

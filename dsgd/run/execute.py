@@ -48,7 +48,7 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
         with ends_are_errors():
             return _run(plan, folder, joined, ended)
     with _locked(folder), ends_are_errors():
-        check_unchanged(folder, plan.found, plan.checkpoint)
+        check_unchanged(folder, plan.contents, plan.checkpoint)
         if plan.why:
             print(lines_for_terminal(plan.why), file=sys.stderr)
         return _run(plan, folder, joined, ended)

@@ -66,10 +66,10 @@ def _check_devices(plan: Plan) -> None:
     if names == {"cpu"}:
         problem = _problem(experiment.precision, names)
     else:  # CUDA, once begun in this process, could not be used in those that are forked of it
-        told = told_by_child(lambda: _problem_in_time(experiment.precision, names))
-        if told.signals:
+        child = told_by_child(lambda: _problem_in_time(experiment.precision, names))
+        if child.signals:
             raise Interrupted
-        problem = told.text
+        problem = child.text
     if problem:
         raise ConfigError(problem)
 

@@ -37,12 +37,12 @@ def gradient_name(values: Mapping[str, Any]) -> str:
 
 def foreign_time(config: RunConfig) -> str | None:
     """Return a line if the cluster's gradient time is that of another model, batch size or precision."""
-    cluster, own = config.experiment.cluster, gradient_name(config.values)
+    cluster, gradient = config.experiment.cluster, gradient_name(config.values)
     whose = cluster.gradient_of
-    if cluster.gradient_s is None or whose is None or set(whose.split(", ")) <= set(own.split(", ")):
+    if cluster.gradient_s is None or whose is None or set(whose.split(", ")) <= set(gradient.split(", ")):
         return None
     name = config.values["cluster"].get("name", "the cluster")
-    return f"warning: cluster={name} has the gradient time of {whose}, but this run takes gradients of {own}"
+    return f"warning: cluster={name} has the gradient time of {whose}, but this run takes gradients of {gradient}"
 
 
 def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> Experiment:
@@ -70,20 +70,20 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
 
     experiment, name = config.experiment, gradient_name(config.values)
     threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
-    told = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
-    if told.signals or told.status == EXIT_INTERRUPTED:
+    child = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
+    if child.signals or child.status == EXIT_INTERRUPTED:
         raise Interrupted
-    if told.status != 0:
-        ended = f"killed by {signal.Signals(-told.status).name}" if told.status < 0 else "an error"
+    if child.status != 0:
+        ended = f"killed by {signal.Signals(-child.status).name}" if child.status < 0 else "an error"
         raise _not_measured(name, f"its process ended with {ended}")
-    found = json.loads(told.text)
-    if "wrong" in found and experiment.gradients != "none":
-        raise ConfigError(found["wrong"])
-    if "seconds" not in found:
-        raise _not_measured(name, found.get("wrong") or found["failed"])
-    gradient_s, when = found["seconds"], f"measured on {found['date']}" if found["date"] else "measured"
+    answer = json.loads(child.text)
+    if "wrong" in answer and experiment.gradients != "none":
+        raise ConfigError(answer["wrong"])
+    if "seconds" not in answer:
+        raise _not_measured(name, answer.get("wrong") or answer["failed"])
+    gradient_s, when = answer["seconds"], f"measured on {answer['date']}" if answer["date"] else "measured"
     line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here ({when}); cluster.gradient_s sets it"
-    print(lines_for_terminal("\n".join([line, *found["warnings"]])), file=sys.stderr, flush=True)
+    print(lines_for_terminal("\n".join([line, *answer["warnings"]])), file=sys.stderr, flush=True)
     return gradient_s
 
 
@@ -152,7 +152,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     import torch
 
     from dsgd.gradients.device import chosen_device
-    from dsgd.problem.digest import structure
+    from dsgd.problem.problem_digest import structure
 
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     return {

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dsgd.process_groups.channel import GroupChannel, Wait
+from dsgd.process_groups.group_channel import GroupChannel, Wait
 
 PERIOD_S = 1.0  # between two sums of wishes
 

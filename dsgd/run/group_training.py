@@ -25,9 +25,9 @@ from dsgd.optimizer import State, remembered
 from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
-from dsgd.process_groups.channel import CommunicationFailed, GroupChannel
+from dsgd.process_groups.group_channel import CommunicationFailed, GroupChannel
 from dsgd.process_groups.lockstep import LockstepWorker
-from dsgd.record.checkpoint import check_state, read_state
+from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.stored_state import check_stored
 from dsgd.run.alike import checked_digest
 from dsgd.run.group_checkpoints import CheckpointOrders, Order, check_one_checkpoint
@@ -232,16 +232,16 @@ class GroupTraining:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Take over the state of this rank's worker, and the progress of the run, from a checkpoint."""
-        worker, own = self.lockstep.worker, state["workers"][self.channel.rank]
-        vectors, counted = own["vectors"], own["counters"]
-        worker.steps, self._batches = own["steps"], own["batches"]
-        worker.rng.bit_generator.state = own["rng"]
+        worker, stored = self.lockstep.worker, state["workers"][self.channel.rank]
+        vectors, counted = stored["vectors"], stored["counters"]
+        worker.steps, self._batches = stored["steps"], stored["batches"]
+        worker.rng.bit_generator.state = stored["rng"]
         worker.x.copy_(vectors["x"])
         self.buffers.copy_(vectors["buffers"])
         optimizer = {
             name: vectors[name].to(worker.x) for name in self.experiment.optimizer.remembers if name in vectors
         }
-        self.optimizer_state = State(optimizer, own["optimizer_steps"]) if optimizer else None
+        self.optimizer_state = State(optimizer, stored["optimizer_steps"]) if optimizer else None
         for name in vectors:
             if name.startswith("kept."):
                 worker.keep(name.removeprefix("kept."), vectors[name].to(worker.x))

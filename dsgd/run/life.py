@@ -18,7 +18,7 @@ from dsgd.engine.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.problem.model_failed import ModelFailed
-from dsgd.record.checkpoint import NAME, with_header, write_checkpoint
+from dsgd.record.checkpoint_file import NAME, with_header, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.reader import name_of
 from dsgd.record.writer import TRACE, Record

@@ -18,7 +18,7 @@ from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.host.signals import remembered as signals_remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.model_failed import ModelFailed
-from dsgd.process_groups.channel import CommunicationFailed
+from dsgd.process_groups.group_channel import CommunicationFailed
 from dsgd.processes.launch.rendezvous import serve_store
 from dsgd.run.group_training import GroupTraining
 from dsgd.run.life import live

@@ -22,16 +22,16 @@ from dsgd.run.values import ConfigError
 @dataclass(frozen=True)
 class Plan:
     """engine: sim, dist or torch. why: a line on the choice, and one on options that are hardly meant; empty where it
-    has been printed before. checkpoint: to go on from; None at a start. found: what the folder of the record was found
-    to hold (`dsgd.run.resume.contents`); None: nobody has looked. logged: print how far the run has come also where
-    there is no terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time of a
-    gradient that was measured for all jobs of a sweep."""
+    has been printed before. checkpoint: to go on from; None at a start. contents: what the folder of the record was
+    found to hold (`dsgd.run.resume.contents`); None: nobody has looked. logged: print how far the run has come also
+    where there is no terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time
+    of a gradient that was measured for all jobs of a sweep."""
 
     config: RunConfig
     engine: str
     why: str
     checkpoint: Checkpoint | None
-    found: str | None = None
+    contents: str | None = None
     logged: bool = True
     extended: Sequence[Mapping[str, Any]] = ()
     gradient_s: float | None = None
@@ -131,7 +131,7 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
         return wanted, _simulated(config, "as configured" if before is None else "as the resumed run")
     where = launch(os.environ)
-    found = visible_gpus(os.environ)
+    gpus = visible_gpus(os.environ)
     if before is not None and wanted in ("auto", before):
         name, reason = before, "as the resumed run"
     elif before is not None:
@@ -142,10 +142,10 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
     elif where.step is not None and nodes == 1:
         name, reason = "dist", "srun has started its one worker"
-    elif found * config.engine.workers_per_gpu >= nodes:
-        name, reason = "dist", f"there are {found} GPUs for {nodes} workers"
+    elif gpus * config.engine.workers_per_gpu >= nodes:
+        name, reason = "dist", f"there are {gpus} GPUs for {nodes} workers"
     else:
-        gpu = "1 GPU" if found == 1 else f"{found} GPUs"
+        gpu = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
     if name in ("dist", "torch"):
         hint = advice(os.environ)
@@ -177,16 +177,16 @@ def worker_devices(options: EngineOptions, nodes: int, environment: Mapping[str,
     Where `engine.gpus_per_node` is null, a worker has all GPUs that SLURM has given this task for itself, else one if
     there are enough for all workers of this machine, else none. nodes: workers of the run. Raises ConfigError."""
     wanted, sharers = options.gpus_per_node, options.workers_per_gpu
-    where, found = launch(environment), visible_gpus(environment)
-    local, own = where.kind == "local", where.kind == "slurm" and are_own(environment)
+    where, gpus = launch(environment), visible_gpus(environment)
+    local, exclusive = where.kind == "local", where.kind == "slurm" and are_own(environment)
     ranks = range(nodes) if local else [where.rank]
-    first, workers = (0, nodes) if local else (0, 1) if own else (where.local_rank, where.local_nodes)
-    each = wanted if wanted is not None else found if own else int(found * sharers >= workers)
-    if each * workers > found * sharers:
-        here = "for this task alone" if own else f"{workers} workers here"
-        most = found * sharers // workers
-        raise ConfigError(f"engine.gpus_per_node must be <= {most} ({found} GPUs, {here}), got {each}")
+    first, workers = (0, nodes) if local else (0, 1) if exclusive else (where.local_rank, where.local_nodes)
+    each = wanted if wanted is not None else gpus if exclusive else int(gpus * sharers >= workers)
+    if each * workers > gpus * sharers:
+        here = "for this task alone" if exclusive else f"{workers} workers here"
+        most = gpus * sharers // workers
+        raise ConfigError(f"engine.gpus_per_node must be <= {most} ({gpus} GPUs, {here}), got {each}")
     return {
-        rank: [f"cuda:{(first + place) * each // sharers + i}" for i in range(each)] or ["cpu"]
-        for place, rank in enumerate(ranks)
+        rank: [f"cuda:{(first + position) * each // sharers + i}" for i in range(each)] or ["cpu"]
+        for position, rank in enumerate(ranks)
     }

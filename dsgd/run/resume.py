@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.host.launcher import legible
-from dsgd.record.checkpoint import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
+from dsgd.record.checkpoint_file import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
 from dsgd.record.reader import count_marks, number, read_config, read_status
 from dsgd.record.writer import METRICS
 from dsgd.run.trust import TRUSTED, check_code, code_of
@@ -87,9 +87,9 @@ def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
     """Return the folder if the run in it can go on, None if it has to begin.
 
     Raises NothingToDo if it is completed, and ConfigError if that was a run of another configuration."""
-    found = contents(folder)
-    if found != "ended":
-        return str(folder) if found == "checkpoint" else None
+    state = contents(folder)
+    if state != "ended":
+        return str(folder) if state == "checkpoint" else None
     _compare_all(read_config(folder), values, f"in the record in {folder}")
     raise NothingToDo(f"the run in {folder} is {read_status(folder)}: nothing to do")
 
@@ -136,12 +136,12 @@ def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
     return text + hint if extended and status == "completed" else text
 
 
-def check_unchanged(folder: Path, found: str | None, checkpoint: Checkpoint | None) -> None:
+def check_unchanged(folder: Path, before: str | None, checkpoint: Checkpoint | None) -> None:
     """Check, now that nobody else can write in a run folder, that there and at the checkpoint to go on from everything
     is as it was when the run was planned. Raises ConfigError.
 
-    found: what `contents` said then; None: nobody has looked."""
-    if found is not None and contents(folder) != found:
+    before: what `contents` said then; None: nobody has looked."""
+    if before is not None and contents(folder) != before:
         raise in_use(folder)
     if checkpoint is not None:
         try:

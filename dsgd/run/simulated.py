@@ -24,7 +24,7 @@ from dsgd.host.signals import remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
-from dsgd.record.checkpoint import CheckpointError, check_state, read_state
+from dsgd.record.checkpoint_file import CheckpointError, check_state, read_state
 from dsgd.run.alike import checked_digest
 from dsgd.run.gradient_time import GRADIENT_S, foreign_time, measured_on, with_gradient_time
 from dsgd.run.life import TrainingState, live

@@ -18,11 +18,11 @@ def try_training(problem: Problem, threads: int) -> None:
     model that cannot be trained, and KeyboardInterrupt after a signal."""
     if not problem.state.in_place:
         return
-    told = told_by_child(lambda: _failure(problem, threads))
-    if told.signals:
+    child = told_by_child(lambda: _failure(problem, threads))
+    if child.signals:
         raise Interrupted
-    if told.text:
-        raise ConfigError(told.text)
+    if child.text:
+        raise ConfigError(child.text)
 
 
 def _failure(problem: Problem, threads: int) -> str:

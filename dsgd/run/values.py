@@ -68,12 +68,12 @@ def locate(path: Any, group: str) -> Any:
     rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
     module, _, name = str(path).rpartition(".")
     try:
-        found = getattr(imported(module), name)
+        target = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{rule} ({error}{hint(error)})") from error
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+    if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         raise ConfigError(rule)
-    return found
+    return target
 
 
 def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
@@ -90,8 +90,8 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         options = typing.get_args(hint)
         if value is None and type(None) in options:
             return None
-        rest = [option for option in options if option is not type(None)]
-        return checked(value, str if isinstance(value, str) and str in rest else rest[0], key)
+        choices = [option for option in options if option is not type(None)]
+        return checked(value, str if isinstance(value, str) and str in choices else choices[0], key)
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{key} must be a list, got {shown(value)}")
@@ -156,8 +156,8 @@ def prefixed(group: str | None, fields: Any = None) -> Iterator[None]:
     except ValueError as error:
         text = str(error)
         names = {field.name for field in dataclasses.fields(fields)} if dataclasses.is_dataclass(fields) else None
-        own = names is None or text.split(maxsplit=1)[0].partition("=")[0].rstrip(":") in names
-        raise ConfigError(f"{group}.{text}" if group and own else text) from error
+        names_key = names is None or text.split(maxsplit=1)[0].partition("=")[0].rstrip(":") in names
+        raise ConfigError(f"{group}.{text}" if group and names_key else text) from error
 
 
 @contextmanager

@@ -46,12 +46,12 @@ def restore(simulation: Simulation, state: dict[str, Any]) -> None:
     """Restore a snapshot into a new simulation of the same experiment. Raises OtherRun."""
     simulation.replay(state["fingerprint"]["events"])
     vectors = live_vectors(simulation)
-    found = _fingerprint(simulation)
+    fingerprint = _fingerprint(simulation)
     if state["progress"].keys() != asdict(simulation.progress).keys():
         raise OtherRun(f"its progress is {', '.join(map(str, state['progress']))}")
-    if found != state["fingerprint"] or [v.shape for v in vectors] != [v.shape for v in state["vectors"]]:
+    if fingerprint != state["fingerprint"] or [v.shape for v in vectors] != [v.shape for v in state["vectors"]]:
         raise OtherRun(
-            f"the run went another way than before ({found} instead of {state['fingerprint']}): either its "
+            f"the run went another way than before ({fingerprint} instead of {state['fingerprint']}): either its "
             "algorithm decides by the contents of vectors, or the code has changed"
         )
     for vector, stored in zip(vectors, state["vectors"], strict=True):
@@ -65,7 +65,7 @@ def restore(simulation: Simulation, state: dict[str, Any]) -> None:
 def live_vectors(simulation: Simulation) -> list[Tensor]:
     """Return every vector that later events can read, each once, in an order determined by the events so far."""
     machine = simulation.machine
-    found: list[Tensor] = []
+    vectors: list[Tensor] = []
     # the problem and the experiment are rebuilt from the configuration
     seen = {id(simulation.problem), id(simulation.experiment), id(machine.evaluator)}
     stack: list[Any] = [machine]
@@ -75,10 +75,10 @@ def live_vectors(simulation: Simulation) -> list[Tensor]:
             continue
         seen.add(id(item))
         if isinstance(item, Tensor):
-            found.append(item)
+            vectors.append(item)
         else:
             stack.extend(reversed(_references(item)))
-    return found
+    return vectors
 
 
 def _references(item: Any) -> list[Any]:

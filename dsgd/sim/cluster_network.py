@@ -61,7 +61,7 @@ def _routes(
         line = min(rates[sender], receiving[receiver], _between(cluster, region_of[sender], region_of[receiver])[1])
         return cluster.connection_bytes_per_s(latency_s, line)
 
-    congestion = [] if matrix is not None else [Congestion.of(entry) for entry in cluster.congestion]
+    congestion = [] if matrix is not None else [Congestion.from_entry(entry) for entry in cluster.congestion]
     return Routes(
         loop,
         region_of,

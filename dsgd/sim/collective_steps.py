@@ -31,8 +31,8 @@ def ring(p: int, node: int, n_bytes: float, item_bytes: int, slice_bytes: float 
         for j in range(2 * (p - 1)):
             segment = (node - j) % p
             size = (items * (segment + 1) // p - items * segment // p) * item_bytes
-            rest = n_bytes - items * item_bytes if segment == p - 1 else 0
-            yield (node + 1) % p, (node - 1) % p, (size + rest) / slices, slices
+            remainder = n_bytes - items * item_bytes if segment == p - 1 else 0
+            yield (node + 1) % p, (node - 1) % p, (size + remainder) / slices, slices
 
     return _handed_on(rounds())
 
@@ -93,8 +93,8 @@ def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
 def hierarchical(p: int, node: int, n_bytes: float, _: int, islands: int = 1) -> Iterator[Step]:
     """Yield the steps of rings within islands, of those between islands, and of rings within again."""
     m = p // islands
-    first, place = node - node % m, node % m
-    inside = [Step([first + (place + 1) % m], n_bytes / m, [first + (place - 1) % m])] * (m - 1)
+    first, position = node - node % m, node % m
+    inside = [Step([first + (position + 1) % m], n_bytes / m, [first + (position - 1) % m])] * (m - 1)
     yield from inside
     for _round in range(2 * (islands - 1)):
         yield Step([(node + m) % p], n_bytes / p, [(node - m) % p])

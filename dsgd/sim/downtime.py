@@ -9,7 +9,7 @@ from dsgd.experiment import Experiment
 from dsgd.failures import Outage
 from dsgd.streams import stream
 
-Span = tuple[int, float, float]  # a node, and from when until when
+DownSpan = tuple[int, float, float]  # a node, and from when until when
 
 
 class Downtime:
@@ -19,9 +19,9 @@ class Downtime:
     lost_updates: of servers, those since the checkpoints that they came back with."""
 
     def __init__(self) -> None:
-        self.down: list[Span] = []
-        self.lost: list[Span] = []
-        self.servers: list[Span] = []
+        self.down: list[DownSpan] = []
+        self.lost: list[DownSpan] = []
+        self.servers: list[DownSpan] = []
         self.lost_updates = 0
 
     def summary(self, time_s: float, nodes: int, together: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dsgd.sim.loop import EventLoop
-from dsgd.sim.network import NOWHERE, Message, Network
+from dsgd.sim.network import NOWHERE, Network, PortMessage
 from dsgd.sim.routes import Routes
 from dsgd.streams import stream
 
@@ -58,14 +58,14 @@ class LossyNetwork(Network):
         self._rngs = [stream("loss", seed, port) for port in range(len(bytes_per_s))]
         self._connections: dict[tuple[int, int], deque[Delivery]] = {}  # what has not been delivered, as it was sent
 
-    def send_once(self, sender: int, message: Message, lost: Callable[[], None]) -> None:
+    def send_once(self, sender: int, message: PortMessage, lost: Callable[[], None]) -> None:
         if self._rngs[sender].random() < self._loss(sender, message[0]):
             self.lost += 1
             message = (NOWHERE, message[1], lost, ())
         super().send(sender, [message])
 
-    def send(self, sender: int, messages: Sequence[Message]) -> None:
-        attempts: list[Message] = []
+    def send(self, sender: int, messages: Sequence[PortMessage]) -> None:
+        attempts: list[PortMessage] = []
         for receiver, size, action, arguments in messages:
             delivery = Delivery(action, arguments)
             self._connections.setdefault((sender, receiver), deque()).append(delivery)
@@ -73,7 +73,7 @@ class LossyNetwork(Network):
             attempts.append(self._attempt(sender, receiver, size, delivery, losses))
         super().send(sender, attempts)
 
-    def _attempt(self, sender: int, receiver: int, size: float, delivery: Delivery, losses: int) -> Message:
+    def _attempt(self, sender: int, receiver: int, size: float, delivery: Delivery, losses: int) -> PortMessage:
         """Return what the network is to send for a message that is lost so many times before it arrives."""
         if losses:
             return NOWHERE, size, self._wait, (sender, receiver, size, delivery, losses - 1)

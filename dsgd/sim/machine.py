@@ -22,7 +22,7 @@ from dsgd.problem.problem import Problem
 from dsgd.sim.all_reduce import AllReduces
 from dsgd.sim.asks import Asks
 from dsgd.sim.cluster_network import network_of
-from dsgd.sim.compute import Processor
+from dsgd.sim.compute_time import Processor
 from dsgd.sim.downtime import Downtime, LockstepFailures, outages_of
 from dsgd.sim.elastic import ElasticRestarts
 from dsgd.sim.loop import EventLoop

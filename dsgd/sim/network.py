@@ -26,7 +26,7 @@ from dsgd.sim.flow import Flow
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.routes import Routes
 
-Message = tuple[
+PortMessage = tuple[
     int, float, Callable[..., None], tuple
 ]  # receiver, bytes, action and arguments: what happens on arrival
 NOWHERE = -1  # the receiver of a message whose action happens when it has left the sender's port
@@ -75,11 +75,11 @@ class Network:
         flows = zip(self._received, self._collective, strict=True)
         return [messages.until(time_s) + collectives.until(time_s) for messages, collectives in flows]
 
-    def send_once(self, sender: int, message: Message, lost: Callable[[], None]) -> None:
+    def send_once(self, sender: int, message: PortMessage, lost: Callable[[], None]) -> None:
         """Send a message that may be lost for good. lost: called instead of its action if it is."""
         self.send(sender, [message])
 
-    def send(self, sender: int, messages: Sequence[Message]) -> None:
+    def send(self, sender: int, messages: Sequence[PortMessage]) -> None:
         """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called on arrival."""
         if self._chunks > 1:
             self.messages += len(messages)
@@ -126,7 +126,7 @@ class Network:
         """Carry to the receiver's port what leaves the sender's between two times."""
         if receiver == NOWHERE:
             self._loop.at(end, action, *arguments)
-        elif self.routes is not None and (route := self.routes.of(sender, receiver)) is not None:
+        elif self.routes is not None and (route := self.routes.between(sender, receiver)) is not None:
             self.routes.send(route, receiver, size, begin, end, self._first_bit, (action, arguments))
         else:
             latency_s = self._latency_s
@@ -147,7 +147,7 @@ class Network:
     def notify(self, sender: int, receiver: int, action: Callable[..., None], *arguments: object) -> None:
         """Schedule action(*arguments) for the arrival of a message without content: a request or acknowledgement."""
         latency_s = self._latency_s
-        if self.routes is not None and (route := self.routes.of(sender, receiver)) is not None:
+        if self.routes is not None and (route := self.routes.between(sender, receiver)) is not None:
             latency_s = route.latency_s
         self._loop.at(self._loop.now + latency_s, action, *arguments)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dsgd.engine.task import Task
 from dsgd.optimizer import State
-from dsgd.sim.compute import Processor
+from dsgd.sim.compute_time import Processor
 from dsgd.worker import Worker
 
 VectorMessage = tuple[Tensor, int]  # a vector, and the sender's step count when it was made

@@ -114,8 +114,8 @@ class Restarts:
         self._restart(rank)
 
     def _restart(self, rank: int) -> None:
-        node, place = self._nodes[rank], self._places[rank]
-        self._downtime.down[place] = (*self._downtime.down[place][:2], self._loop.now)
+        node, index = self._nodes[rank], self._places[rank]
+        self._downtime.down[index] = (*self._downtime.down[index][:2], self._loop.now)
         node.down = False
         node.published = (node.worker.x.clone(), node.worker.steps)
         self._enter(node)

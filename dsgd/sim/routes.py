@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 
 from dsgd.disturbances import Congestion
-from dsgd.sim.compute import Pauses
+from dsgd.sim.compute_time import Pauses
 from dsgd.sim.flow import Flow
 from dsgd.sim.loop import EventLoop
 from dsgd.streams import stream
@@ -115,7 +115,7 @@ class Routes:
         }
         self._flows = [Flow() for _ in range(self.regions)]  # out of each
 
-    def of(self, sender: int, receiver: int) -> Route | None:
+    def between(self, sender: int, receiver: int) -> Route | None:
         """Return the route from one port to another, None if only the ports are on it."""
         try:
             return self._routes[sender, receiver]
@@ -155,15 +155,22 @@ class Routes:
         self._loop.at(begin_s, self._pass, route, 0, receiver, size, end_s, arrive, arguments)
 
     def _pass(
-        self, route: Route, place: int, receiver: int, size: float, last_bit: float, arrive: Callable, arguments: tuple
+        self,
+        route: Route,
+        position: int,
+        receiver: int,
+        size: float,
+        last_bit: float,
+        arrive: Callable,
+        arguments: tuple,
     ) -> None:
         """Pass the pipe at this place of the route. The latency is that of the way from the first pipe on."""
-        begin, end = route.pipes[place].through(self._loop.now, size, last_bit)
-        if place == 0:
+        begin, end = route.pipes[position].through(self._loop.now, size, last_bit)
+        if position == 0:
             if route.flow is not None:
                 route.flow.add(self._loop.now, begin, end, size)
             begin, end = begin + route.latency_s, end + route.latency_s
-        if place + 1 < len(route.pipes):
-            self._loop.at(begin, self._pass, route, place + 1, receiver, size, end, arrive, arguments)
+        if position + 1 < len(route.pipes):
+            self._loop.at(begin, self._pass, route, position + 1, receiver, size, end, arrive, arguments)
         else:
             self._loop.at(begin, arrive, receiver, size, end, *arguments)

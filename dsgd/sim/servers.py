@@ -11,7 +11,7 @@ from torch import Tensor
 from dsgd.engine.shard import Shard
 from dsgd.engine.task import Task
 from dsgd.sim.loop import EventLoop
-from dsgd.sim.network import Message, Network
+from dsgd.sim.network import Network, PortMessage
 from dsgd.sim.server_failures import ServerFailures
 from dsgd.worker import Call
 
@@ -61,7 +61,7 @@ class Servers:
         ]
         self.send(rank, messages)
 
-    def send(self, port: int, messages: list[Message]) -> None:
+    def send(self, port: int, messages: list[PortMessage]) -> None:
         """Send messages through the network; those to the sender's own port take no time."""
         for receiver, _, action, arguments in messages:
             if receiver == port:

@@ -89,16 +89,16 @@ class Sweep:
         Raises ValueError for a text that no point matches."""
         chosen: dict[str, Point] = {} if texts else dict(self.points)
         for text in texts:
-            found = {
+            matching = {
                 key: point
                 for key, point in self.points.items()
                 if text in (key, point.name, point.name.partition("-")[0]) or fnmatch.fnmatchcase(point.name, text)
             }
-            if not found:
+            if not matching:
                 names = [point.name.partition("-")[0] for point in self.points.values()]
                 near = (difflib.get_close_matches(text, names, n=1) or names or ["gossip_8_1"])[0]
                 raise ValueError(f"POINT must be of {self.folder}, like {near}, got {text}")
-            chosen.update(found)
+            chosen.update(matching)
         return list(chosen.values())
 
 

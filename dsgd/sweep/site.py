@@ -135,7 +135,7 @@ def job_size(point: Point, site: Site) -> JobSize:
 
 def directives(site: Site, size: JobSize, name: str) -> list[str]:
     """Return the #SBATCH options of a job, without array, folder and output."""
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "job-name": name,
         "nodes": size.nodes,
         "ntasks": size.tasks,
@@ -153,7 +153,7 @@ def directives(site: Site, size: JobSize, name: str) -> list[str]:
         "signal": f"USR1@{site.warning_s}" if site.warning_s else None,
         **site.options,
     }
-    given = ((key, value) for key, value in found.items() if value is not None and value is not False)
+    given = ((key, value) for key, value in options.items() if value is not None and value is not False)
     return [f"--{key}" if value is True else f"--{key}={_text(value)}" for key, value in given]
 
 
@@ -176,8 +176,8 @@ def script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site
 
 
 def _case(point: Point) -> str:
-    own = ["--config-dir", point.config_dir] if point.config_dir else []
-    return f"run={shlex.quote(point.folder)}; point=({shlex.join([*own, *point.overrides])})"
+    arguments = ["--config-dir", point.config_dir] if point.config_dir else []
+    return f"run={shlex.quote(point.folder)}; point=({shlex.join([*arguments, *point.overrides])})"
 
 
 def _word(value: object) -> str:

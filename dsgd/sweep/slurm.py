@@ -30,10 +30,10 @@ def submit(script: Path, indices: int, at_once: int | None, folder: Path, output
     array = f"--array=0-{indices - 1}" + (f"%{at_once}" if at_once else "")
     # as arguments, because lines of #SBATCH cannot hold every name of a folder
     places = [f"--chdir={folder}", f"--output={output}"]
-    said = _call("sbatch", "--parsable", array, *places, str(script)).strip()
-    job = said.partition(";")[0]  # the cluster follows, where there are several
+    printed = _call("sbatch", "--parsable", array, *places, str(script)).strip()
+    job = printed.partition(";")[0]  # the cluster follows, where there are several
     if not job.isdecimal():
-        raise SlurmError(f"sbatch must print the number of the job, got {said!r}")
+        raise SlurmError(f"sbatch must print the number of the job, got {printed!r}")
     return job
 
 
@@ -41,8 +41,8 @@ def largest_array() -> int:
     """Return how many tasks an array may have. Raises SlurmError where nothing can be submitted."""
     if shutil.which("sbatch") is None:
         raise SlurmError(MISSING.format("sbatch"))
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"), re.MULTILINE)
-    return int(found[1]) if found else 1001  # SLURM's default
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"), re.MULTILINE)
+    return int(match[1]) if match else 1001  # SLURM's default
 
 
 def queue(jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -51,19 +51,19 @@ def queue(jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
         return {}
     chosen = ["--noheader", "--array", "--states=all", f"--jobs={','.join(jobs)}", "--format=%i|%T|%r"]
     try:
-        said = _call("squeue", *chosen)
+        printed = _call("squeue", *chosen)
     except SlurmError as error:
         if "Invalid job id" not in str(error):
             raise
         return {}  # it has forgotten all of them
-    rows = (line.split("|", 2) for line in said.splitlines() if line.count("|") >= 2)
+    rows = (line.split("|", 2) for line in printed.splitlines() if line.count("|") >= 2)
     return {task: (state, reason) for task, state, reason in rows}
 
 
 def find_job(name: str) -> str | None:
     """Return the number of the job of this name; None if there is none."""
-    said = _call("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F").split()
-    return said[0] if said else None
+    printed = _call("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F").split()
+    return printed[0] if printed else None
 
 
 def accounting(jobs: Sequence[str]) -> dict[str, str]:
@@ -90,6 +90,6 @@ def _call(*command: str) -> str:
     except OSError as error:
         raise SlurmError(f"{command[0]} cannot be run: {error.strerror}") from error
     if done.returncode:
-        said = [line.removeprefix(f"{command[0]}: error: ") for line in done.stderr.splitlines() if line.strip()]
-        raise SlurmError(f"{command[0]} failed: {'; '.join(said) or f'exit status {done.returncode}'}")
+        errors = [line.removeprefix(f"{command[0]}: error: ") for line in done.stderr.splitlines() if line.strip()]
+        raise SlurmError(f"{command[0]} failed: {'; '.join(errors) or f'exit status {done.returncode}'}")
     return done.stdout

@@ -104,11 +104,11 @@ class Topology:
         """Tell whether the graph is undirected, the same at every step, connected, and without a circle."""
         if not self.is_symmetric or sum(map(len, self._neighbours)) != 2 * (self.nodes - 1):
             return False
-        reached, found = {0}, [0]
-        while found:
-            new = set(self._neighbours[found.pop()]) - reached
+        reached, frontier = {0}, [0]
+        while frontier:
+            new = set(self._neighbours[frontier.pop()]) - reached
             reached |= new
-            found += new
+            frontier += new
         return len(reached) == self.nodes
 
     @cached_property
@@ -200,8 +200,8 @@ def symmetric(neighbours: Sequence[Collection[int]], weights: str = "metropolis"
     for i, of_i in enumerate(neighbours):
         divisor = {j: 1 + (largest if weights == "uniform" else max(len(of_i), len(neighbours[j]))) for j in of_i}
         # in rationals, so that the diagonal of a ring is the float 1/3 and not 1 - 1/3 - 1/3
-        rest = 1 - sum(Fraction(count, d) for d, count in Counter(divisor.values()).items())
-        rows.append(dict(sorted({i: float(rest), **{j: 1 / d for j, d in divisor.items()}}.items())))
+        diagonal = 1 - sum(Fraction(count, d) for d, count in Counter(divisor.values()).items())
+        rows.append(dict(sorted({i: float(diagonal), **{j: 1 / d for j, d in divisor.items()}}.items())))
     return tuple(rows)
 
 

@@ -6,8 +6,8 @@ for batch in loader:
     model.step()
 """
 
-from dsgd.process_groups.channel import CommunicationFailed
-from dsgd.torch.optimizer import AlgorithmOptimizer
+from dsgd.process_groups.group_channel import CommunicationFailed
 from dsgd.torch.own_loop import DistributedModel, distribute
+from dsgd.torch.step_optimizer import AlgorithmOptimizer
 
 __all__ = ["AlgorithmOptimizer", "CommunicationFailed", "DistributedModel", "distribute"]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from dsgd.process_groups.channel import GroupChannel
+from dsgd.process_groups.group_channel import GroupChannel
 from dsgd.process_groups.lockstep import LockstepWorker
 from dsgd.run.named_algorithm import named_algorithm
 from dsgd.run.values import prefixed

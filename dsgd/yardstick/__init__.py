@@ -12,5 +12,5 @@ from dsgd.reproduction.measured_table import MeasuredTable
 
 def tables() -> list[MeasuredTable]:
     """Return all tables, in the order of the page."""
-    modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     return sorted((module.TABLE for module in modules), key=lambda table: table.order)

@@ -18,7 +18,7 @@ def _row(way: str, workers: int, measured: float, reason: str = "") -> MeasuredR
     how = (
         ("algo=downpour",) if way == "asynchronous" else ("algo=sync", "algo.overlap=false", "cluster.collective=star")
     )
-    words = (
+    overrides = (
         *how, f"nodes={workers}", f"budget.steps={steps}", f"cluster.gradient_s={ALONE_H * 3600 / BATCHES:.10g}",
         "cluster.bandwidth=1e9", "cluster.message_bytes=46758048",
     )  # fmt: skip
@@ -26,7 +26,7 @@ def _row(way: str, workers: int, measured: float, reason: str = "") -> MeasuredR
     def hours(summary: Summary) -> float:
         return summary["time_s"] / 3600
 
-    return MeasuredRow(f"{way}, {workers} workers", measured, words, hours, reason)
+    return MeasuredRow(f"{way}, {workers} workers", measured, overrides, hours, reason)
 
 
 TABLE = MeasuredTable(

@@ -20,18 +20,18 @@ def _rate(summary: Summary) -> float:
 
 
 def _stream(name: str, measured: float, round_trip_ms: float, streams: int = 1) -> MeasuredRow:
-    words = (
+    overrides = (
         "algo=dpsgd", "topology=one_peer_exponential", "nodes=2", "budget.steps=1", "cluster.gradient_s=0",
         "cluster.bandwidth=6.9e9",
         f"cluster.latency_s={round_trip_ms / 2e3:g}", "cluster.window_bytes=2.8e6", f"cluster.streams={streams}",
         f"cluster.message_bytes={PROBE}",
     )  # fmt: skip
-    return MeasuredRow(f"{name}, Gbit/s", measured, words, _rate)
+    return MeasuredRow(f"{name}, Gbit/s", measured, overrides, _rate)
 
 
 def _averaging(name: str, measured: float, nodes: int, islands: int) -> MeasuredRow:
     """Return a round of gradients of a target batch, averaged by groups of the two continents."""
-    words = (
+    overrides = (
         "algo=sync", "algo.overlap=false", f"nodes={nodes}", f"cluster.islands={islands}",
         "cluster.wan_latency_s=0.0515",
         "cluster.wan_bandwidth=6.2e9", "cluster.bandwidth=6.9e9", "cluster.latency_s=3.3e-4",
@@ -39,19 +39,21 @@ def _averaging(name: str, measured: float, nodes: int, islands: int) -> Measured
         f"cluster.collective={'hierarchical' if islands > 1 else 'ring'}", "cluster.collective_messages=true",
         f"cluster.message_bytes={CONVNEXT}", f"cluster.gradient_s={TARGET / nodes / ONE_VM:.10g}", "budget.steps=1",
     )  # fmt: skip
-    return MeasuredRow(f"ConvNeXt-L, {name}, samples/s", measured, words, lambda summary: TARGET / summary["time_s"])
+    return MeasuredRow(
+        f"ConvNeXt-L, {name}, samples/s", measured, overrides, lambda summary: TARGET / summary["time_s"]
+    )
 
 
 def _scaling(model: str, nodes: int, measured: float, of_two: float, n_bytes: int, reason: str) -> MeasuredRow:
     """Return a speed-up; of_two: of two machines, which says what the library takes on each."""
     gradient_s = 100.0 / nodes  # of a round that one machine alone computes in 100 s
-    words = (
+    overrides = (
         "algo=sync", "algo.overlap=false", f"nodes={nodes}", "cluster.bandwidth=3.3e9", "cluster.latency_s=1.5e-4",
         f"cluster.message_bytes={n_bytes}", "cluster.collective=ring", f"cluster.gradient_s={gradient_s:.10g}",
         "budget.steps=1",
     )  # fmt: skip
     label = f"{model}, {nodes} A10, speed-up"
-    return MeasuredRow(label, measured, words, lambda summary: of_two / 2 * 100.0 / summary["time_s"], reason)
+    return MeasuredRow(label, measured, overrides, lambda summary: of_two / 2 * 100.0 / summary["time_s"], reason)
 
 
 TABLE = MeasuredTable(

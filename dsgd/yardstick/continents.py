@@ -8,7 +8,7 @@ INNER, ALONE = 100, 43.3  # steps of a round; % of the FLOPs that are used witho
 
 
 def _row(name: str, measured: float, bandwidth: float) -> MeasuredRow:
-    words = (
+    overrides = (
         "cluster=intellect1",
         "cluster.gradient_s=22.5",
         f"cluster.bandwidth={bandwidth:g}",
@@ -16,7 +16,7 @@ def _row(name: str, measured: float, bandwidth: float) -> MeasuredRow:
         "algo=diloco",
     )
     steps = (f"algo.tau={INNER}", f"budget.steps={INNER}")
-    return MeasuredRow(name, measured, (*words, *steps), lambda summary: ALONE * computing(summary))
+    return MeasuredRow(name, measured, (*overrides, *steps), lambda summary: ALONE * computing(summary))
 
 
 TABLE = MeasuredTable(

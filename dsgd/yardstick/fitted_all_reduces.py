@@ -15,13 +15,13 @@ BOUND = (
 def _row(
     name: str, nodes: int, a: float, b: float, bandwidth: float, efficiency: float, reason: str = ""
 ) -> MeasuredRow:
-    words = (
+    overrides = (
         "algo=sync", "algo.overlap=false", "cluster.gradient_s=0", f"nodes={nodes}", f"cluster.bandwidth={bandwidth:g}",
         f"cluster.protocol_efficiency={efficiency:.5g}", "cluster.latency_s=1.34e-5",
         "cluster.bucket_startup_s=1.17e-4",
         f"cluster.message_bytes={SIZE}", "cluster.collective=ring", "budget.steps=1",
     )  # fmt: skip
-    return MeasuredRow(name, 1e3 * (a + b * SIZE), words, per_step(1, 1e3), reason)
+    return MeasuredRow(name, 1e3 * (a + b * SIZE), overrides, per_step(1, 1e3), reason)
 
 
 TABLE = MeasuredTable(

@@ -26,7 +26,7 @@ def _rows() -> list[MeasuredRow]:
             if nodes == 4 and not overlap and network == "10 GbE":
                 continue  # it gave the rate of PCIe
             slow = network == "10 GbE" and nodes > 4
-            words = (
+            overrides = (
                 "cluster=hkbu_10gbe" if slow else "cluster=hkbu_ib",
                 f"cluster.gradient_s={BATCH / ALONE:.5g}",
                 f"algo.overlap={str(overlap).lower()}",
@@ -35,7 +35,7 @@ def _rows() -> list[MeasuredRow]:
                 f"budget.steps={STEPS}",
             )
             label = f"{way}, {network}, {nodes} GPUs"
-            rows.append(MeasuredRow(label, measured, words, throughput(STEPS * nodes * BATCH)))
+            rows.append(MeasuredRow(label, measured, overrides, throughput(STEPS * nodes * BATCH)))
     return rows
 
 

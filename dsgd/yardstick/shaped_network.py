@@ -56,10 +56,10 @@ def _rows() -> list[MeasuredRow]:
             for nodes, of_sizes in zip((4, 8), times, strict=True):
                 for mib, measured in zip((128, 256), of_sizes, strict=True):
                     # gloo's one connection is limited below what the hosts' ports carry
-                    words = words_of(1e10 if network == "AWS" and name == "gloo" else bandwidth, latency_s)
+                    overrides = words_of(1e10 if network == "AWS" and name == "gloo" else bandwidth, latency_s)
                     size = (f"nodes={nodes}", f"cluster.message_bytes={mib * MIB}", "cluster.collective=ring")
                     label = f"{name}, {network}, {nodes} hosts, {mib} MiB"
-                    rows.append(MeasuredRow(label, measured, (*words, *size), per_step(1, 1e3)))
+                    rows.append(MeasuredRow(label, measured, (*overrides, *size), per_step(1, 1e3)))
     return rows
 
 

@@ -16,12 +16,12 @@ MEASURED = (
 
 def _row(stage: int, ranks: int, slowest: float) -> MeasuredRow:
     mean_s, cv, skew = STAGES[stage]
-    words = (
+    overrides = (
         "algo=sync", "algo.overlap=false", "cluster=ideal", f"nodes={ranks}", f"cluster.gradient_s={mean_s}",
         f"cluster.jitter={cv}", "cluster.jitter_distribution=lognormal", f"cluster.jitter_skew={skew}",
         f"budget.steps={STEPS}",
     )  # fmt: skip
-    return MeasuredRow(f"stage {stage}, slowest of {ranks} ranks", slowest * mean_s, words, per_step(STEPS))
+    return MeasuredRow(f"stage {stage}, slowest of {ranks} ranks", slowest * mean_s, overrides, per_step(STEPS))
 
 
 TABLE = MeasuredTable(

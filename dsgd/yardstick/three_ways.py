@@ -44,11 +44,15 @@ def _rows() -> list[MeasuredRow]:
                 more, steps = _words(way, nodes, latency_s)
                 given = {word.partition("=")[0] for word in more}
                 given |= {"algo.overlap"} if way == "sharded server" else set()
-                words = (f"cluster.message_bytes={256 * MIB}", *nccl(bandwidth, latency_s))
-                words = (*(word for word in words if word.partition("=")[0] not in given), f"nodes={nodes}", *more)
+                overrides = (f"cluster.message_bytes={256 * MIB}", *nccl(bandwidth, latency_s))
+                overrides = (
+                    *(word for word in overrides if word.partition("=")[0] not in given),
+                    f"nodes={nodes}",
+                    *more,
+                )
                 name = f"{way}, {network}, {nodes} hosts"
                 reason = REASONS.get((way, network, nodes), "")
-                rows.append(MeasuredRow(name, measured, words, per_step(steps), reason))
+                rows.append(MeasuredRow(name, measured, overrides, per_step(steps), reason))
     return rows
 
 

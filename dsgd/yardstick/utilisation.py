@@ -50,7 +50,7 @@ def _rows() -> list[MeasuredRow]:
             for share, printed in zip(SHARES, rates, strict=True):
                 rate = min(GRID, key=lambda value: abs(value - printed))
                 n_bytes = parameters * (4 if way == "+ 4 bits" else FULL) / 8
-                words = (
+                overrides = (
                     *_words(way, layers, n_bytes),
                     "nodes=2",
                     f"cluster.message_bytes={n_bytes:.10g}",
@@ -60,7 +60,7 @@ def _rows() -> list[MeasuredRow]:
                     "cluster.collective=ring",
                 )
                 label = f"{model}, {way}, {printed:g} Gbit/s"
-                rows.append(MeasuredRow(label, share, words, computing))
+                rows.append(MeasuredRow(label, share, overrides, computing))
     return rows
 
 

@@ -26,7 +26,7 @@ TINY = ("engine=sim", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "
 
 
 def speed_up(found: Evidence) -> Finding:
-    alone, both = (found["steps"].one(nodes=nodes).final("samples") for nodes in (1, 2))
+    alone, both = (found["steps"].run(nodes=nodes).final("samples") for nodes in (1, 2))
     return judged([at_least("samples, two nodes over one", both / alone, 2.0)])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dsgd.record.checkpoint import write_checkpoint
+from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.reader import read_config
 from tests.support.command import Result, call
 from tests.support.long import long_but

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dsgd
-from dsgd.record.checkpoint import read_header, read_state, write_checkpoint
+from dsgd.record.checkpoint_file import read_header, read_state, write_checkpoint
 from dsgd.run.values import ConfigError
 from tests.support.command import PATIENCE_S, Result, call, lines, marks, signalled, start, wait_until
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dsgd.experiment import Experiment
-from dsgd.record.checkpoint import find_checkpoint, read_header, read_state, write_checkpoint
+from dsgd.record.checkpoint_file import find_checkpoint, read_header, read_state, write_checkpoint
 from dsgd.sim.checkpoint import live_vectors, restore, snapshot
 from dsgd.sim.simulation import Simulation
 from dsgd.streams import stream

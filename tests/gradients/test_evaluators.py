@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.graphs import GraphEvaluator
-from dsgd.gradients.loop import LoopEvaluator
+from dsgd.gradients.cuda_graphs import GraphEvaluator
+from dsgd.gradients.module_loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.problem.problem import Problem, build_problem, without_single

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.problem.problem import Problem, build_problem
-from dsgd.processes.worker.collectives import Groups
+from dsgd.processes.worker.averaging import Groups
 from dsgd.processes.worker.compute import Compute
 from dsgd.sim.checkpoint import restore, snapshot
 from dsgd.sim.simulation import Simulation

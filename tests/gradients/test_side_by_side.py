@@ -15,7 +15,7 @@ import torch
 
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.examination import serves_side_by_side
-from dsgd.gradients.loop import LoopEvaluator
+from dsgd.gradients.module_loop import LoopEvaluator
 from dsgd.gradients.side_by_side import AHEAD, SideBySide
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.sim.simulation import Simulation

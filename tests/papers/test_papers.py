@@ -77,7 +77,7 @@ def test_claims_of_the_real_scale_are_about_learning_and_have_a_paper() -> None:
 @pytest.mark.parametrize("paper", [*PAPERS, *AT_REAL_SCALE], ids=lambda paper: paper.key)
 def test_a_paper_is_called_like_its_file_and_shows_what_it_has(paper: Paper) -> None:
     folder = ROOT / "dsgd" / "papers"
-    module = (folder / REAL if paper in AT_REAL_SCALE else folder) / paper.name
+    module = (folder / REAL if paper in AT_REAL_SCALE else folder) / paper.key
     assert module.with_suffix(".py").is_file() or module.is_dir()
     names = [chart.name for chart in paper.charts]
     assert len({*names}) == len(names)

@@ -14,7 +14,7 @@ from dsgd.gradients import choice
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.problem.precision import Unsuitable, prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
-from dsgd.processes.worker.collectives import Groups
+from dsgd.processes.worker.averaging import Groups
 from dsgd.processes.worker.compute import Compute
 from tests.support.command import call
 from tests.support.simulate import experiment, simulate

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dsgd.record.reader import find_runs
-from dsgd.report.crossing import crossings, target_crossing
+from dsgd.report.time_to_target import crossings, target_crossing
 from tests.support.cases import ALGORITHMS, WAITING, prepared
 from tests.support.long import long_but
 from tests.support.prefork import Prefork, Run

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from dsgd.processes.admission import MAX_STRANGERS
-from dsgd.processes.control import CONTROL_MAGIC, CoordinatorConnection, CoordinatorGone, Event, Hub
+from dsgd.processes.control import CONTROL_MAGIC, CoordinatorConnection, CoordinatorGone, Hub, HubEvent
 from dsgd.processes.frames import FRAME, TEXT_LIMIT
 from tests.support.any_message import AnyMessage
 from tests.support.long import long_but
@@ -33,7 +33,7 @@ class Served:
         listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = listener.getsockname()
         self.log: list[str] = []
-        self.events: list[Event] = []
+        self.events: list[HubEvent] = []
         self._hub = Hub(listener, TOKEN, self.log.append, AnyMessage())
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.record.checkpoint import NAME, read_header, read_state
+from dsgd.record.checkpoint_file import NAME, read_header, read_state
 from tests.processes.test_conformance import assert_crossings_are_those_of_the_marks
 from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.record.checkpoint import NAME
+from dsgd.record.checkpoint_file import NAME
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems, stored
 from tests.support.watched_run import BUDGET, LONG, start

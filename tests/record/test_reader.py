@@ -126,8 +126,8 @@ def test_a_configuration_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_neither_the_record_nor_a_sweep_needs_torch() -> None:
     """Importing it takes longer than a login node's command may."""
-    program = "import sys, dsgd.record.reader, dsgd.record.writer, dsgd.record.checkpoint\n"
-    program += "import dsgd.sweep.jobs; print({'torch', 'omegaconf', 'matplotlib'} & set(sys.modules))"
+    program = "import sys, dsgd.record.reader, dsgd.record.writer, dsgd.record.checkpoint_file\n"
+    program += "import dsgd.sweep.slurm_jobs; print({'torch', 'omegaconf', 'matplotlib'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stdout) == (0, "set()\n"), ended.stderr
 

@@ -12,7 +12,14 @@ import pytest
 import torch
 import yaml
 
-from dsgd.record.checkpoint import NAME, CheckpointError, find_checkpoint, read_header, read_state, write_checkpoint
+from dsgd.record.checkpoint_file import (
+    NAME,
+    CheckpointError,
+    find_checkpoint,
+    read_header,
+    read_state,
+    write_checkpoint,
+)
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, Record, commit, finite
 from dsgd.record.written import write_atomically
 
@@ -49,7 +56,7 @@ def test_the_header_of_a_checkpoint_is_read_without_torch(tmp_path: Path) -> Non
     """Whether a configuration fits a checkpoint is said before torch is imported."""
     write_checkpoint(tmp_path, HEADER, state())
     program = (
-        "import sys; from pathlib import Path; from dsgd.record.checkpoint import read_header; "
+        "import sys; from pathlib import Path; from dsgd.record.checkpoint_file import read_header; "
         f"assert read_header(Path({str(tmp_path / NAME)!r}))['lines'] == 3; assert 'torch' not in sys.modules"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch._utils import _rebuild_tensor_v2
 
-from dsgd.record.checkpoint import NAME, CheckpointError, read_header, read_state, write_checkpoint
+from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header, read_state, write_checkpoint
 from dsgd.record.stored_state import MEMBERS, check_stored
 from tests.support.command import PATIENCE_S
 
@@ -167,7 +167,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import torch
-from dsgd.record.checkpoint import CheckpointError, read_header, read_state
+from dsgd.record.checkpoint_file import CheckpointError, read_header, read_state
 torch.load  # what importing takes does not count
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

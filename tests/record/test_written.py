@@ -11,7 +11,7 @@ import pytest
 from dsgd.cli.compare import main as compare
 from dsgd.cli.plot import main as plot
 from dsgd.cli.sweep import main as sweep
-from dsgd.record.checkpoint import write_checkpoint
+from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.lock import LOCK, locked
 from dsgd.record.room import ROOM
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE, Record

@@ -11,8 +11,8 @@ import pytest
 
 from dsgd.report.contest import Contender, confidence_of, contest, corrected
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage
-from dsgd.report.layout import shown
 from dsgd.report.ratio import paired_ratio
+from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
 
 INF = math.inf

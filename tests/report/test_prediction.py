@@ -12,14 +12,14 @@ from rich.console import Console
 
 from dsgd.cli.plot import main
 from dsgd.record.reader import find_runs
-from dsgd.report.crossing import time_to_target_s
 from dsgd.report.figures import predicted_figure
 from dsgd.report.labels import run_labels, series
 from dsgd.report.prediction import Pair, pairs, pairs_table, step_s
 from dsgd.report.scaling import scalings
 from dsgd.report.style import NoData, drawing
+from dsgd.report.summary_verdict import verdict
 from dsgd.report.table import by_time, caption
-from dsgd.report.verdict import verdict
+from dsgd.report.time_to_target import time_to_target_s
 from tests.support.records import reach, rewrite, write_record
 
 # The keys of the two differ, as those of the engines do.

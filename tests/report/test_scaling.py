@@ -17,11 +17,11 @@ from dsgd.report.comparison import compare, comparison_table
 from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.contest import Contender, contest
 from dsgd.report.efficiency import contender_scalings, scaling_figure, write_scaling
-from dsgd.report.layout import shown
 from dsgd.report.ratio import time_ratio
 from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData
-from dsgd.report.verdict import verdict
+from dsgd.report.summary_verdict import verdict
+from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
 from tests.support.records import reach, write_record
 

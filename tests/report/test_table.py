@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.crossing import target_crossing, time_to_target_s
 from dsgd.report.fields import field_value, mark_value
-from dsgd.report.layout import shown
+from dsgd.report.summary_verdict import verdict
 from dsgd.report.table import by_time, caption, summary_table
-from dsgd.report.verdict import verdict
+from dsgd.report.table_layout import shown
+from dsgd.report.time_to_target import target_crossing, time_to_target_s
 from tests.support.records import reach, rewrite, write_record
 
 

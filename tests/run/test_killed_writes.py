@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.record.checkpoint import NAME, CheckpointError, read_header
+from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header
 from dsgd.record.reader import find_runs, read_status
 from tests.support.command import call
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.compose import composed
-from dsgd.record.checkpoint import NAME
+from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import LOCK, locked
 from dsgd.run.execute import execute
 from dsgd.run.plan import plan_run

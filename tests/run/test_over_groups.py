@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.cli.compose import composed
-from dsgd.record.checkpoint import NAME, read_header
+from dsgd.record.checkpoint_file import NAME, read_header
 from dsgd.run.configuration import configure
 from dsgd.run.group_training import GroupTraining
 from dsgd.run.plan import plan_run

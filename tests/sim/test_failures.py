@@ -173,7 +173,7 @@ def test_answers_to_a_worker_that_has_failed_are_not_received(algo: Algorithm, t
 def test_random_failures_have_the_given_times() -> None:
     """Exponential gaps; log-normal repairs of a given mean and median, as of a real cluster. Within five standard
     errors."""
-    failures = Failures.of({"every_s": 50.0, "repair_s": 13.3, "repair_median_s": 2.0})
+    failures = Failures.from_entry({"every_s": 50.0, "repair_s": 13.3, "repair_median_s": 2.0})
     outages = np.array(list(islice(failures.outages_of(0, stream("failures", 0, 0)), 20_000)))
     gaps = np.diff(outages.flatten())[1::2]
     repairs = outages[:, 1] - outages[:, 0]

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore
 from dsgd.engine import buckets
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups, join_rings
+from dsgd.processes.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.sim.simulation import build_problem
 from tests.support.forked import forked

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.record.checkpoint import NAME
+from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import LOCK
 from dsgd.record.room import ROOM
 

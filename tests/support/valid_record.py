@@ -14,7 +14,7 @@ import yaml
 
 from dsgd.problem.evaluation import FIELDS
 from dsgd.processes.coordinator.snapshots import bytes_of_nodes
-from dsgd.record.checkpoint import NAME, CheckpointError, read_header, read_state
+from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header, read_state
 
 BYTES = ("bytes_sent", "bytes_received")
 STATUSES = ("completed", "diverged", "interrupted", "failed")

@@ -9,8 +9,8 @@ import pytest
 
 from dsgd.cli.compose import composed
 from dsgd.record.writer import METRICS, SUMMARY
-from dsgd.sweep.jobs import finished, state, states
 from dsgd.sweep.manifest import locked, point_of, read
+from dsgd.sweep.slurm_jobs import finished, state, states
 
 CASES = [
     ("completed", "", False, "completed"),

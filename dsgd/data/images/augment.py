@@ -33,8 +33,8 @@ DEVIATION = 255 * np.array([0.229, 0.224, 0.225])
 def train_pixels(picture: Picture, draws: Sequence[float], out: np.ndarray) -> None:
     """Write a random crop to out [3, 224, 224] uint8. draws: [DRAWS]. Raises BrokenImage."""
     box = crop(picture.height, picture.width, draws)
-    found = _resized_box(picture, box, SIDE, SIDE)
-    _copy_planes(found[:, :, ::-1] if draws[-1] < 0.5 else found, out)
+    resized = _resized_box(picture, box, SIDE, SIDE)
+    _copy_planes(resized[:, :, ::-1] if draws[-1] < 0.5 else resized, out)
 
 
 def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
@@ -45,8 +45,8 @@ def evaluation_pixels(picture: Picture, out: np.ndarray) -> None:
     rows, columns = int(RESIZED * height / short), int(RESIZED * width / short)
     down, right = round((rows - SIDE) / 2), round((columns - SIDE) / 2)
     middle = Box((picture.height - height) // 2, (picture.width - width) // 2, height, width)
-    found = _resized_box(picture, middle, rows, columns)
-    _copy_planes(found[:, down : down + SIDE, right : right + SIDE], out)
+    resized = _resized_box(picture, middle, rows, columns)
+    _copy_planes(resized[:, down : down + SIDE, right : right + SIDE], out)
 
 
 def _resized_box(picture: Picture, box: Box, rows: int, columns: int) -> np.ndarray:
@@ -55,8 +55,8 @@ def _resized_box(picture: Picture, box: Box, rows: int, columns: int) -> np.ndar
     return resized(picture.pixels(factor, box), rows, columns)
 
 
-def _copy_planes(found: np.ndarray, out: np.ndarray) -> None:
-    for plane, target in zip(found, out, strict=True):  # all at once takes numpy half as long again
+def _copy_planes(pixels: np.ndarray, out: np.ndarray) -> None:
+    for plane, target in zip(pixels, out, strict=True):  # all at once takes numpy half as long again
         target[...] = plane
 
 

@@ -76,14 +76,14 @@ class Generated:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
         try:
-            found = json.loads(read(str(folder / STAMP), 0, -1))
-            if not isinstance(found, dict):
-                raise ValueError(f"{STAMP} must be a JSON object, got {type(found).__name__}")
+            stamp = json.loads(read(str(folder / STAMP), 0, -1))
+            if not isinstance(stamp, dict):
+                raise ValueError(f"{STAMP} must be a JSON object, got {type(stamp).__name__}")
         except (ValueError, RecursionError) as error:
             raise ValueError(f"data.path must be a new folder or one of generated images, got {folder}") from error
-        if found != asdict(self):
+        if stamp != asdict(self):
             other = ", ".join(
-                f"{key}={str(found.get(key))[:20]}" for key, value in asdict(self).items() if found.get(key) != value
+                f"{key}={str(stamp.get(key))[:20]}" for key, value in asdict(self).items() if stamp.get(key) != value
             )
             raise ValueError(f"data.path must hold the images that are asked for, got {folder} made with {other}")
         return True

@@ -15,7 +15,7 @@ from dsgd.host.files import expanded
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 TRAIN, TEST = "train", "val"  # as the folders and shards are called
-Place = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
+ImageLocation = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
 
 
 class ImageSource(Protocol):
@@ -26,7 +26,7 @@ class ImageSource(Protocol):
         """[n] int64."""
         ...
 
-    def place(self, sample: int) -> Place:
+    def locate(self, sample: int) -> ImageLocation:
         """Return where the bytes of a sample are."""
         ...
 
@@ -44,7 +44,7 @@ class Folder:
     names: np.ndarray  # [n] bytes, class/file
     labels: np.ndarray  # [n] int64
 
-    def place(self, sample: int) -> Place:
+    def locate(self, sample: int) -> ImageLocation:
         return self.name(sample), 0, -1
 
     def name(self, sample: int) -> str:
@@ -59,8 +59,8 @@ class ChosenImages:
     indices: np.ndarray
     labels: np.ndarray  # [n] int64
 
-    def place(self, sample: int) -> Place:
-        return self.source.place(int(self.indices[sample]))
+    def locate(self, sample: int) -> ImageLocation:
+        return self.source.locate(int(self.indices[sample]))
 
     def name(self, sample: int) -> str:
         return self.source.name(int(self.indices[sample]))
@@ -155,8 +155,8 @@ def find_files(folder: Path, classes: Sequence[str], key: str, strict: bool) -> 
 
 def _entries(folder: Path, key: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except OSError as error:
         raise ValueError(f"{key} must be readable, got {folder}: {error.strerror}") from error
 

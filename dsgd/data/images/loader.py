@@ -65,7 +65,7 @@ class Images:
 
     def name(self, test: bool, sample: int) -> str:
         """Return where a sample is, apart from the folder of the data: its file, offset and size."""
-        path, offset, size = (self.layout.test if test else self.layout.train).place(sample)
+        path, offset, size = (self.layout.test if test else self.layout.train).locate(sample)
         return f"{os.path.basename(path)} {offset} {size}"
 
     def share(self, processes: int) -> None:

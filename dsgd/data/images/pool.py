@@ -146,7 +146,7 @@ class DecodingPool(SlotPool[PendingChunk]):
 
     def _contents(self, item: PendingChunk) -> dict[str, Any]:
         batch, first = item.batch, item.rows.start
-        images = [(at, first + at, *batch.source.place(int(batch.samples[first + at]))) for at in item.missing]
+        images = [(at, first + at, *batch.source.locate(int(batch.samples[first + at]))) for at in item.missing]
         return {"images": images, "draws": batch.draws}
 
     def _answered(self, item: PendingChunk, answer: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ class Shards:
     length: np.ndarray  # [n] int64, bytes
     labels: np.ndarray  # [n] int64
 
-    def place(self, sample: int) -> tuple[str, int, int]:
+    def locate(self, sample: int) -> tuple[str, int, int]:
         return self.paths[self.shard[sample]], int(self.offset[sample]), int(self.length[sample])
 
     def name(self, sample: int) -> str:

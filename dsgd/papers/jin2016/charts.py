@@ -16,36 +16,38 @@ from dsgd.reproduction.verdict import exactly
 BUDGETS = {10: ("few_uneven", FEW), 20: ("many_uneven", MANY[:-1]), 40: ("hundred", (LAST,))}  # study, nodes; by epochs
 
 
-def loss_against_time(found: Evidence) -> Figure:
+def loss_against_time(evidence: Evidence) -> Figure:
     """Draw the test loss against time for 8, 16 and 100 nodes."""
     panels = []
     for nodes in (8, 16, 100):
-        contenders = [one for one in found[study_of(nodes)].contenders if one.nodes == nodes]
+        contenders = [contender for contender in evidence[study_of(nodes)].contenders if contender.nodes == nodes]
         lines = [
-            curve(_called(one), one.runs, "time_s", "test_loss", int(_period(one) == 10))
-            for one in contenders
-            if not _is_exposed(one)
+            curve(_called(contender), contender.runs, "time_s", "test_loss", int(_period(contender) == 10))
+            for contender in contenders
+            if not _is_exposed(contender)
         ]
         title = f"{nodes} nodes"
         panels.append(ChartPanel(title, "time (virtual s)", "test loss", lines, log_y=True, level=TARGET_LOSS))
     return chart(panels, ["jitter 10 %, each tuned; sync overlaps; dashed: the target"])
 
 
-def final_loss_against_nodes(found: Evidence) -> Figure:
+def final_loss_against_nodes(evidence: Evidence) -> Figure:
     """Draw the final test loss against the number of nodes, in a panel for each budget."""
     panels = []
     for study, epochs in (("few_uneven", 10), ("many_uneven", 20)):
-        contenders = [one for one in found[study].contenders if not _is_exposed(one)]
+        contenders = [contender for contender in evidence[study].contenders if not _is_exposed(contender)]
         lines = []
         for name in dict.fromkeys(map(_called, contenders)):
-            alike = [one for one in contenders if _called(one) == name]
-            points = [(float(one.nodes), estimate([final_loss(run) for run in one.runs])) for one in alike]
+            alike = [contender for contender in contenders if _called(contender) == name]
+            points = [
+                (float(contender.nodes), estimate([final_loss(run) for run in contender.runs])) for contender in alike
+            ]
             lines.append(ChartLine(name, alike[0].algo, points, int(_period(alike[0]) == 10)))
         panels.append(ChartPanel(f"{epochs} epochs", "nodes", "final test loss", lines, log_x=True))
     return chart(panels, ["jitter 10 %, each tuned; sync overlaps"])
 
 
-def crossover_map(found: Evidence) -> Figure:
+def crossover_map(evidence: Evidence) -> Figure:
     """Draw the advantage of each asynchronous method over all-reduce against nodes, over overlap and jitter."""
     panels = []
     for jitter, budgets in ((0, {10: ("few_even", FEW)}), (10, BUDGETS)):
@@ -54,7 +56,7 @@ def crossover_map(found: Evidence) -> Figure:
                 ChartLine(
                     f"{algo}, {epochs} epochs",
                     algo,
-                    [(float(n), advantage(found, study, n, overlap, algo)) for n in nodes],
+                    [(float(n), advantage(evidence, study, n, overlap, algo)) for n in nodes],
                     list(BUDGETS).index(epochs),
                 )
                 for algo in ASYNCHRONOUS
@@ -71,14 +73,14 @@ def crossover_map(found: Evidence) -> Figure:
     )
 
 
-def server_throughput(found: Evidence) -> Figure:
+def server_throughput(evidence: Evidence) -> Figure:
     """Draw the samples per second behind one server against the number of nodes."""
     lines = []
     for variant, tau in enumerate((1, 10)):
-        runs = found["served_easgd"].where(algo__tau=tau)
+        runs = evidence["served_easgd"].where(algo__tau=tau)
         points = [(float(run.setting("nodes")), exactly(run.final("samples") / run.final("time_s"))) for run in runs]
         lines.append(ChartLine(f"easgd, tau = {tau}", "easgd", points, variant))
-    runs = found["served_downpour"].runs
+    runs = evidence["served_downpour"].runs
     points = [(float(run.setting("nodes")), exactly(run.final("samples") / run.final("time_s"))) for run in runs]
     lines.append(ChartLine("downpour", "downpour", points))
     batch = runs[0].setting("batch_size")
@@ -90,16 +92,16 @@ def server_throughput(found: Evidence) -> Figure:
     )
 
 
-def _called(one: Contender) -> str:
+def _called(contender: Contender) -> str:
     """Return `gossip, tau = 10`; the algorithm alone where it has no period."""
-    return one.algo if _period(one) is None else f"{one.algo}, tau = {_period(one)}"
+    return contender.algo if _period(contender) is None else f"{contender.algo}, tau = {_period(contender)}"
 
 
-def _period(one: Contender) -> int | None:
+def _period(contender: Contender) -> int | None:
     """Return tau; None of all-reduce."""
-    return None if one.algo == "sync" else one.runs[0].setting("algo.tau")
+    return None if contender.algo == "sync" else contender.runs[0].setting("algo.tau")
 
 
-def _is_exposed(one: Contender) -> bool:
+def _is_exposed(contender: Contender) -> bool:
     """Return whether this is an all-reduce that does not overlap."""
-    return one.algo == "sync" and not one.runs[0].setting("algo.overlap")
+    return contender.algo == "sync" and not contender.runs[0].setting("algo.overlap")

@@ -22,12 +22,12 @@ from dsgd.reproduction.verdict import Check, Finding
 ASYNCHRONOUS = ("easgd", "gossip")
 
 
-def j1(found: Evidence) -> Finding:
+def j1(evidence: Evidence) -> Finding:
     """Compare times to the target on few nodes, with jitter of 10 %, for the better one of EASGD and gossip."""
-    better = max(ASYNCHRONOUS, key=lambda algo: _passes(found, algo, overlap=True))
-    checks = [_sooner(found, "few_uneven", nodes, better, overlap=True) for nodes in FEW]
-    exposed = max(ASYNCHRONOUS, key=lambda algo: _passes(found, algo, overlap=False))
-    why = [_sooner(found, "few_uneven", nodes, exposed, overlap=False) for nodes in FEW]
+    better = max(ASYNCHRONOUS, key=lambda algo: _passes(evidence, algo, overlap=True))
+    checks = [_sooner(evidence, "few_uneven", nodes, better, overlap=True) for nodes in FEW]
+    exposed = max(ASYNCHRONOUS, key=lambda algo: _passes(evidence, algo, overlap=False))
+    why = [_sooner(evidence, "few_uneven", nodes, exposed, overlap=False) for nodes in FEW]
     reason = (
         "The paper does not say whether its all-reduce hides behind the backward pass; here it does, as in today's "
         "libraries. The map shows both, with jitter and without."
@@ -35,35 +35,39 @@ def j1(found: Evidence) -> Finding:
     return CLAIMS["J1"].judged(checks, reason, explained_by=why)
 
 
-def j2(found: Evidence) -> Finding:
+def j2(evidence: Evidence) -> Finding:
     """Compare final losses and times to the target on 100 nodes."""
     claim = CLAIMS["J2"]
     checks = []
     for study, epochs in (("many_uneven", 20), ("hundred", 40)):
-        exact = found[study].contender(algo="sync", nodes=LAST, algo__overlap=True)
+        exact = evidence[study].contender(algo="sync", nodes=LAST, algo__overlap=True)
         for algo in ASYNCHRONOUS:
-            those = [one for one in found[study].contenders if one.algo == algo and one.nodes == LAST]
-            one = min(those, key=_final)
-            ratio = paired_ratio([final_loss(run) for run in exact.runs], [final_loss(run) for run in one.runs])
-            what = f"{LAST} nodes, {epochs} epochs: final test loss, sync over {one.algo}"
+            candidates = [
+                contender
+                for contender in evidence[study].contenders
+                if contender.algo == algo and contender.nodes == LAST
+            ]
+            best = min(candidates, key=_final)
+            ratio = paired_ratio([final_loss(run) for run in exact.runs], [final_loss(run) for run in best.runs])
+            what = f"{LAST} nodes, {epochs} epochs: final test loss, sync over {best.algo}"
             checks.append(claim.check("loss", what, ratio))
-    exact = found["hundred"].contender(algo="sync", algo__overlap=True)
-    other = best_of(found, "hundred", LAST, *ASYNCHRONOUS)
+    exact = evidence["hundred"].contender(algo="sync", algo__overlap=True)
+    other = best_of(evidence, "hundred", LAST, *ASYNCHRONOUS)
     what = f"{LAST} nodes, 40 epochs: time to the target, sync over the sooner of the others"
     checks.append(claim.check("time", what, paired_ratio(scores(exact), scores(other))))
-    steps = found["many_uneven"].contender(algo="sync", nodes=LAST, algo__overlap=True).runs[0].final("steps")
+    steps = evidence["many_uneven"].contender(algo="sync", nodes=LAST, algo__overlap=True).runs[0].final("steps")
     reason = f"Within 20 epochs, {steps} steps of each worker, nobody reaches the target on {LAST} nodes."
     return claim.judged(checks, reason)
 
 
-def j3(found: Evidence) -> Finding:
+def j3(evidence: Evidence) -> Finding:
     """Find the number of nodes from which all-reduce reaches the target first."""
-    ratios = [(nodes, advantage(found, study_of(nodes), nodes, overlap=True).median) for nodes in (*FEW, *MANY)]
+    ratios = [(nodes, advantage(evidence, study_of(nodes), nodes, overlap=True).median) for nodes in (*FEW, *MANY)]
     crossing = _crossing(ratios)
     text = ", ".join(f"{ratio:.2f} at {nodes}" for nodes, ratio in ratios)
-    exposed = [(nodes, advantage(found, study_of(nodes), nodes, overlap=False).median) for nodes in (*FEW, *MANY)]
+    exposed = [(nodes, advantage(evidence, study_of(nodes), nodes, overlap=False).median) for nodes in (*FEW, *MANY)]
     other = ", ".join(f"{ratio:.2f} at {nodes}" for nodes, ratio in exposed)
-    steps = ", ".join(f"{_step_gain(found, nodes):.2f} at {nodes}" for nodes in (*FEW, *MANY))
+    steps = ", ".join(f"{_step_gain(evidence, nodes):.2f} at {nodes}" for nodes in (*FEW, *MANY))
     reason = (
         f"Time to the target, sync over the sooner of the others: {text} nodes; without overlap {other}; 0 where they "
         f"never reach it, nan where sync does not, either. Time of a step, sync over gossip with tau = 10: {steps}; so "
@@ -73,39 +77,41 @@ def j3(found: Evidence) -> Finding:
     return CLAIMS["J3"].judged([CLAIMS["J3"].check("crossing", what, crossing)], reason)
 
 
-def j4(found: Evidence) -> Finding:
+def j4(evidence: Evidence) -> Finding:
     """Compare bytes and samples to the target of tau = 1 and 10, on eight nodes."""
     claim = CLAIMS["J4"]
     checks: list[Check] = []
     for algo in ASYNCHRONOUS:
-        often, seldom = (found["period"].one(algo=algo, algo__tau=tau).final("bytes_sent_total") for tau in (1, 10))
+        often, seldom = (evidence["period"].run(algo=algo, algo__tau=tau).final("bytes_sent_total") for tau in (1, 10))
         checks.append(claim.check("bytes", f"`{algo}`: bytes, tau = 1 over tau = 10", often / seldom))
-        checks.append(_delayed(found, "few_even", algo))
+        checks.append(_delayed(evidence, "few_even", algo))
     reason = "Within 10 epochs the workers have little time to come back together: the second measurement is of 40."
-    return claim.judged(checks, reason, explained_by=[_delayed(found, "longer", algo) for algo in ASYNCHRONOUS])
+    return claim.judged(checks, reason, explained_by=[_delayed(evidence, "longer", algo) for algo in ASYNCHRONOUS])
 
 
-def _delayed(found: Evidence, study: str, algo: str) -> Check:
+def _delayed(evidence: Evidence, study: str, algo: str) -> Check:
     """Check how many more samples tau = 10 takes to the target."""
-    often, seldom = (found[study].contender(algo=algo, nodes=8, algo__tau=tau) for tau in (1, 10))
+    often, seldom = (evidence[study].contender(algo=algo, nodes=8, algo__tau=tau) for tau in (1, 10))
     epochs = "40 epochs" if study == "longer" else "10 epochs"
     what = f"`{algo}`, {epochs}: samples to the target, tau = 10 over tau = 1"
     return CLAIMS["J4"].check("samples", what, sample_ratio(seldom, often))
 
 
-def j5(found: Evidence) -> Finding:
+def j5(evidence: Evidence) -> Finding:
     """Compare the steps of the other workers beside one that is four times slower, or stands still."""
     claim = CLAIMS["J5"]
     checks = []
     for name, what in (("slow", "one worker 4 times slower"), ("paused", "one worker paused")):
         for algo in ("gossip", "sync"):
-            lost = 1 - _steps_of_others(found[name].one(algo=algo)) / _steps_of_others(found["equal"].one(algo=algo))
+            lost = 1 - _steps_of_others(evidence[name].run(algo=algo)) / _steps_of_others(
+                evidence["equal"].run(algo=algo)
+            )
             text = f"`{algo}`, {what}: steps that the others lose"
             checks.append(claim.check(algo, text, lost))
     return claim.judged(checks, "In the same time, on eight nodes. EASGD's others lose none, either.")
 
 
-def j6(found: Evidence) -> Finding:
+def j6(evidence: Evidence) -> Finding:
     """Compare the throughput of a server that has too many workers with that of one worker."""
     claim = CLAIMS["J6"]
     checks = []
@@ -117,7 +123,7 @@ def j6(found: Evidence) -> Finding:
     for name, what, tau in cases:
         settings = {"algo__tau": tau} if name == "served_easgd" else {}
         rates = {
-            run.setting("nodes"): run.final("samples") / run.final("time_s") for run in found[name].where(**settings)
+            run.setting("nodes"): run.final("samples") / run.final("time_s") for run in evidence[name].where(**settings)
         }
         expected = tau * GRADIENT_S * BYTES_PER_S / MESSAGE + 2
         served = rates[LAST] / rates[1]
@@ -132,40 +138,42 @@ def study_of(nodes: int) -> str:
     return "few_uneven" if nodes in FEW else "many_uneven"
 
 
-def best_of(found: Evidence, study: str, nodes: int, *algos: str) -> Contender:
+def best_of(evidence: Evidence, study: str, nodes: int, *algos: str) -> Contender:
     """Return the contender of these algorithms, over their periods, with the shortest median time to the target, then
     the lowest final loss."""
-    those = [one for one in found[study].contenders if one.algo in algos and one.nodes == nodes]
-    return min(those, key=lambda one: (estimate(scores(one)).median, _final(one)))
+    candidates = [
+        contender for contender in evidence[study].contenders if contender.algo in algos and contender.nodes == nodes
+    ]
+    return min(candidates, key=lambda contender: (estimate(scores(contender)).median, _final(contender)))
 
 
-def advantage(found: Evidence, study: str, nodes: int, overlap: bool, *algos: str) -> Estimate:
+def advantage(evidence: Evidence, study: str, nodes: int, overlap: bool, *algos: str) -> Estimate:
     """Return the time to the target of all-reduce over that of the sooner of these algorithms; by default of both."""
-    exact = found[study].contender(algo="sync", nodes=nodes, algo__overlap=overlap)
-    return ratio(exact, best_of(found, study, nodes, *(algos or ASYNCHRONOUS)))
+    exact = evidence[study].contender(algo="sync", nodes=nodes, algo__overlap=overlap)
+    return ratio(exact, best_of(evidence, study, nodes, *(algos or ASYNCHRONOUS)))
 
 
-def _step_gain(found: Evidence, nodes: int) -> float:
+def _step_gain(evidence: Evidence, nodes: int) -> float:
     """Return the time of a step of all-reduce, which overlaps, over that of gossip with tau = 10."""
     settings = ({"algo": "sync", "algo__overlap": True}, {"algo": "gossip", "algo__tau": 10})
-    both = [found[study_of(nodes)].contender(nodes=nodes, **of_one).runs[0] for of_one in settings]
+    both = [evidence[study_of(nodes)].contender(nodes=nodes, **of_one).runs[0] for of_one in settings]
     sync, gossip = (field_value(run, "step_s") for run in both)
     return sync / gossip
 
 
-def _final(one: Contender) -> float:
-    return estimate([final_loss(run) for run in one.runs]).median
+def _final(contender: Contender) -> float:
+    return estimate([final_loss(run) for run in contender.runs]).median
 
 
-def _sooner(found: Evidence, study: str, nodes: int, algo: str, overlap: bool) -> Check:
+def _sooner(evidence: Evidence, study: str, nodes: int, algo: str, overlap: bool) -> Check:
     hidden = "overlapping" if overlap else "without overlap"
     what = f"p = {nodes}: time to the target, sync ({hidden}) over {algo}"
-    return CLAIMS["J1"].check("sooner", what, advantage(found, study, nodes, overlap, algo))
+    return CLAIMS["J1"].check("sooner", what, advantage(evidence, study, nodes, overlap, algo))
 
 
-def _passes(found: Evidence, algo: str, overlap: bool) -> tuple[int, float]:
+def _passes(evidence: Evidence, algo: str, overlap: bool) -> tuple[int, float]:
     """Return on how many numbers of nodes an algorithm is sooner by the threshold, and the sum of its ratios."""
-    medians = [advantage(found, "few_uneven", nodes, overlap, algo).median for nodes in FEW]
+    medians = [advantage(evidence, "few_uneven", nodes, overlap, algo).median for nodes in FEW]
     return sum(value >= CLAIMS["J1"].threshold("sooner") for value in medians), sum(
         value for value in medians if math.isfinite(value)
     )

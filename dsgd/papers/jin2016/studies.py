@@ -23,9 +23,9 @@ LAGGING = 3  # the slow worker's rank
 SERVED = (*TIMING, f"nodes={','.join(map(str, (1, *FEW, *MANY)))}")
 
 
-def _contest(name: str, nodes: tuple[int, ...], contenders: str, *words: str) -> Study:
+def _contest(name: str, nodes: tuple[int, ...], contenders: str, *overrides: str) -> Study:
     counts = f"nodes={','.join(map(str, nodes))}"
-    return Study(name, (counts, f"target.loss={TARGET_LOSS}", contenders, *words), SMALL, FULL, tuned=True)
+    return Study(name, (counts, f"target.loss={TARGET_LOSS}", contenders, *overrides), SMALL, FULL, tuned=True)
 
 
 STUDIES = (

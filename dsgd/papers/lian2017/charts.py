@@ -15,30 +15,30 @@ from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import exactly
 
 
-def loss_against_epochs(found: Evidence) -> Figure:
+def loss_against_epochs(evidence: Evidence) -> Figure:
     """Draw the test loss of every order of mixing and of all-reduce against epochs, as the paper does."""
     lines = [
-        curve(one.name.replace("gradient=", "gradient "), one.runs, "epoch", "test_loss", i)
-        for i, one in enumerate(found["per_sample"].contenders)
+        curve(contender.name.replace("gradient=", "gradient "), contender.runs, "epoch", "test_loss", i)
+        for i, contender in enumerate(evidence["per_sample"].contenders)
     ]
     return chart([ChartPanel("8 nodes, each tuned", "epochs", "test loss", lines, log_y=True)])
 
 
-def loss_against_time(found: Evidence) -> Figure:
+def loss_against_time(evidence: Evidence) -> Figure:
     """Draw the test loss against time on the slow network."""
     lines = [
-        curve(_called(one.runs[0]), one.runs, "time_s", "test_loss", i)
-        for i, one in enumerate(found["slow"].contenders)
+        curve(_called(contender.runs[0]), contender.runs, "time_s", "test_loss", i)
+        for i, contender in enumerate(evidence["slow"].contenders)
     ]
     panel = ChartPanel("16 nodes, 10 Mbit/s, each tuned", "time (virtual s)", "test loss", lines, level=TARGET_LOSS)
     return chart([panel])
 
 
-def step_time(found: Evidence) -> Figure:
+def step_time(evidence: Evidence) -> Figure:
     """Draw the time of a step against the number of nodes, on both networks."""
     panels = []
     for cluster in NETWORKS:
-        runs = [run for name in ("centralised", "decentralised") for run in found[name].where(cluster__name=cluster)]
+        runs = [run for name in ("centralised", "decentralised") for run in evidence[name].where(cluster__name=cluster)]
         names = dict.fromkeys(map(_called, runs))
         lines = [
             ChartLine(
@@ -57,11 +57,11 @@ def step_time(found: Evidence) -> Figure:
     return chart(panels, ["times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"])
 
 
-def consensus(found: Evidence) -> Figure:
+def consensus(evidence: Evidence) -> Figure:
     """Draw the consensus distance on each graph against its closed form, and the loss at the end against it."""
     measured = []
     for name, eigenvalues in EIGENVALUES.items():
-        runs = found["graphs"].where(topology=name)
+        runs = evidence["graphs"].where(topology=name)
         value = float(np.mean([stationary(run, "consensus_distance", 2) / DIM for run in runs]))
         measured.append((consensus_distance(eigenvalues), exactly(value)))
     measured.sort()

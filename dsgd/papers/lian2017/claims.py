@@ -29,70 +29,70 @@ from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import Check, Finding, holds
 
 
-def l1(found: Evidence) -> Finding:
+def l1(evidence: Evidence) -> Finding:
     """Compare the loss of the mean model at the end with that of all-reduce, at equal samples, each tuned."""
-    short, long = (_loss_ratios(found[name].contenders) for name in ("per_sample", "longer"))
+    short, long = (_loss_ratios(evidence[name].contenders) for name in ("per_sample", "longer"))
     claim = CLAIMS["L1"]
     checks = [claim.check("loss", "published order: final test loss over that of all-reduce", short["before"])]
     why = [claim.check("loss", "the same with four times the epochs", long["before"])]
     reason = (
         f"With the gradient after mixing the ratio is {short['after'].median:.3f}. The paper's theorem speaks of small "
         f"rates and many steps. At one rate for both, held-out loss over that of all-reduce, one seed: "
-        f"{_by_rate(found['per_sample'])}; with four times the epochs {_by_rate(found['longer'])}. At "
+        f"{_by_rate(evidence['per_sample'])}; with four times the epochs {_by_rate(evidence['longer'])}. At "
         "rates that are tuned the two are not equal per sample."
     )
     return claim.judged(checks, reason, explained_by=why)
 
 
-def l2(found: Evidence) -> Finding:
+def l2(evidence: Evidence) -> Finding:
     """Compare the stationary variance of the mean model, times p, with gamma sigma^2 / (h (2 - gamma h))."""
     expected = LR * NOISE**2 / (2 - LR)
     checks = []
-    for nodes in found["noise_floor"].values("nodes"):
-        runs = found["noise_floor"].where(nodes=nodes)
+    for nodes in evidence["noise_floor"].values("nodes"):
+        runs = evidence["noise_floor"].where(nodes=nodes)
         variance = nodes * float(np.mean([2 * stationary(run, "train_loss") / DIM for run in runs]))
         what = f"p = {nodes}: variance of the mean per coordinate, times p"
         checks.append(CLAIMS["L2"].check("variance", what, variance, expected))
     return CLAIMS["L2"].judged(checks)
 
 
-def l3a(found: Evidence) -> Finding:
+def l3a(evidence: Evidence) -> Finding:
     """Compare D-PSGD on a ring with a synchronous single server."""
     claim = CLAIMS["L3a"]
-    step = {(c, p): _step_ratio(found, c, p, "star") for c in NETWORKS for p in NODES}
+    step = {(c, p): _step_ratio(evidence, c, p, "star") for c in NETWORKS for p in NODES}
     slow = "lian2017_10mbit"
     largest = max(step[slow, p] for p in NODES if p <= 16)
     checks = [
         claim.check("steps", "10 Mbit/s, p <= 16: largest ratio of step times", largest),
         claim.check("share", "10 Mbit/s, p = 100: ratio over p", step[slow, 100] / 100),
-        claim.check("time", "10 Mbit/s, p = 16: ratio of times to target", _contest_ratio(found, "star")),
+        claim.check("time", "10 Mbit/s, p = 16: ratio of times to target", _contest_ratio(evidence, "star")),
     ]
     other = ", ".join(f"{step['lian2017_5ms', p]:.1f} at p = {p}" for p in NODES)
     reason = (
         f"At 5 ms, with gradients of 50 ms, the ratio of step times is {other}. D-PSGD gains less in time to "
         "the target than in time of a step: per sample it learns less, at all but small rates. Held-out loss over that "
-        f"of all-reduce at one rate for both, one seed: {_by_rate(found['slow'])}."
+        f"of all-reduce at one rate for both, one seed: {_by_rate(evidence['slow'])}."
     )
     return claim.judged(checks, reason)
 
 
-def l3b(found: Evidence) -> Finding:
+def l3b(evidence: Evidence) -> Finding:
     """Compare D-PSGD on a ring with all-reduce: around a ring, and by the fastest of the usual collectives."""
     claim = CLAIMS["L3b"]
     checks: list[Check] = []
     late, slow = "lian2017_5ms", "lian2017_10mbit"
-    ring = {p: _communication_ratio(found, late, p, "ring") for p in NODES}
+    ring = {p: _communication_ratio(evidence, late, p, "ring") for p in NODES}
     checks += [
         claim.check("ring", f"5 ms, ring all-reduce, p = {p}: ratio of communication times", ring[p], _formula(late, p))
         for p in NODES
     ]
-    largest, steps = max(ring[p] for p in NODES if p <= 32), max(_step_ratio(found, late, p, "ring") for p in NODES)
+    largest, steps = max(ring[p] for p in NODES if p <= 32), max(_step_ratio(evidence, late, p, "ring") for p in NODES)
     checks += [
         claim.check("messages", "5 ms, ring all-reduce, p <= 32: largest of these", largest),
         claim.check("steps", "5 ms, ring all-reduce, p <= 100: largest ratio of step times", steps),
     ]
-    best = {p: _communication_ratio(found, late, p, "best") for p in NODES}
-    bandwidth = {p: _communication_ratio(found, slow, p, "best") for p in NODES}
+    best = {p: _communication_ratio(evidence, late, p, "best") for p in NODES}
+    bandwidth = {p: _communication_ratio(evidence, slow, p, "best") for p in NODES}
     checks += [
         claim.check("best_late", "5 ms, best all-reduce: largest ratio of communication times", max(best.values())),
         claim.check(
@@ -114,15 +114,15 @@ def l3b(found: Evidence) -> Finding:
     return claim.judged(checks, reason, explained_by=why)
 
 
-def l4(found: Evidence) -> Finding:
+def l4(evidence: Evidence) -> Finding:
     """Count what the busiest node sends and receives in a step."""
     claim = CLAIMS["L4"]
     checks = []
-    for run in found["ring_bytes"].runs:
+    for run in evidence["ring_bytes"].runs:
         for field in ("bytes_sent_max_node", "bytes_received_max_node"):
             what = f"D-PSGD on a ring, p = {run.nodes}: {field.split('_')[1]} a step, in vectors"
             checks.append(claim.check("vectors", what, run.final(field) / run.final("steps") / MESSAGE, 2.0))
-    for run in found["server_bytes"].runs:
+    for run in evidence["server_bytes"].runs:
         nodes = run.setting("nodes")
         name = "synchronous server" if run.algorithm == "sync" else "asynchronous server"
         for field in ("bytes_sent_max_node", "bytes_received_max_node"):
@@ -132,11 +132,11 @@ def l4(found: Evidence) -> Finding:
     return claim.judged(checks)
 
 
-def l5(found: Evidence) -> Finding:
+def l5(evidence: Evidence) -> Finding:
     """Compare the stationary consensus distance on several graphs with its closed form, and their order."""
     checks, measured, expected = [], {}, {}
     for name, eigenvalues in EIGENVALUES.items():
-        runs = found["graphs"].where(topology=name)
+        runs = evidence["graphs"].where(topology=name)
         measured[name] = float(np.mean([stationary(run, "consensus_distance", 2) / DIM for run in runs]))
         expected[name] = consensus_distance(eigenvalues)
         what = f"{name}: squared consensus distance per coordinate"
@@ -147,17 +147,17 @@ def l5(found: Evidence) -> Finding:
     return CLAIMS["L5"].judged(checks, "Sixteen workers; static symmetric graphs, for which there is a closed form.")
 
 
-def _step_ratio(found: Evidence, cluster: str, nodes: int, collective: str) -> float:
+def _step_ratio(evidence: Evidence, cluster: str, nodes: int, collective: str) -> float:
     """Return how many times as long a step of centralised SGD takes as one of D-PSGD, gradients included."""
-    central = found["centralised"].one(cluster__name=cluster, nodes=nodes, cluster__collective=collective)
-    return central.final("time_s") / found["decentralised"].one(cluster__name=cluster, nodes=nodes).final("time_s")
+    central = evidence["centralised"].run(cluster__name=cluster, nodes=nodes, cluster__collective=collective)
+    return central.final("time_s") / evidence["decentralised"].run(cluster__name=cluster, nodes=nodes).final("time_s")
 
 
-def _communication_ratio(found: Evidence, cluster: str, nodes: int, collective: str) -> float:
+def _communication_ratio(evidence: Evidence, cluster: str, nodes: int, collective: str) -> float:
     """Return the same for gradients that take no time."""
     settings = {"cluster__name": cluster, "nodes": nodes}
-    central = found["all_reduce_alone"].one(**settings, cluster__collective=collective)
-    return central.final("time_s") / found["neighbours_alone"].one(**settings).final("time_s")
+    central = evidence["all_reduce_alone"].run(**settings, cluster__collective=collective)
+    return central.final("time_s") / evidence["neighbours_alone"].run(**settings).final("time_s")
 
 
 def _formula(cluster: str, p: int) -> float:
@@ -178,10 +178,10 @@ def _best_formula(cluster: str, p: int) -> float:
     return min(2 * (p - 1) * (a + m / p), halving, tree) / (a + 2 * m)
 
 
-def _contest_ratio(found: Evidence, collective: str) -> Estimate:
+def _contest_ratio(evidence: Evidence, collective: str) -> Estimate:
     """Return the ratio of the times to the target: of centralised SGD to D-PSGD."""
-    central = found["slow"].contender(algo="sync", cluster__collective=collective)
-    return ratio(central, found["slow"].contender(algo="dpsgd"))
+    central = evidence["slow"].contender(algo="sync", cluster__collective=collective)
+    return ratio(central, evidence["slow"].contender(algo="dpsgd"))
 
 
 def _by_rate(logged: Logged) -> str:
@@ -204,5 +204,9 @@ def _is_published(run: Run) -> bool:
 
 def _loss_ratios(contenders: Sequence[Contender]) -> dict[str, Estimate]:
     """Return the final losses of each order of mixing over those of all-reduce, by the order's name."""
-    reference = next(one for one in contenders if one.algo == "sync")
-    return {one.runs[0].setting("algo.gradient"): ratio(one, reference) for one in contenders if one.algo == "dpsgd"}
+    reference = next(contender for contender in contenders if contender.algo == "sync")
+    return {
+        contender.runs[0].setting("algo.gradient"): ratio(contender, reference)
+        for contender in contenders
+        if contender.algo == "dpsgd"
+    }

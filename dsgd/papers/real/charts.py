@@ -20,11 +20,11 @@ Draw = Callable[[Evidence, str], Figure]  # of a task
 def on_each_task(name: str, caption: str, studies: Sequence[str], draw: Draw) -> tuple[Chart, ...]:
     """Return a figure for each task. studies: whose runs it needs."""
 
-    def of(task: str) -> Chart:
+    def chart_of(task: str) -> Chart:
         needed = tuple(of_task(study, task) for study in studies)
-        return Chart(of_task(name, task), f"{caption}, {task}", needed, lambda found: draw(found, task))
+        return Chart(of_task(name, task), f"{caption}, {task}", needed, lambda evidence: draw(evidence, task))
 
-    return tuple(of(task) for task in TASKS)
+    return tuple(chart_of(task) for task in TASKS)
 
 
 def losses_over_rates(logged: Logged) -> Figure:
@@ -55,14 +55,18 @@ def advantage_map(conditions: Mapping[str, Sequence[Contender]], algos: Sequence
 
 def _advantages(contenders: Sequence[Contender], algo: str, overlap: bool) -> list[tuple[float, Estimate]]:
     points = []
-    for nodes in sorted({one.nodes for one in contenders}):
-        on_nodes = [one for one in contenders if one.nodes == nodes]
-        (exact,) = (one for one in on_nodes if one.algo == "sync" and _setting(one, "algo.overlap") == overlap)
-        ratios = [ratio(exact, one, rule=None) for one in on_nodes if one.algo == algo]
+    for nodes in sorted({contender.nodes for contender in contenders}):
+        on_nodes = [contender for contender in contenders if contender.nodes == nodes]
+        (exact,) = (
+            contender
+            for contender in on_nodes
+            if contender.algo == "sync" and _setting(contender, "algo.overlap") == overlap
+        )
+        ratios = [ratio(exact, contender, rule=None) for contender in on_nodes if contender.algo == algo]
         if ratios:
             points.append((float(nodes), max(ratios, key=lambda value: value.median)))
     return points
 
 
-def _setting(one: Contender, key: str) -> object:
-    return one.runs[0].setting(key)
+def _setting(contender: Contender, key: str) -> object:
+    return contender.runs[0].setting(key)

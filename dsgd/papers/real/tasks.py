@@ -21,31 +21,31 @@ TO_TARGET = (BUDGET, "compare.tune_values=40", "target.stop=true")
 NULL = "seed=1000"  # of the same algorithm under another name: no seed is one of the study's
 
 
-def race(name: str, task: str, contenders: str, *words: str) -> Study:
+def race(name: str, task: str, contenders: str, *overrides: str) -> Study:
     """Return a study of times to the target, each contender with the rate and the number of steps that suit it."""
     target = f"target.loss={TARGETS[task]}"
-    return tuned(name, task, contenders, target, *TO_TARGET, *words)
+    return tuned(name, task, contenders, target, *TO_TARGET, *overrides)
 
 
-def ending(name: str, task: str, contenders: str, *words: str) -> Study:
+def ending(name: str, task: str, contenders: str, *overrides: str) -> Study:
     """Return a study of what 5,120 steps come to, each contender with the rate that suits it."""
-    return tuned(name, task, contenders, RATE, *words)
+    return tuned(name, task, contenders, RATE, *overrides)
 
 
-def tuned(name: str, task: str, contenders: str, *words: str) -> Study:
+def tuned(name: str, task: str, contenders: str, *overrides: str) -> Study:
     """Return a study of contenders on one task, tuned and measured as the protocol says."""
     return Study(
         of_task(name, task),
-        (f"compare.contenders=[{contenders}]", *PROTOCOL, *words),
+        (f"compare.contenders=[{contenders}]", *PROTOCOL, *overrides),
         small=None,
         tuned=True,
         real=setting(task),
     )
 
 
-def swept(name: str, task: str, *words: str) -> Study:
+def swept(name: str, task: str, *overrides: str) -> Study:
     """Return a study of a grid on one task."""
-    return Study(of_task(name, task), words, small=None, real=setting(task))
+    return Study(of_task(name, task), overrides, small=None, real=setting(task))
 
 
 def setting(task: str) -> tuple[str, ...]:
@@ -55,7 +55,9 @@ def setting(task: str) -> tuple[str, ...]:
 
 def named(contenders: Sequence[Mapping[str, object]]) -> str:
     """Return contenders as `compare.contenders` has them."""
-    return ", ".join("{" + ", ".join(f"{key}: {value}" for key, value in one.items()) + "}" for one in contenders)
+    return ", ".join(
+        "{" + ", ".join(f"{key}: {value}" for key, value in options.items()) + "}" for options in contenders
+    )
 
 
 def stated(id: str) -> Statement:
@@ -67,15 +69,17 @@ def stated(id: str) -> Statement:
 
 def sync(contenders: Sequence[Contender], nodes: int, overlap: bool) -> Contender:
     """Return all-reduce on so many nodes."""
-    (found,) = (
-        one
-        for one in contenders
-        if one.algo == "sync" and one.nodes == nodes and one.runs[0].setting("algo.overlap") == overlap
+    (contender,) = (
+        candidate
+        for candidate in contenders
+        if candidate.algo == "sync"
+        and candidate.nodes == nodes
+        and candidate.runs[0].setting("algo.overlap") == overlap
     )
-    return found
+    return contender
 
 
-def null_of(found: Evidence, study: str, nodes: int) -> Null:
+def null_of(evidence: Evidence, study: str, nodes: int) -> Null:
     """Return the null test of a study on so many nodes."""
-    first = sync(found[study].contenders, nodes, overlap=True)
-    return Null(first, found[f"null_{study}"].contender(algo="sync", nodes=nodes))
+    first = sync(evidence[study].contenders, nodes, overlap=True)
+    return Null(first, evidence[f"null_{study}"].contender(algo="sync", nodes=nodes))

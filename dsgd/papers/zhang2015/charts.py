@@ -28,15 +28,15 @@ ROUND_ROBIN_AT_1 = ROUND_ROBIN[1]  # with a rate times curvature of 1
 NAMES = ("EAMSGD", "EASGD", "Downpour")
 
 
-def rates_figure(found: Evidence) -> Figure:
+def rates_figure(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the rate, for each period."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 
     panels = []
     for tau in (*SHORT, *LONG):
         ending = "_short" if tau in SHORT else ""
-        elastic = found[f"easgd_rates{ending}"].where(nodes=8, algo__tau=tau)
-        downpour = found[f"downpour_rates{ending}"].where(nodes=8, algo__n_push=tau)
+        elastic = evidence[f"easgd_rates{ending}"].where(nodes=8, algo__tau=tau)
+        downpour = evidence[f"downpour_rates{ending}"].where(nodes=8, algo__n_push=tau)
         lines = [
             ChartLine("EASGD", "easgd", _loss_by_rate(elastic)),
             ChartLine("Downpour", "downpour", _loss_by_rate(downpour)),
@@ -48,24 +48,24 @@ def rates_figure(found: Evidence) -> Figure:
     return chart(panels, [note])
 
 
-def race_figure(found: Evidence) -> Figure:
+def race_figure(evidence: Evidence) -> Figure:
     """Draw the test loss against time, for each number of workers."""
     from dsgd.reproduction.charts import ChartPanel, chart, curve
 
     panels = []
     for nodes in WORKERS:
-        contenders = zip(NAMES, racers(found["race"], nodes), (1, 0, 0), strict=True)
-        lines = [curve(name, one.runs, "time_s", "test_loss", variant) for name, one, variant in contenders]
-        target = found["race"].runs[0].target
+        contenders = zip(NAMES, racers(evidence["race"], nodes), (1, 0, 0), strict=True)
+        lines = [curve(name, contender.runs, "time_s", "test_loss", variant) for name, contender, variant in contenders]
+        target = evidence["race"].runs[0].target
         panels.append(ChartPanel(f"p = {nodes}", "virtual time (s)", "test loss", lines, level=target))
     return chart(panels, ["Dotted: the target."])
 
 
-def periods_figure(found: Evidence) -> Figure:
+def periods_figure(evidence: Evidence) -> Figure:
     """Draw the test error of the centre against the period, and against time for each period."""
     from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
 
-    runs = {tau: found["periods"].contender(algo__tau=tau).runs for tau in PERIODS}
+    runs = {tau: evidence["periods"].contender(algo__tau=tau).runs for tau in PERIODS}
     errors = [(tau, estimate([1 - number(run.final("test_accuracy")) for run in runs[tau]])) for tau in PERIODS]
     against_time = [curve(f"tau = {tau}", runs[tau], "time_s", "test_error", i) for i, tau in enumerate((1, 4, 16, 64))]
     return chart(
@@ -78,11 +78,11 @@ def periods_figure(found: Evidence) -> Figure:
     )
 
 
-def stability_figure(found: Evidence) -> Figure:
+def stability_figure(evidence: Evidence) -> Figure:
     """Draw by how much runs on a line grow in each round, just below and just above the bounds."""
     from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
 
-    runs = found[ROUND_ROBIN_AT_1.name].runs
+    runs = evidence[ROUND_ROBIN_AT_1.name].runs
     bound = moving_rate_bound(1.0)
     elastic = [
         ChartLine(f"EASGD, p = {p}", "easgd", _growth([run for run in runs if run.nodes == p], "algo.alpha", bound), i)
@@ -95,7 +95,7 @@ def stability_figure(found: Evidence) -> Figure:
         ChartLine(
             f"Downpour, p = {p}",
             "downpour",
-            _growth(found[study.name].runs, "optimizer.lr", delayed_rate_bound(p - 1)),
+            _growth(evidence[study.name].runs, "optimizer.lr", delayed_rate_bound(p - 1)),
             (4, 8, 16).index(p),
         )
         for p, study in zip(DELAYED_WORKERS, DELAYED, strict=True)
@@ -123,7 +123,7 @@ def _loss_by_rate(runs: Sequence[Run]) -> list[tuple[float, Estimate]]:
     points = []
     for rate in sorted({number(run.setting("optimizer.lr")) for run in runs}):
         at = [run for run in runs if number(run.setting("optimizer.lr")) == rate]
-        found = estimate([final_loss(run) if run.outcome == "completed" else math.inf for run in at])
-        if found.median <= LARGEST_LOSS:
-            points.append((rate, Estimate(found.median, found.low, min(found.high, LARGEST_LOSS), found.count)))
+        loss = estimate([final_loss(run) if run.outcome == "completed" else math.inf for run in at])
+        if loss.median <= LARGEST_LOSS:
+            points.append((rate, Estimate(loss.median, loss.low, min(loss.high, LARGEST_LOSS), loss.count)))
     return points

@@ -43,15 +43,15 @@ LATER = 4  # a period that has four times as many samples, for the cause of a fa
 TARGET_SHARE = 0.8  # of the budget of one worker
 
 
-def e1(found: Evidence) -> Finding:
+def e1(evidence: Evidence) -> Finding:
     """Compare the ranges of rates with which EASGD and Downpour converge, at long periods, seed by seed."""
     claim = CLAIMS["E1"]
     checks, highest = [], []
     for nodes in WORKERS:
         for tau in LONG:
             runs = (
-                found["easgd_rates"].where(nodes=nodes, algo__tau=tau),
-                found["downpour_rates"].where(nodes=nodes, algo__n_push=tau),
+                evidence["easgd_rates"].where(nodes=nodes, algo__tau=tau),
+                evidence["downpour_rates"].where(nodes=nodes, algo__n_push=tau),
             )
             elastic = converging(runs[0])
             downpour = converging(runs[1])
@@ -69,12 +69,12 @@ def e1(found: Evidence) -> Finding:
 
 def converging(runs: Sequence[Run]) -> dict[int, list[float]]:
     """Return the rates whose runs converged, ascending, by seed."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for run in sorted(runs, key=_lr):
-        rates = found.setdefault(run.setting("seed"), [])
+        rates = by_seed.setdefault(run.setting("seed"), [])
         if run.outcome == "completed" and final_loss(run) <= CONVERGED * number(run.metrics[0].get("test_loss")):
             rates.append(_lr(run))
-    return found
+    return by_seed
 
 
 def highest_stable(runs: Sequence[Run]) -> float:
@@ -83,7 +83,7 @@ def highest_stable(runs: Sequence[Run]) -> float:
     return max((_lr(run) for run in runs if _lr(run) < min(broken, default=math.inf)), default=0.0)
 
 
-def e2(found: Evidence) -> Finding:
+def e2(evidence: Evidence) -> Finding:
     """Compare spectral radii of a round with 1, just below and just above a bound that does not know p."""
     claim = CLAIMS["E2"]
     below, above = (
@@ -92,9 +92,9 @@ def e2(found: Evidence) -> Finding:
     )
     stable, unstable = [], []
     for study in ROUND_ROBIN:
-        low, high = sorted(found[study.name].values("algo.alpha"))
-        stable += found[study.name].where(algo__alpha=low)
-        unstable += found[study.name].where(algo__alpha=high)
+        low, high = sorted(evidence[study.name].values("algo.alpha"))
+        stable += evidence[study.name].where(algo__alpha=low)
+        unstable += evidence[study.name].where(algo__alpha=high)
     slowest, fastest = extremes(unstable)[0], extremes(stable)[1]
     checks = [
         claim.check("stable", f"largest spectral radius at {BELOW} of the bound, p = 3 to 64", max(below)),
@@ -109,12 +109,12 @@ def e2(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def e3(found: Evidence) -> Finding:
+def e3(evidence: Evidence) -> Finding:
     """Compare times to the target, seed by seed: EAMSGD, EASGD, Downpour."""
     claim = CLAIMS["E3"]
     checks = []
     for nodes in WORKERS:
-        momentum, elastic, downpour = (scores(one) for one in racers(found["race"], nodes))
+        momentum, elastic, downpour = (scores(contender) for contender in racers(evidence["race"], nodes))
         ordered = sum(a < b < c for a, b, c in zip(momentum, elastic, downpour, strict=True))
         checks += [
             claim.check("order", f"p = {nodes}: seeds with this order", ordered),
@@ -123,11 +123,11 @@ def e3(found: Evidence) -> Finding:
             claim.check(
                 "ratio",
                 f"p = {nodes}: time of Downpour at its best period, at most, over EASGD",
-                Estimate(math.nan, 0.0, _latest(found, nodes) / min(elastic), 1),
+                Estimate(math.nan, 0.0, _latest(evidence, nodes) / min(elastic), 1),
             ),
         ]
-    alone = level_at(found["alone"].runs, TARGET_SHARE)
-    goal = goal_of(found["race"].runs[0])
+    alone = level_at(evidence["alone"].runs, TARGET_SHARE)
+    goal = goal_of(evidence["race"].runs[0])
     reason = (
         f"The target is {goal.text}; one worker has a test loss of {alone:.3g} at {TARGET_SHARE:.0%} of its budget. "
         "The period is 10, all rates are tuned, the momentum of EAMSGD is 0.9. Downpour's best period in the paper is "
@@ -137,10 +137,10 @@ def e3(found: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def _latest(found: Evidence, nodes: int) -> float:
+def _latest(evidence: Evidence, nodes: int) -> float:
     """Return by when Downpour with a short period has reached the target; infinity if no run has."""
-    goal = number(found["race"].runs[0].target)
-    runs = found["downpour_rates_short"].where(nodes=nodes)
+    goal = number(evidence["race"].runs[0].target)
+    runs = evidence["downpour_rates_short"].where(nodes=nodes)
     return min((number(run.final("time_s")) for run in runs if final_loss(run) <= goal), default=math.inf)
 
 
@@ -162,10 +162,10 @@ def level_at(runs: Sequence[Run], share: float) -> float:
     return median(losses)
 
 
-def e4(found: Evidence) -> Finding:
+def e4(evidence: Evidence) -> Finding:
     """Compare the accuracy of the centre at the best longer period, by validation, with that at period 1."""
     claim = CLAIMS["E4"]
-    periods = found["periods"]
+    periods = evidence["periods"]
     validation = {
         tau: min(_validation_loss(run) for run in periods.tuning if run.setting("algo.tau") == tau)
         for tau in periods.values("algo.tau")
@@ -178,7 +178,9 @@ def e4(found: Evidence) -> Finding:
         "longer period only needs more of them, because the centre moves in fewer exchanges, four times as many "
         "make it good."
     )
-    later = claim.check("accuracy", f"{what.format(LATER)}, 4 times the samples", _gain(found["periods_later"], LATER))
+    later = claim.check(
+        "accuracy", f"{what.format(LATER)}, 4 times the samples", _gain(evidence["periods_later"], LATER)
+    )
     return claim.judged([check], reason, explained_by=[later])
 
 
@@ -187,7 +189,7 @@ def _gain(periods: Logged, tau: int) -> Estimate:
     return accuracy_gain(periods.contender(algo__tau=tau), periods.contender(algo__tau=1))
 
 
-def e5(found: Evidence) -> Finding:
+def e5(evidence: Evidence) -> Finding:
     """Compare the largest stable rate of Downpour in round-robin order with the formula."""
     claim = CLAIMS["E5"]
     checks: list[Check] = []
@@ -195,13 +197,13 @@ def e5(found: Evidence) -> Finding:
         bound = delayed_rate_bound(workers - 1)
         limit = delayed_rate_by_bisection(workers - 1)
         checks.append(claim.check("rate", f"p = {workers}: largest stable lr h, by roots", limit, bound))
-        low, high = sorted(found[study.name].runs, key=_lr)
+        low, high = sorted(evidence[study.name].runs, key=_lr)
         shrinks, grows = growth_per_step(low), growth_per_step(high)
         checks += [
             claim.check("shrinks", f"p = {workers}, run at {DELAYED_BELOW} of it: growth per step", shrinks),
             claim.check("grows", f"p = {workers}, run at {DELAYED_ABOVE} of it: growth per step", grows),
         ]
-    runs = [run for study in DELAYED for run in found[study.name].runs]
+    runs = [run for study in DELAYED for run in evidence[study.name].runs]
     staleness = max(abs(number(run.final("staleness_max")) - (run.nodes or 0) + 1) for run in runs)
     checks.append(claim.check("staleness", "runs: largest staleness less p - 1, largest difference", staleness))
     return claim.judged(checks)

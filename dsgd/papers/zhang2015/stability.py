@@ -68,8 +68,8 @@ def growth_per_step(run: Run) -> float:
 
 def extremes(runs: Sequence[Run]) -> tuple[float, float]:
     """Return the smallest and the largest growth of these runs."""
-    found = [growth_per_step(run) for run in runs]
-    return min(found), max(found)
+    growths = [growth_per_step(run) for run in runs]
+    return min(growths), max(growths)
 
 
 def _loss(mark: tuple[float, float]) -> float:

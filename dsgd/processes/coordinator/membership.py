@@ -151,6 +151,6 @@ class Membership:
         return f"{self.members[suspect].name} does not answer; {complaint}", self.members[suspect].name
 
 
-def said(member: Member | None, message: Message) -> str:
+def failure_line(member: Member | None, message: Message) -> str:
     """Return the error that a member reports; None: a process that had not said which member it is."""
     return message["error"] if member is None else f"{member.name}: {message['error']}"

@@ -26,7 +26,7 @@ FACT_LIMIT = 1000  # characters of a fact of a worker's GPUs
 PRINTED = ("error", "name")  # fields that go to the terminal
 OF_WORKERS = ("computed", "diverged", "gpu")  # not of servers
 SUMS = 5  # numbers of `dsgd.problem.problem.Sums`
-Check = Callable[[Any], bool]
+FieldCheck = Callable[[Any], bool]
 
 
 def _is_whole(value: Any) -> bool:
@@ -118,17 +118,17 @@ class MessageRules:
         self._dtype = start.dtype
         self._parts = job.digest.keys()
         self._rng = stream("algorithm", 0, 0).bit_generator.state
-        node: Mapping[str, Check] = {"node": self._is_node}
-        self._hellos: dict[Any, Mapping[str, Check]] = {
+        node: Mapping[str, FieldCheck] = {"node": self._is_node}
+        self._hellos: dict[Any, Mapping[str, FieldCheck]] = {
             "node": {**node, "host": _is_host, "port": _is_port, "gpus": _is_truth},
             "snapshots": node,
             "evaluator": {"name": _is_text},
             "agent": {},
         }
-        failed: Mapping[str, Check] = {"error": _is_text, "suspect": self._is_suspect, "caused_by_peer": _is_truth}
-        steps: Mapping[str, Check] = {"steps": _is_whole}
-        heartbeat: Mapping[str, Check] = {**steps, "counters": _are_counters}
-        self._kinds: dict[str | None, dict[str, Mapping[str, Check]]] = {
+        failed: Mapping[str, FieldCheck] = {"error": _is_text, "suspect": self._is_suspect, "caused_by_peer": _is_truth}
+        steps: Mapping[str, FieldCheck] = {"steps": _is_whole}
+        heartbeat: Mapping[str, FieldCheck] = {**steps, "counters": _are_counters}
+        self._kinds: dict[str | None, dict[str, Mapping[str, FieldCheck]]] = {
             None: {"failed": failed},  # before it could say who it is
             "node": {
                 "gpu": {"facts": _are_facts},
@@ -162,7 +162,7 @@ class MessageRules:
             self._check_fields(message, {"role": _is_text, **self._hellos[role]})
             client.role, client.node = role, message.get("node") if role in ("node", "snapshots") else None
             if role == "snapshots":
-                client.place, client.limit = f"snapshots of node {client.node}", self._limit
+                client.role, client.limit = f"snapshots of node {client.node}", self._limit
         elif kind not in self._kinds[client.role] or (kind in OF_WORKERS and not self._is_worker(client.node)):
             raise BadFrame("a message came from a process that does not send such")
         else:
@@ -179,7 +179,7 @@ class MessageRules:
             if field in message:
                 message[field] = _printable(message[field])
 
-    def _check_fields(self, message: Message, expected: Mapping[str, Check]) -> None:
+    def _check_fields(self, message: Message, expected: Mapping[str, FieldCheck]) -> None:
         for field, is_right in expected.items():
             if field not in message or not is_right(message[field]):
                 raise BadFrame(f"a {message['kind']} message had no possible {field}")
@@ -191,8 +191,8 @@ class MessageRules:
         names = ("bytes_sent", "bytes_received", "reduced", "busy_s", "missed", PEAK)
         plain = all(_is_number(counters.get(name, 0)) for name in names)
         plain &= all(self._are_of_nodes(counters[name]) for name in ("sent", "received") if name in counters)
-        own = node >= self._workers or not counters or "busy_s" in counters
-        if not plain or not own or not isinstance(staleness, list) or len(staleness) != 3:
+        has_busy = node >= self._workers or not counters or "busy_s" in counters
+        if not plain or not has_busy or not isinstance(staleness, list) or len(staleness) != 3:
             raise BadFrame("a message had no possible counters")
 
     def _are_of_nodes(self, counts: object) -> bool:

@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.engine.trace import TraceRow
-from dsgd.problem.digest import complaint
+from dsgd.problem.problem_digest import complaint
 from dsgd.processes.control import Client, Hub, Message
-from dsgd.processes.coordinator.membership import Member, Membership, said
-from dsgd.processes.coordinator.quorum import QuorumDecision
+from dsgd.processes.coordinator.membership import Member, Membership, failure_line
+from dsgd.processes.coordinator.quorum_decision import QuorumDecision
 from dsgd.processes.coordinator.sample_totals import SampleTotals
-from dsgd.processes.coordinator.schedule import SnapshotSchedule
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
+from dsgd.processes.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot
 from dsgd.processes.coordinator.start import RunStart, StartFailed
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
@@ -301,10 +301,10 @@ class RunMonitor:
             case "snapshot":
                 self._add_snapshot(member, message, vectors)
             case "failed" if not message["caused_by_peer"]:
-                self._fail(said(member, message), member.name if member is not None else None)
+                self._fail(failure_line(member, message), member.name if member is not None else None)
             case "failed" if self._complaint is None:
                 # who caused it shows within a moment: a dead process's connections end
-                self._complaint = time.monotonic() + BLAME_DELAY_S, said(member, message), message["suspect"]
+                self._complaint = time.monotonic() + BLAME_DELAY_S, failure_line(member, message), message["suspect"]
 
     def _open_snapshots(self, member: Member, client: Client) -> None:
         """Let a new process hand in snapshots. What the one before may still have sent is dropped."""

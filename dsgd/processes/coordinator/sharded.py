@@ -109,11 +109,11 @@ class EvaluatorPool:
                 sums = [part.sums for part in parts if part.sums is not None]
                 if len(sums) == len(parts):
                     return sums
-                own = self._take() if self._is_empty() else None
-                if own is None:
+                taken = self._take() if self._is_empty() else None
+                if taken is None:
                     self._changed.wait(INTERRUPT_POLL_S)
                     continue
-            own.sums = own.evaluate(problem)
+            taken.sums = taken.evaluate(problem)
 
     # For the thread that listens to the evaluators
 
@@ -210,8 +210,8 @@ def measure_in_parts(
     sets = ((False, rule.train_samples), (True, None))
     parts = [EvaluationPart(mark, output, statistics, sets, (i, p)) for i in range(p)]
     pool.submit(parts)
-    found = zip(*pool.results(parts, problem, check_interrupt), strict=True)
-    train, test = (problem.measured(total(sums)) for sums in found)
+    both_sets = zip(*pool.results(parts, problem, check_interrupt), strict=True)
+    train, test = (problem.measured(total(sums)) for sums in both_sets)
     return fields(train, test, xs)
 
 
@@ -236,9 +236,9 @@ def measure_workers_in_parts(
         for i in range(shards)
     ]
     pool.submit(parts)
-    found = [total(sums) for sums in pool.results(parts, problem, check_interrupt)]
-    by_model = [total(found[begin : begin + shards]) for begin in range(0, len(found), shards)]
-    return accuracy_fields([by_model[place].correct / by_model[place].samples for place in places])
+    totals = [total(sums) for sums in pool.results(parts, problem, check_interrupt)]
+    by_model = [total(totals[begin : begin + shards]) for begin in range(0, len(totals), shards)]
+    return accuracy_fields([by_model[index].correct / by_model[index].samples for index in places])
 
 
 def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
@@ -271,6 +271,6 @@ def evaluate(job: ProcessJob, rank: int, client: CoordinatorClient, is_replaceme
             client.send("evaluated", error=text)
             raise ProcessOver(EXIT_FAILED) from error
         i, k = part.shard
-        count = sum(of.samples for of in sums)
+        count = sum(part.samples for part in sums)
         print(f"{part.mark}: part {i + 1} of {k}, {count} samples, {time.monotonic() - begin:.2f} s", flush=True)
         client.send("evaluated", sums=sums)

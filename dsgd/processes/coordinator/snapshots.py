@@ -86,13 +86,13 @@ class PendingSnapshots:
             self.missing.discard(node)
             self.absent[node] = steps, counters
 
-    def of(self, nodes: Iterable[int]) -> list[Snapshot]:
+    def snapshots_of(self, nodes: Iterable[int]) -> list[Snapshot]:
         """Return the snapshots of these nodes, in their order; nodes without one are left out."""
         return [self.snapshots[node] for node in nodes if node in self.snapshots]
 
     def totals(self, experiment: Experiment) -> RunTotals:
         """Return what the run had come to, absent nodes included."""
-        workers = self.of(range(experiment.nodes))
+        workers = self.snapshots_of(range(experiment.nodes))
         time_s = max((s.time_s for s in workers), default=0.0) if self.time_s is None else self.time_s
         known = {**self.absent, **{node: (s.steps, s.counters) for node, s in self.snapshots.items()}}
         if experiment.budget.time_s is not None:  # what a step found that began before it and ended after it
@@ -111,7 +111,7 @@ class PendingSnapshots:
         """Return every worker's vector [d] and buffers [nb], and the centre [d], if there is one: what
         `Algorithm.output` names."""
         p, k, name = experiment.nodes, experiment.algo.servers, experiment.algo.output
-        workers, servers = self.of(range(p)), self.of(range(p, p + k))
+        workers, servers = self.snapshots_of(range(p)), self.snapshots_of(range(p, p + k))
         centre = torch.cat([snapshot.vectors[name or "x"] for snapshot in servers]) if servers else None
         if name is not None and not servers:
             vectors = workers[-1].vectors
@@ -175,13 +175,13 @@ def combine_totals(
     samples: None: by the workers' steps. known: the steps and counters of workers and servers, by node. alive: nodes
     whose waiting counts; bytes, staleness and lost messages count of all."""
     workers = {node: known[node] for node in range(experiment.nodes) if node in known}
-    told = {node: counters for node, (_, counters) in workers.items() if counters}
-    staleness = [own.get("staleness", (0, 0, 0)) for own in told.values()]
-    total, count = (sum(own[i] for own in staleness) for i in range(2))
-    busy = [own["busy_s"] for node, own in told.items() if node in alive and time_s > 0]
+    reported = {node: counters for node, (_, counters) in workers.items() if counters}
+    staleness = [worker.get("staleness", (0, 0, 0)) for worker in reported.values()]
+    total, count = (sum(worker[i] for worker in staleness) for i in range(2))
+    busy = [worker["busy_s"] for node, worker in reported.items() if node in alive and time_s > 0]
     if samples is None:
         samples = experiment.samples_of(sum(steps for steps, _ in workers.values()))
-    of_nodes = {node: own for node, (_, own) in known.items()}
+    of_nodes = {node: worker for node, (_, worker) in known.items()}
     sent, received = bytes_of_nodes(experiment.nodes, experiment.algo.servers, of_nodes)
     counters = Counters(
         time_s=time_s,
@@ -191,10 +191,10 @@ def combine_totals(
         bytes_received=received,
         idle=[max(0.0, 1 - busy_s / time_s) for busy_s in busy] or [0.0],
         staleness_mean=total / max(count, 1),
-        staleness_max=max((own[2] for own in staleness), default=0),
+        staleness_max=max((worker[2] for worker in staleness), default=0),
     )
     worker_steps = [workers[node][0] if node in workers else 0 for node in range(experiment.nodes)]
-    return RunTotals(counters, worker_steps, missed=sum(own.get("missed", 0) for own in told.values()))
+    return RunTotals(counters, worker_steps, missed=sum(worker.get("missed", 0) for worker in reported.values()))
 
 
 def bytes_of_nodes(p: int, k: int, known: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], list[int]]:

@@ -22,7 +22,7 @@ from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyri
 from dsgd.host.launcher import Launch
 from dsgd.processes.job import JOIN_TIMEOUT_S
 from dsgd.processes.launch.key_exchange import NotSealed, public_key, seal, unseal
-from dsgd.processes.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, place
+from dsgd.processes.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, store_address
 from dsgd.safe_text import for_terminal
 
 VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
@@ -62,7 +62,7 @@ def meet(
             return _invite(launch, store, offer(), deadline)
         return _attend(launch, store, object_to, deadline)
     except (DistNetworkError, DistStoreError) as error:
-        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {place(launch)}") from error
+        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {store_address(launch)}") from error
 
 
 def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) -> tuple[Meeting, str]:
@@ -73,21 +73,21 @@ def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) 
     try:
         store.set(offer, text)
         late = _missing(store, list(answers.values()), deadline)
-        said: list[str] = []
+        objections: list[str] = []
         sealed: dict[str, str] = {}
         for rank, answer in answers.items():
             if answer in late:
                 continue
             try:
                 _, fields = _read(launch, store, answer, ANSWER)
-                said.append(_one_line(fields["objection"]))
+                objections.append(_one_line(fields["objection"]))
                 sealed[str(rank)] = seal(bytes.fromhex(token), fields["public"], _context(launch, rank, text))
             except (NoMeeting, NotSealed) as error:
-                said.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
+                objections.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
         if late:
             names = ", ".join(answer.rpartition("/")[2] for answer in late)
-            said.append(f"rank {names} did not come within {JOIN_TIMEOUT_S:g} s to {place(launch)}")
-        objection = next(filter(None, said), "")
+            objections.append(f"rank {names} did not come within {JOIN_TIMEOUT_S:g} s to {store_address(launch)}")
+        objection = next(filter(None, objections), "")
         store.set(verdict, json.dumps({"objection": objection, "sealed": {} if objection else sealed}))
         leave_s = VERDICT_MARGIN_S if objection else JOIN_TIMEOUT_S  # one of them may have been stopped for a while
         _wait_until_gone(store, [answer for answer in answers.values() if answer not in late], leave_s)
@@ -104,15 +104,17 @@ def _attend(
     """Do the part of a rank > 0: accept the offer or object, and open the token that rank 0 has sealed for it."""
     offer, verdict, answer = _offer_key(launch), _verdict_key(launch), _answer_key(launch, launch.rank)
     if _missing(store, [offer], deadline):
-        raise NoMeeting(f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {place(launch)}")
+        raise NoMeeting(
+            f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {store_address(launch)}"
+        )
     text, fields = _read(launch, store, offer, OFFER)
     private, meeting = PrivateKey.generate(), Meeting(**fields)
     try:
         objection = object_to(meeting)
-        said = "" if objection is None else f"rank {launch.rank}: {objection}"
-        store.set(answer, json.dumps({"objection": said, "public": public_key(private)}))
+        reply = "" if objection is None else f"rank {launch.rank}: {objection}"
+        store.set(answer, json.dumps({"objection": reply, "public": public_key(private)}))
         if _missing(store, [verdict], deadline + VERDICT_MARGIN_S):
-            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {place(launch)}")
+            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {store_address(launch)}")
         _, fields = _read(launch, store, verdict, VERDICT)
         if fields["objection"]:
             raise NoMeeting(_one_line(fields["objection"]))
@@ -168,7 +170,7 @@ def _read(launch: Launch, store: TCPStore, key: str, expected: Mapping[str, type
 
 
 def _foreign(launch: Launch, key: str, why: object) -> str:
-    return f"rank {launch.rank}: {key} in the store at {place(launch)} is not of this run: {why}"
+    return f"rank {launch.rank}: {key} in the store at {store_address(launch)} is not of this run: {why}"
 
 
 def _missing(store: TCPStore, keys: Sequence[str], deadline: float) -> list[str]:

@@ -84,7 +84,7 @@ def _has_ipv6(name: str) -> bool:
         return False
 
 
-def place(launch: Launch) -> str:
+def store_address(launch: Launch) -> str:
     """Return where the store is, as the user has said it."""
     return f"MASTER_ADDR={launch.master_address} MASTER_PORT={launch.master_port}"
 
@@ -105,7 +105,7 @@ def _serve(launch: Launch) -> TCPStore:
         listener = socket.create_server((address, launch.master_port), backlog=1024)
     except OSError as error:
         what = "port in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise NoMeeting(f"rank 0: {what}: {place(launch)}") from error
+        raise NoMeeting(f"rank 0: {what}: {store_address(launch)}") from error
     return serve_store(listener)
 
 
@@ -118,7 +118,7 @@ def _connect(launch: Launch, deadline: float) -> TCPStore:
             break
         except OSError as error:
             if time.monotonic() > deadline:
-                raise NoMeeting(f"rank {launch.rank}: cannot be reached: {place(launch)}") from error
+                raise NoMeeting(f"rank {launch.rank}: cannot be reached: {store_address(launch)}") from error
             time.sleep(STORE_POLL_S)
     answer: Future[TCPStore] = Future()
 
@@ -135,6 +135,6 @@ def _connect(launch: Launch, deadline: float) -> TCPStore:
     try:
         store = answer.result(timeout=max(deadline - time.monotonic(), STORE_POLL_S))
     except TimeoutError as error:
-        raise NoMeeting(f"rank {launch.rank}: something else listens at {place(launch)}") from error
+        raise NoMeeting(f"rank {launch.rank}: something else listens at {store_address(launch)}") from error
     connecting.join()  # this process is about to fork
     return store

@@ -27,7 +27,7 @@ from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import LocalNode, VectorPool
 from dsgd.processes.pairwise.process_memory import permit_reading
 from dsgd.processes.pairwise.ring import RingEntrance, SumRing, join_ring
-from dsgd.processes.pairwise.server import Answer, Operation, PeerListener, Responder
+from dsgd.processes.pairwise.server import Answer, PeerListener, PeerOperation, Responder
 from dsgd.processes.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
 
 POOL_SIZE = 8  # received vectors whose memory is used again
@@ -99,7 +99,7 @@ class Plane:
         """Set the address of a node that was started again. Its exchanges do not go on: their count is lost."""
         self._channel(rank).relocate(address)
 
-    def serve(self, operation: Operation) -> None:
+    def serve(self, operation: PeerOperation) -> None:
         """Answer calls with operation(rank, name, part, scalars) -> (answer, staleness), one at a time. The answer
         must not be changed afterwards. Exceptions become the caller's RuntimeError."""
         self._responder.operation = operation

@@ -39,12 +39,12 @@ class ProcessMemory:
 
     def shows(self, secret: str, address: int) -> bool:
         """Return whether this is the process that has put the secret there, and may be read."""
-        found = bytearray(SECRET_BYTES)
+        content = bytearray(SECRET_BYTES)
         try:
-            self.read_into(memoryview(found), address)
+            self.read_into(memoryview(content), address)
         except OSError:
             return False
-        return found == secret.encode()
+        return content == secret.encode()
 
     def read_into(self, view: memoryview, address: int) -> None:
         """Fill a view from an address. Raises OSError: the process has gone, or may not be read."""
@@ -54,9 +54,9 @@ class ProcessMemory:
         read.restype = ctypes.c_ssize_t
         done = 0
         while done < len(view):
-            own = _Range(ctypes.addressof(ctypes.c_char.from_buffer(view, done)), len(view) - done)
+            local = _Range(ctypes.addressof(ctypes.c_char.from_buffer(view, done)), len(view) - done)
             other = _Range(address + done, len(view) - done)
-            count = read(self.pid, ctypes.byref(own), 1, ctypes.byref(other), 1, 0)
+            count = read(self.pid, ctypes.byref(local), 1, ctypes.byref(other), 1, 0)
             if count <= 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))

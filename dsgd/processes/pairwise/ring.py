@@ -127,14 +127,14 @@ class SumRing:
             self._scratch,
         )
 
-    def _check_header(self, own: bytes, received: bytes) -> None:
+    def _check_header(self, sent: bytes, received: bytes) -> None:
         """Raise RingBroken unless the left neighbour makes the same call."""
-        if received == own:
+        if received == sent:
             return
         if not received.startswith(RING_MAGIC):
             raise RingBroken(self._left, "sent what is no all-reduce")
         calls = []
-        for header in (received, own):
+        for header in (received, sent):
             _, code, number, length = RING_HEADER.unpack(header)
             dtype = next((str(known) for known, its in DTYPE_CODES.items() if its == code), "no dtype")
             calls.append(f"all-reduce {number} of {length} numbers of {dtype}")

@@ -103,16 +103,16 @@ class IncomingChunks:
             self._check(bytes(self._header))
 
     def _receive_and_add(self, sock: socket.socket) -> None:
-        own, filled, scratch = self._added[0], self._filled, self._scratch
-        count = self._received(sock.recv_into(scratch[filled : min(SEGMENT_BYTES, own.nbytes)]))
-        numbers, self._filled = divmod(filled + count, own.itemsize)
+        target, filled, scratch = self._added[0], self._filled, self._scratch
+        count = self._received(sock.recv_into(scratch[filled : min(SEGMENT_BYTES, target.nbytes)]))
+        numbers, self._filled = divmod(filled + count, target.itemsize)
         whole = filled + count - self._filled
-        np.add(np.frombuffer(scratch, own.dtype, numbers), own[:numbers], out=own[:numbers])
+        np.add(np.frombuffer(scratch, target.dtype, numbers), target[:numbers], out=target[:numbers])
         scratch[: self._filled] = scratch[whole : whole + self._filled]
-        if numbers == len(own):
+        if numbers == len(target):
             self._added.popleft()
         else:
-            self._added[0] = own[numbers:]
+            self._added[0] = target[numbers:]
 
     def _received(self, count: int) -> int:
         if not count:

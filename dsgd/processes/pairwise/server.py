@@ -32,7 +32,7 @@ from dsgd.processes.pairwise.wire import (
     Status,
 )
 
-Operation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
+PeerOperation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
 Answer = Callable[[Tensor, float], tuple[Tensor, int] | None]
 BACKLOG = 128
 
@@ -53,7 +53,7 @@ class Responder:
         self._inbox: deque[tuple[Tensor, int, int]] = deque()
         self._inbox_free = threading.Semaphore(max(4, 2 * (nodes - 1)))  # less the vectors that are arriving
         self._operating = threading.Lock()
-        self.operation: Operation | None = None
+        self.operation: PeerOperation | None = None
         self.answer: Answer | None = None
         self.steps = 0
 

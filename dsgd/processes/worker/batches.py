@@ -73,8 +73,8 @@ class Batches:
         if self._ahead is None:
             return self._load(rank, step)
         (expected, coming), self._ahead = self._ahead, None
-        found = coming.result()  # even where another one is wanted: data serve one thread at a time
-        return found if expected == (rank, step) else self._load(rank, step)
+        batch = coming.result()  # even where another one is wanted: data serve one thread at a time
+        return batch if expected == (rank, step) else self._load(rank, step)
 
     def close(self) -> None:
         """End the thread."""
@@ -85,10 +85,10 @@ class Batches:
         to_gpus = self._streams[0] is not None
         whole = data.pixels(rank, step, True) if to_gpus and isinstance(data, Pixels) else data.batch(rank, step)
         slices = zip(*(part.tensor_split(count) for part in whole), strict=True)
-        return [self._put(place, *part) for place, part in enumerate(slices) if len(part[0])]
+        return [self._put(index, *part) for index, part in enumerate(slices) if len(part[0])]
 
-    def _put(self, place: int, inputs: Tensor, targets: Tensor) -> Batch:
-        stream, device = self._streams[place], self._devices[place]
+    def _put(self, index: int, inputs: Tensor, targets: Tensor) -> Batch:
+        stream, device = self._streams[index], self._devices[index]
         if stream is None:
             return Batch(inputs, targets, None)
         with torch.cuda.stream(stream):

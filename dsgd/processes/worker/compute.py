@@ -26,8 +26,8 @@ from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import real
 from dsgd.problem.state import dense
+from dsgd.processes.worker.averaging import Groups, finish
 from dsgd.processes.worker.batches import Batch, Batches
-from dsgd.processes.worker.collectives import Groups, finish
 from dsgd.processes.worker.compute_streams import ComputeStreams
 from dsgd.processes.worker.pass_record import PassRecord
 
@@ -46,11 +46,11 @@ def make_buckets(problem: Problem, least_bytes: int) -> list[GradientBucket]:
     smallest of at least least_bytes; the last one, at 0, may be smaller."""
     buckets: list[GradientBucket] = []
     end, after = problem.dimension, len(problem.parameters)
-    for place in reversed(range(after)):
-        begin = problem.parameters[place].start
-        if place == 0 or (end - begin) * problem.start.itemsize >= least_bytes:
-            buckets.append(GradientBucket(begin, end, range(place, after)))
-            end, after = begin, place
+    for number in reversed(range(after)):
+        begin = problem.parameters[number].start
+        if number == 0 or (end - begin) * problem.start.itemsize >= least_bytes:
+            buckets.append(GradientBucket(begin, end, range(number, after)))
+            end, after = begin, number
     return buckets
 
 
@@ -101,9 +101,9 @@ class Replica:
         self._parameters = problem.state.trained
         self._may_overlap = watched(problem.module) is None
         self._hooks = [
-            self._parameters[place].register_post_accumulate_grad_hook(partial(self._finished, index))
+            self._parameters[number].register_post_accumulate_grad_hook(partial(self._finished, index))
             for index, bucket in enumerate(buckets)
-            for place in bucket.parameters
+            for number in bucket.parameters
         ]
 
     def run(self, x: Tensor, buffers: Tensor, batch: Batch, weight: float, report: Callable[[int], None]) -> Tensor:
@@ -132,8 +132,8 @@ class Replica:
     def collect(self, bucket: GradientBucket, factor: float, decay: float, out: Tensor) -> None:
         """Write `factor` times a bucket's gradient plus `decay` times that of the weight decay into out [end - begin].
         The gradient of an unused parameter is zero."""
-        for place in bucket.parameters:
-            parameter, slot = self._parameters[place], self._problem.parameters[place]
+        for number in bucket.parameters:
+            parameter, slot = self._parameters[number], self._problem.parameters[number]
             into = slot.view(out, bucket.begin)
             gradient = into.zero_() if parameter.grad is None else real(dense(parameter.grad))
             if factor != 1:
@@ -144,9 +144,9 @@ class Replica:
     def check_complete(self, reduced: Sequence[GradientBucket]) -> None:
         """Raise ModelFailed if a gradient was added to after its bucket had been reduced."""
         for bucket in reduced:
-            for place in bucket.parameters:
-                if self._parameters[place].grad is not None:
-                    path = self._problem.parameters[place].path
+            for number in bucket.parameters:
+                if self._parameters[number].grad is not None:
+                    path = self._problem.parameters[number].path
                     raise ModelFailed(f"the model's {path} must have its gradient at once; a hook adds to it later")
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def replicate(problem: Problem, devices: Sequence[torch.device], buckets: Sequen
     copies = [problem.twin() for _ in devices[1:]]
     if copies and (reason := watched(problem.module)) is not None:  # a copy has no hooks of parameters
         raise ModelFailed(f"a worker must have one GPU for a model with {reason}, got {len(devices)}")
-    return [Replica(of, device, buckets) for of, device in zip([problem, *copies], devices, strict=True)]
+    return [Replica(instance, device, buckets) for instance, device in zip([problem, *copies], devices, strict=True)]
 
 
 class Compute:
@@ -281,17 +281,17 @@ class Compute:
 
         reducer = InOrderReducer(self._buckets, len(replicas), reduce)
 
-        def run(place: int) -> Tensor:
-            replica = replicas[place]
-            return replica.run(at.to(replica.device), statistics[place], batches[place], weights[place], reducer.report)
+        def run(index: int) -> Tensor:
+            replica = replicas[index]
+            return replica.run(at.to(replica.device), statistics[index], batches[index], weights[index], reducer.report)
 
         if len(replicas) == 1:
             loss = run(0)
         else:
             losses = self._others.map(run, range(len(replicas)))
             slices = zip(losses, batches, strict=True)
-            loss = torch.stack([of.to(g.device) * (len(batch) / samples) for of, batch in slices]).sum()
-            buffers.copy_(self._problem.state.mean([of.to(buffers.device) for of in statistics]))
+            loss = torch.stack([part.to(g.device) * (len(batch) / samples) for part, batch in slices]).sum()
+            buffers.copy_(self._problem.state.mean([vector.to(buffers.device) for vector in statistics]))
         for replica in replicas:
             replica.check_complete(reducer.reduced)
         reducer.flush()

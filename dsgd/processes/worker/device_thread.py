@@ -51,9 +51,9 @@ class DeviceThread:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 
-def _tensors(of: Any) -> list[Tensor]:
+def _tensors(value: Any) -> list[Tensor]:
     """Return the tensors on a GPU: the object itself, or those among the values of a mapping or sequence."""
-    if isinstance(of, Tensor):
-        return [of] if of.is_cuda else []
-    several = of.values() if isinstance(of, Mapping) else of if isinstance(of, (list, tuple)) else []
+    if isinstance(value, Tensor):
+        return [value] if value.is_cuda else []
+    several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
     return [tensor for each in several for tensor in _tensors(each)]

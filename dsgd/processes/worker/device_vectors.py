@@ -60,7 +60,7 @@ class DeviceVectors:
     def exchange(self, vectors: Mapping[int, Tensor], steps: int, sources: Sequence[int]) -> Future[dict[int, Tensor]]:
         copied = self._copies.submit(self._each_to_host, vectors)  # in turn: exchanges begin in the order of the calls
         exchanged = _then(copied, lambda copies: self._plane.exchange(copies, steps, sources))
-        return _then(exchanged, lambda found: self._copies.submit(self._to_device, found))
+        return _then(exchanged, lambda arrived: self._copies.submit(self._to_device, arrived))
 
     def call(
         self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
@@ -70,7 +70,7 @@ class DeviceVectors:
             if vector is None:
                 return _done(answer)
             copied = self._copies.submit(self._to_device, {server: vector})
-            return _then(copied, lambda found: _done((found[server], staleness)))
+            return _then(copied, lambda arrived: _done((arrived[server], staleness)))
 
         if part is None:
             return _then(self._plane.call(server, operation, None, scalars), received)
@@ -86,7 +86,7 @@ class DeviceVectors:
 
         def received(pulled: Pulled) -> Future[Pulled]:
             copied = self._copies.submit(self._to_device, {peer: pulled.vector})
-            return _then(copied, lambda found: _done(replace(pulled, vector=found[peer])))
+            return _then(copied, lambda arrived: _done(replace(pulled, vector=arrived[peer])))
 
         return _then(future, received)
 

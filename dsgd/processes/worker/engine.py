@@ -25,11 +25,11 @@ from dsgd.optimizer import State, remembered
 from dsgd.problem.problem import Problem
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.answers import between_events
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, finish
+from dsgd.processes.worker.averaging import Averaging, CollectiveFailed, finish
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
 from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
-from dsgd.processes.worker.quorum import QuorumMember, Taken
+from dsgd.processes.worker.quorum_steps import QuorumMember, Taken
 from dsgd.processes.worker.spans import as_vector
 from dsgd.streams import stream
 from dsgd.worker import (
@@ -275,8 +275,8 @@ class WorkerEngine:
         worker.x.copy_(vectors["x"])
         remembered = {name: vectors[name] for name in self.experiment.optimizer.remembers if name in vectors}
         if remembered:
-            own = {name: vector.to(worker.x.device, copy=True) for name, vector in remembered.items()}
-            self.optimizer_state = State(own, state.get("optimizer_steps", 0))
+            kept = {name: vector.to(worker.x.device, copy=True) for name, vector in remembered.items()}
+            self.optimizer_state = State(kept, state.get("optimizer_steps", 0))
         for name, vector in vectors.items():
             if name.startswith("kept."):
                 worker.keep(name.removeprefix("kept.")).copy_(vector)
@@ -436,9 +436,9 @@ class WorkerEngine:
             if request.vector is not None:
                 self._count(staleness)
             if len(answers) == k:
-                found = [answers[i] for i in range(k)]
-                whole = [part for part in found if part is not None]
-                task.resume(None if found[0] is None else torch.cat(whole))
+                received = [answers[i] for i in range(k)]
+                whole = [part for part in received if part is not None]
+                task.resume(None if received[0] is None else torch.cat(whole))
 
         for shard, part in enumerate(parts):
             future = self.vectors.call(p + shard, request.operation, part, request.scalars)

@@ -22,7 +22,7 @@ from dsgd.processes.control import Message
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.answers import give_answer
-from dsgd.processes.worker.collectives import Averaging, CollectiveFailed, Groups, join_groups, join_rings
+from dsgd.processes.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
 from dsgd.processes.worker.engine import WorkerEngine

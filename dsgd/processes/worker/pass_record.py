@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dsgd.engine.divergence import Diverged, is_beyond
-from dsgd.processes.worker.collectives import finish
+from dsgd.processes.worker.averaging import finish
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dsgd.processes.job import (
     ProcessOver,
 )
 from dsgd.processes.pairwise.plane import Plane, Unreachable
-from dsgd.processes.worker.collectives import CollectiveFailed
+from dsgd.processes.worker.averaging import CollectiveFailed
 
 READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
 REPORT_S = 0.005  # between two looks of a worker at its steps, of which the coordinator is told
@@ -118,16 +118,16 @@ class CoordinatorClient:
         heartbeat the counters as well. interval_s: between two looks at the steps."""
 
         def report() -> None:
-            told, beat = 0, 0.0
+            reported, beat = 0, 0.0
             with contextlib.suppress(CoordinatorGone):  # which the thread that receives finds, too
                 while True:
                     steps, now = self.steps(), time.monotonic()
                     if now - beat >= HEARTBEAT_S:
                         self.send("heartbeat", steps=steps, counters=self.counters())
                         beat = now
-                    elif steps != told:
+                    elif steps != reported:
                         self.send("steps", steps=steps)
-                    told = steps
+                    reported = steps
                     time.sleep(interval_s)
 
         threading.Thread(target=report, name="reports", daemon=True).start()

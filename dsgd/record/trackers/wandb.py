@@ -45,14 +45,14 @@ class WandbTracker:
             if (self._folder / file).exists():
                 record.add_file(str(self._folder / file))
         self._run.log_artifact(record)
-        place, offline = Path(self._run.dir).parent, self._run.offline
+        run_folder, offline = Path(self._run.dir).parent, self._run.offline
         self._run.finish(exit_code=1 if summary["status"] in ("failed", "killed") else 0)
-        return f"{self._why_offline}kept offline; to copy it: {sync_command(place)}" if offline else ""
+        return f"{self._why_offline}kept offline; to copy it: {sync_command(run_folder)}" if offline else ""
 
 
-def sync_command(place: Path) -> str:
-    """Return the command that copies an offline run to a server. place: its folder."""
-    return shlex.join(["wandb", "sync", str(place)])
+def sync_command(run_folder: Path) -> str:
+    """Return the command that copies an offline run to a server. run_folder: its folder."""
+    return shlex.join(["wandb", "sync", str(run_folder)])
 
 
 def init(folder: Path) -> tuple[wandb.Run, str]:

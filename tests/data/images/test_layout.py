@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def content(source: ImageSource, sample: int) -> bytes:
-    path, offset, length = source.place(sample)
+    path, offset, length = source.locate(sample)
     whole = Path(path).read_bytes()
     return whole[offset:] if length < 0 else whole[offset : offset + length]
 
@@ -56,7 +56,7 @@ def shards_of(root: Path, folder: Path, bytes_per_shard: int = 10**9) -> Path:
 def test_shards_hold_the_same_bytes_and_labels_in_the_same_order(root: Path, tmp_path: Path) -> None:
     shards = find_images(str(shards_of(root, tmp_path / "shards", bytes_per_shard=20_000)))
     folders = find_images(str(root))
-    assert len({shards.train.place(i)[0] for i in range(len(shards.train.labels))}) > 2
+    assert len({shards.train.locate(i)[0] for i in range(len(shards.train.labels))}) > 2
     for a, b in ((folders.train, shards.train), (folders.test, shards.test)):
         np.testing.assert_array_equal(a.labels, b.labels)
         assert all(content(a, i) == content(b, i) for i in range(len(a.labels)))
@@ -79,7 +79,7 @@ def test_tar_files_of_every_format_are_read_as_the_standard_library_reads_them(f
     with tarfile.open(path) as archive:
         expected = [(m.offset_data, m.size) for m in archive if m.name.endswith(".jpg")]
     found = read_shards([str(path)])
-    assert [found.place(i)[1:] for i in range(len(keys))] == expected
+    assert [found.locate(i)[1:] for i in range(len(keys))] == expected
     assert found.labels.tolist() == [0, 1, 2, 3]
 
 

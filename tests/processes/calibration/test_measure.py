@@ -15,7 +15,7 @@ import pytest
 
 from dsgd.cluster import Cluster
 from dsgd.processes.calibration.measure import CHUNK_BYTES, Jitter, MeasuredLink, fit_jitter, measure_link
-from dsgd.sim.compute import Processor
+from dsgd.sim.compute_time import Processor
 
 PATIENCE_S = 60
 DRAWS = 20_000

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.processes.calibration.calibrate import _shared_token
+from dsgd.processes.calibration.cluster_calibration import _shared_token
 
 WORKERS = 3
 

@@ -15,7 +15,7 @@ from dsgd.engine.marks import Counters
 from dsgd.problem.problem import build_problem
 from dsgd.processes.control import Client, Message
 from dsgd.processes.coordinator.membership import Member, Membership
-from dsgd.processes.coordinator.schedule import SnapshotSchedule
+from dsgd.processes.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, Snapshot, initial_snapshots
 from dsgd.processes.job import Limits
 from tests.support.cases import prepared

@@ -16,7 +16,7 @@ import torch
 
 from dsgd.host.resources import cores
 from dsgd.problem.problem import build_problem
-from dsgd.processes.control import CoordinatorConnection, Event, Hub
+from dsgd.processes.control import CoordinatorConnection, Hub, HubEvent
 from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.monitor import RunMonitor
 from dsgd.processes.coordinator.sharded import EvaluationPart
@@ -272,7 +272,7 @@ def test_vectors_come_to_a_client_bit_for_bit_while_others_are_heard() -> None:
     client.start()
     other = CoordinatorConnection(address, TOKEN, DEADLINE_S)
     other.send({"kind": "other"})
-    events: list[Event] = []
+    events: list[HubEvent] = []
     while client.is_alive():
         for event in hub.poll(0.01):
             events.append(event)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from dsgd.problem.digest import complaint, problem_digest
 from dsgd.problem.problem import build_problem
+from dsgd.problem.problem_digest import complaint, problem_digest
 from tests.processes.launch.test_torchrun import PATIENCE_S, launched
 from tests.support.simulate import experiment
 

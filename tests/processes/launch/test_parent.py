@@ -18,7 +18,7 @@ import pytest
 from dsgd.host.signals import StopRequests, signal_pipe
 from dsgd.processes.launch.lifeline import Lifeline, overseen
 from dsgd.processes.launch.parent import Parent
-from dsgd.record.checkpoint import NAME, read_header
+from dsgd.record.checkpoint_file import NAME, read_header
 from tests.support.long import long_but
 from tests.support.prefork import Prefork
 from tests.support.watched_run import ALGORITHMS, BUDGET, LONG, SILENCE_S, SILENT, WatchedRun, start

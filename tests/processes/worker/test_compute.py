@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dsgd.data.items import Items
 from dsgd.data.partition import Partition
 from dsgd.problem.problem import Problem
-from dsgd.processes.worker.collectives import Groups
+from dsgd.processes.worker.averaging import Groups
 from dsgd.processes.worker.compute import Compute, GradientBucket, InOrderReducer, make_buckets
 from dsgd.sim.simulation import build_problem
 from tests.support.collective_workers import assert_close, branches, own, point

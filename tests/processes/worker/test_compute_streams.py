@@ -12,8 +12,8 @@ from torch import Tensor
 from dsgd.engine.divergence import Diverged
 from dsgd.problem.problem import Problem
 from dsgd.processes.worker import compute as compute_module
+from dsgd.processes.worker.averaging import Groups
 from dsgd.processes.worker.batches import Batches
-from dsgd.processes.worker.collectives import Groups
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_thread import DeviceThread
 from tests.support.fake_cuda import FakeCuda

@@ -24,13 +24,13 @@ ASYNCHRONOUS = ("easgd", "gossip")
 SYNC = [{"algo": "sync", "algo.overlap": "true"}, {"algo": "sync", "algo.overlap": "false"}]
 EASGD = [{"algo": "easgd", "algo.tau": tau} for tau in TAUS]
 GOSSIP = [{"algo": "gossip", "algo.mode": mode, "algo.tau": tau} for mode in ("pull", "push") for tau in TAUS]
-SELDOM = [one for one in (*EASGD, *GOSSIP) if one["algo.tau"] == TAUS[-1]]
+SELDOM = [options for options in (*EASGD, *GOSSIP) if options["algo.tau"] == TAUS[-1]]
 
 Conditions = Mapping[str, Sequence[Contender]]  # all contenders under each jitter, by its name
-Cell = Callable[[Sequence[Contender], bool], Finding]  # overlap
+JudgeCell = Callable[[Sequence[Contender], bool], Finding]  # overlap
 
 
-def j1(found: Evidence) -> Finding:
+def j1(evidence: Evidence) -> Finding:
     """Compare times to the target on few nodes, in every cell of overlap and jitter."""
 
     def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
@@ -40,74 +40,78 @@ def j1(found: Evidence) -> Finding:
             ratios = []
             for nodes in FEW:
                 exact = sync(contenders, nodes, overlap)
-                others = [one for one in contenders if one.algo == algo and one.nodes == nodes]
-                all_ratios = [(time_ratio(exact, one, checks, _null(found, nodes)), one) for one in others]
-                best, one = max(all_ratios, key=lambda pair: (pair[0].low, pair[0].median))
-                what = f"{nodes} nodes: time of sync over that of {one.name}"
+                others = [contender for contender in contenders if contender.algo == algo and contender.nodes == nodes]
+                all_ratios = [
+                    (time_ratio(exact, contender, checks, _null(evidence, nodes)), contender) for contender in others
+                ]
+                best, contender = max(all_ratios, key=lambda pair: (pair[0].low, pair[0].median))
+                what = f"{nodes} nodes: time of sync over that of {contender.name}"
                 ratios.append(stated("J1").check("sooner", what, best))
             by_algo.append(stated("J1").judged(ratios))
         passed = [finding for finding in by_algo if finding.verdict is Verdict.PASS]
         undecided = [finding for finding in by_algo if finding.verdict is Verdict.INCONCLUSIVE]
         return (passed or undecided or by_algo)[0]
 
-    return _map(_conditions(found, "few"), cell)
+    return _map(_conditions(evidence, "few"), cell)
 
 
-def j2(found: Evidence) -> Finding:
+def j2(evidence: Evidence) -> Finding:
     """Compare losses at the end, and times to the target, on 100 nodes."""
-    claim, contenders = stated("J2"), found["hundred"].contenders
-    exact, null = found["hundred"].contender(algo="sync"), null_of(found, "hundred", LAST)
-    others = [one for one in contenders if one is not exact]
+    claim, contenders = stated("J2"), evidence["hundred"].contenders
+    exact, null = evidence["hundred"].contender(algo="sync"), null_of(evidence, "hundred", LAST)
+    others = [contender for contender in contenders if contender is not exact]
     count = 2 * len(others)
     checks = [
-        claim.check("loss", f"final test loss, sync over {one.name}", loss_ratio(exact, one, count, null))
-        for one in others
+        claim.check("loss", f"final test loss, sync over {contender.name}", loss_ratio(exact, contender, count, null))
+        for contender in others
     ]
-    race_null = null_of(found, "many", LAST)
-    racing = [one for one in found["many"].contenders if one.nodes == LAST]
+    race_null = null_of(evidence, "many", LAST)
+    racing = [contender for contender in evidence["many"].contenders if contender.nodes == LAST]
     exact = sync(racing, LAST, overlap=True)
-    for one in racing:
-        if one.algo in ASYNCHRONOUS:
-            ratio = time_ratio(exact, one, count, race_null)
-            checks.append(claim.check("time", f"time to the target, sync over {one.name}", ratio))
+    for contender in racing:
+        if contender.algo in ASYNCHRONOUS:
+            ratio = time_ratio(exact, contender, count, race_null)
+            checks.append(claim.check("time", f"time to the target, sync over {contender.name}", ratio))
     return claim.judged(checks)
 
 
-def j3(found: Evidence) -> Finding:
+def j3(evidence: Evidence) -> Finding:
     """Find whether all-reduce is behind with 16 nodes, and first with 64, in every cell of overlap and jitter."""
     claim = stated("J3")
-    few, many = _conditions(found, "few"), _conditions(found, "many")
+    few, many = _conditions(evidence, "few"), _conditions(evidence, "many")
     count = 2 * len([*EASGD, *GOSSIP])
 
     def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
         checks = []
         for name, nodes in (("before", FEW[-1]), ("behind", 64)):
             exact = sync(contenders, nodes, overlap)
-            others = [one for one in contenders if one.algo in ASYNCHRONOUS and one.nodes == nodes]
-            ratios = [(time_ratio(exact, one, count, _null(found, nodes)), one) for one in others]
-            ratio, one = max(ratios, key=lambda pair: (pair[0].low, pair[0].median))
-            checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {one.name}", ratio))
+            others = [
+                contender for contender in contenders if contender.algo in ASYNCHRONOUS and contender.nodes == nodes
+            ]
+            ratios = [(time_ratio(exact, contender, count, _null(evidence, nodes)), contender) for contender in others]
+            ratio, contender = max(ratios, key=lambda pair: (pair[0].low, pair[0].median))
+            checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {contender.name}", ratio))
         return claim.judged(checks)
 
     return _map({name: [*few[name], *many[name]] for name in few if name in many}, cell)
 
 
-def j4(found: Evidence) -> Finding:
+def j4(evidence: Evidence) -> Finding:
     """Compare samples to the target of tau = 1 and 10, on eight nodes."""
     claim, nodes = stated("J4"), 8
     pairs = [({"algo": "easgd"}, "easgd"), ({"algo": "gossip", "algo__mode": "pull"}, "gossip, pull")]
     pairs.append(({"algo": "gossip", "algo__mode": "push"}, "gossip, push"))
     checks = []
     for settings, name in pairs:
-        often, seldom = (found["few"].contender(nodes=nodes, algo__tau=tau, **settings) for tau in TAUS)
-        ratio = sample_ratio(seldom, often, len(pairs), _null(found, nodes))
+        often, seldom = (evidence["few"].contender(nodes=nodes, algo__tau=tau, **settings) for tau in TAUS)
+        ratio = sample_ratio(seldom, often, len(pairs), _null(evidence, nodes))
         checks.append(claim.check("samples", f"{name}: samples to the target, tau = 10 over tau = 1", ratio))
     return claim.judged(checks)
 
 
-def _conditions(found: Evidence, study: str) -> Conditions:
+def _conditions(evidence: Evidence, study: str) -> Conditions:
     """Return the contenders of a study under each jitter."""
-    logged = found[study]
+    logged = evidence[study]
     elsewhere = {_named(cell.conditions["cluster.jitter"]): cell.contenders for cell in logged.elsewhere}
     return {_named(JITTER): logged.contenders} | elsewhere
 
@@ -116,7 +120,7 @@ def _named(jitter: float) -> str:
     return f"jitter {100 * jitter:.0f} %"
 
 
-def _map(conditions: Conditions, cell: Cell) -> Finding:
+def _map(conditions: Conditions, cell: JudgeCell) -> Finding:
     """Judge every cell of overlap and jitter."""
     return over_region(
         {
@@ -127,8 +131,8 @@ def _map(conditions: Conditions, cell: Cell) -> Finding:
     )
 
 
-def _null(found: Evidence, nodes: int) -> Null:
-    return null_of(found, "few" if nodes in FEW else "many", nodes)
+def _null(evidence: Evidence, nodes: int) -> Null:
+    return null_of(evidence, "few" if nodes in FEW else "many", nodes)
 
 
 def _studies() -> Iterator[Study]:
@@ -147,10 +151,10 @@ def _studies() -> Iterator[Study]:
         yield ending("null_hundred", task, named(SYNC[:1]), *hundred, NULL)
 
 
-def _draw_map(found: Evidence, task: str) -> Figure:
-    conditions = {name: list(contenders) for name, contenders in _conditions(found, f"few_{task}").items()}
-    if (many := f"many_{task}") in found:
-        for name, contenders in _conditions(found, many).items():
+def _draw_map(evidence: Evidence, task: str) -> Figure:
+    conditions = {name: list(contenders) for name, contenders in _conditions(evidence, f"few_{task}").items()}
+    if (many := f"many_{task}") in evidence:
+        for name, contenders in _conditions(evidence, many).items():
             conditions[name] += contenders
     return advantage_map(conditions, ASYNCHRONOUS)
 

@@ -27,7 +27,7 @@ from dsgd.processes.launch.key_exchange import public_key, seal, unseal
 from dsgd.processes.launch.rendezvous import new_token
 from dsgd.processes.pairwise.channel import Unreachable
 from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker.collectives import Groups
+from dsgd.processes.worker.averaging import Groups
 from dsgd.processes.worker.compute import Compute
 
 WARM_UP = 3  # steps before the first that counts: memory is taken and kernels are chosen in them

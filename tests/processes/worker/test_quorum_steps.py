@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.processes.coordinator.quorum import QuorumDecision
-from dsgd.processes.worker.quorum import QuorumMember, Taken
+from dsgd.processes.coordinator.quorum_decision import QuorumDecision
+from dsgd.processes.worker.quorum_steps import QuorumMember, Taken
 from dsgd.worker import MeanOfFirst
 from tests.support.cases import prepared
 

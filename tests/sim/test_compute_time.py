@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsgd.cluster import Cluster
 from dsgd.disturbances import Stall
-from dsgd.sim.compute import Pauses, Processor
+from dsgd.sim.compute_time import Pauses, Processor
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker
 from tests.support.timing import timed
@@ -248,7 +248,7 @@ def test_pauses_extend_work_by_exactly_the_time_they_cover(
 def test_random_pauses_extend_work_by_exactly_the_time_they_cover() -> None:
     """The pauses themselves are read off a copy of the same stream."""
     entry = {"every_s": 3.0, "duration_s": 2.0}
-    copy = Pauses(Stall.of(entry), stream("stall", 7, 2, 0))
+    copy = Pauses(Stall.from_entry(entry), stream("stall", 7, 2, 0))
     processor = Processor(cluster(stalls=[entry]), 2, 7)
     pauses, now, ends = [], 0.0, []
     for _ in range(400):
@@ -266,7 +266,7 @@ def test_random_pauses_extend_work_by_exactly_the_time_they_cover() -> None:
 def test_random_pauses_have_exponential_gaps_and_lengths() -> None:
     """Gaps of mean 3 and lengths of mean 2: mean and deviation within five standard errors; every node its own."""
     entry = {"every_s": 3.0, "duration_s": 2.0}
-    pauses = Pauses(Stall.of(entry), stream("stall", 0, 0, 0))
+    pauses = Pauses(Stall.from_entry(entry), stream("stall", 0, 0, 0))
     spans, now = [], 0.0
     for _ in range(5000):
         spans.append(pauses.after(now))

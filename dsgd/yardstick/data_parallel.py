@@ -11,14 +11,14 @@ MEASURED = ((4, 0.105), (8, 0.108), (16, 0.109), (32, 0.110), (64, 0.113))
 
 def _row(nodes: int, measured: float) -> MeasuredRow:
     between = 4e11 if nodes > 8 else 1.2e12  # bit/s: four ports of InfiniBand a host; six links of NVLink a GPU
-    words = (
+    overrides = (
         "algo=sync", f"nodes={nodes}", "cluster.gradient_s=0.104", f"cluster.bandwidth={between:g}",
         "cluster.latency_s=5e-6",
         "cluster.message_bytes=102228128", "cluster.bucket_bytes=26214400", "cluster.slice_bytes=524288",
         "cluster.collective=ring", f"budget.steps={STEPS}",
     )  # fmt: skip
     name = f"{nodes} GPUs of one host" if nodes <= 8 else f"{nodes // 8} hosts of 8 GPUs"
-    return MeasuredRow(name, measured, words, per_step(STEPS))
+    return MeasuredRow(name, measured, overrides, per_step(STEPS))
 
 
 TABLE = MeasuredTable(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.crossing import censored_at_s, crossings, time_to_target_s
+from dsgd.report.time_to_target import censored_at_s, crossings, time_to_target_s
 from tests.support.records import write_record
 
 

@@ -115,7 +115,7 @@ class SnapshotSchedule:
         self._place_complete()
         while self._queue and self._queue[0].complete:
             pending = self._queue.pop(0)
-            if not pending.of(range(self._experiment.nodes)):
+            if not pending.snapshots_of(range(self._experiment.nodes)):
                 self.dropped_marks += not pending.is_checkpoint
                 continue  # all workers were lost while it waited for them
             pending.floor = self._marked
@@ -207,7 +207,7 @@ class SnapshotSchedule:
             samples = other.counters(self._experiment).samples
             return samples > pending.samples or (other.is_checkpoint and samples == pending.samples)
 
-        places = [place for place, other in enumerate(self._queue) if follows(other)]
+        places = [index for index, other in enumerate(self._queue) if follows(other)]
         self._queue.insert(min(places, default=len(self._queue)), pending)
 
     def _place_complete(self) -> None:
@@ -216,9 +216,9 @@ class SnapshotSchedule:
         for mark in [mark for mark in self._unplaced if mark.complete]:
             self._unplaced.remove(mark)
             shown = mark.counters(self._experiment).samples
-            place = 0
+            position = 0
             for index, other in enumerate(self._queue):
                 samples = other.counters(self._experiment).samples
                 if other.key != LAST and (bool(other.snapshots) if other.is_checkpoint else samples <= shown):
-                    place = index + 1
-            self._queue.insert(place, mark)
+                    position = index + 1
+            self._queue.insert(position, mark)

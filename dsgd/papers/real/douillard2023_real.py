@@ -15,14 +15,14 @@ SETTING = (f"nodes={NODES}", "eval.every_steps=640")
 WAYS = [{"algo": "diloco", "algo.tau": tau, "algo.beta": beta} for tau in (SHORT, LONG) for beta in (0, BETA)]
 
 
-def d5(found: Evidence) -> Finding:
+def d5(evidence: Evidence) -> Finding:
     """Compare the losses at the end with and without outer momentum, at equal samples."""
-    claim, logged, checks = stated("D5"), found["momentum"], []
-    null = Null(logged.contender(algo__tau=SHORT, algo__beta=0), found["null_momentum"].contender(algo="diloco"))
+    claim, logged, checks = stated("D5"), evidence["momentum"], []
+    null = Null(logged.contender(algo__tau=SHORT, algo__beta=0), evidence["null_momentum"].contender(algo="diloco"))
     for name, tau in (("short", SHORT), ("long", LONG)):
-        one, exact = (logged.contender(algo__tau=tau, algo__beta=beta) for beta in (BETA, 0))
+        candidate, exact = (logged.contender(algo__tau=tau, algo__beta=beta) for beta in (BETA, 0))
         what = f"H = {tau}: test loss with an outer momentum of {BETA:g} over that without"
-        checks.append(claim.check(name, what, loss_ratio(one, exact, 2, null)))
+        checks.append(claim.check(name, what, loss_ratio(candidate, exact, 2, null)))
     return claim.judged(checks)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from dsgd.record.reader import Run, number
-from dsgd.report.crossing import time_to_target_s
 from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series, goal_text, series, status_note
 from dsgd.report.prediction import sentences
 from dsgd.report.ratio import time_ratio
+from dsgd.report.time_to_target import time_to_target_s
 
 _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
 
@@ -25,39 +25,43 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     compared = series(runs)
     if len(compared) < 2:
         return []
-    clocks = sorted({clock for one in compared if (clock := _clock(one))})
-    timed = [[one for one in compared if _clock(one) in (clock, None)] for clock in clocks]
-    rivals = [(clock, those) for clock, those in zip(clocks, timed, strict=True) if len(those) > 1]
-    first = [text for clock, those in rivals for text in _first_to_target(those, clock)]
-    idle = [text for _, those in rivals for text in _most_idle(those)]
+    clocks = sorted({clock for group in compared if (clock := _clock(group))})
+    timed = [[group for group in compared if _clock(group) in (clock, None)] for clock in clocks]
+    rivals = [(clock, groups) for clock, groups in zip(clocks, timed, strict=True) if len(groups) > 1]
+    first = [text for clock, groups in rivals for text in _first_to_target(groups, clock)]
+    idle = [text for _, groups in rivals for text in _most_idle(groups)]
     return [*first, *_ended_badly(compared), *idle, *sentences(runs)]
 
 
-def _clock(one: Series) -> str | None:
-    return next((run.clock for run in one.runs if run.clock), None)
+def _clock(group: Series) -> str | None:
+    return next((run.clock for run in group.runs if run.clock), None)
 
 
 def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
-    targets = {(run.target_field, run.target) for one in compared for run in one.runs}
+    targets = {(run.target_field, run.target) for group in compared for run in group.runs}
     if len(targets) != 1 or (None, None) in targets:
         return []
     kind, _, level = goal_text(compared[0].runs).rpartition(" ")
     goal = f"a {kind} of {level}"
     reached: list[tuple[float, Series]] = []
     missed: list[str] = []
-    for one in compared:
-        times = [time_to_target_s(run) for run in one.runs]
+    for group in compared:
+        times = [time_to_target_s(run) for run in group.runs]
         known = [seconds for seconds in times if seconds is not None]
         if len(known) == len(times):
-            reached.append((median(known), one))
-        elif all(run.status == "completed" for run in one.runs):
-            missed.append(one.label if not known else f"{one.label} ({len(times) - len(known)} of {len(times)} seeds)")
+            reached.append((median(known), group))
+        elif all(run.status == "completed" for run in group.runs):
+            missed.append(
+                group.label if not known else f"{group.label} ({len(times) - len(known)} of {len(times)} seeds)"
+            )
     texts = []
     if reached:
         best_s, first = min(reached, key=lambda each: (_sooner(each[1], reached), each[0], each[1].label))
-        others = [(seconds, one, time_ratio(one.runs, first.runs)) for seconds, one in reached if one is not first]
+        others = [
+            (seconds, group, time_ratio(group.runs, first.runs)) for seconds, group in reached if group is not first
+        ]
         others.sort(key=lambda each: (math.isnan(each[2].median), each[2].median, each[0], each[1].label))
-        behind = [f"{one.label} {_ratio_text(seconds, ratio)}" for seconds, one, ratio in others if best_s > 0]
+        behind = [f"{group.label} {_ratio_text(seconds, ratio)}" for seconds, group, ratio in others if best_s > 0]
         text = f"{first.label} reaches {goal} first, after {best_s:.3g} s {_OF_CLOCK[clock]}"
         texts.append(text + (f"; times as long, seed by seed: {', '.join(behind)}" if behind else ""))
     if missed:
@@ -65,9 +69,9 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
     return texts
 
 
-def _sooner(one: Series, reached: Sequence[tuple[float, Series]]) -> int:
+def _sooner(group: Series, reached: Sequence[tuple[float, Series]]) -> int:
     """Return how many others are sooner than one on most of the seeds that both have."""
-    return sum(time_ratio(other.runs, one.runs).median < 1 for _, other in reached if other is not one)
+    return sum(time_ratio(other.runs, group.runs).median < 1 for _, other in reached if other is not group)
 
 
 def _ratio_text(seconds: float, ratio: Estimate) -> str:
@@ -80,19 +84,19 @@ def _ratio_text(seconds: float, ratio: Estimate) -> str:
 
 def _ended_badly(compared: Sequence[Series]) -> list[str]:
     texts = []
-    for one in compared:
-        if note := status_note(one.runs):
-            completed = all(run.status == "completed" for run in one.runs)
-            texts.append(f"{'ended worse than it began' if completed else 'did not complete'}: {one.label}{note}")
+    for group in compared:
+        if note := status_note(group.runs):
+            completed = all(run.status == "completed" for run in group.runs)
+            texts.append(f"{'ended worse than it began' if completed else 'did not complete'}: {group.label}{note}")
     return texts
 
 
 def _most_idle(compared: Sequence[Series]) -> list[str]:
     idle: list[tuple[float, str]] = []
-    for one in compared:
-        shares = [number(run.final("idle_fraction_mean")) for run in one.runs]
+    for group in compared:
+        shares = [number(run.final("idle_fraction_mean")) for run in group.runs]
         if all(share == share for share in shares):  # not NaN
-            idle.append((median(shares), one.label))
+            idle.append((median(shares), group.label))
     if len(idle) < 2 or min(idle)[0] == max(idle)[0]:
         return []
     (least, patient), (most, waiting) = min(idle), max(idle)

@@ -19,13 +19,13 @@ SYNC, DPSGD = {"algo": "sync"}, {"algo": "dpsgd"}
 SERVER = {"algo": "sync", "cluster.collective": "star"}
 
 
-def l1(found: Evidence) -> Finding:
+def l1(evidence: Evidence) -> Finding:
     """Compare the losses at the end with the rate that suits each, and with every rate that both have."""
-    claim, tuned, logged = stated("L1"), found["per_sample"], found["rates"]
-    null, count = null_of(found, "per_sample", NODES), 1 + len(RATES)
+    claim, tuned, logged = stated("L1"), evidence["per_sample"], evidence["rates"]
+    null, count = null_of(evidence, "per_sample", NODES), 1 + len(RATES)
 
-    def cell(one: Contender, reference: Contender) -> Finding:
-        ratio = loss_ratio(one, reference, count, null)
+    def cell(contender: Contender, reference: Contender) -> Finding:
+        ratio = loss_ratio(contender, reference, count, null)
         return claim.judged([claim.check("loss", "test loss, D-PSGD over all-reduce", ratio)])
 
     cells = {"each tuned": cell(tuned.contender(algo="dpsgd"), tuned.contender(algo="sync"))}
@@ -35,13 +35,13 @@ def l1(found: Evidence) -> Finding:
     return over_region(cells)
 
 
-def l3a(found: Evidence) -> Finding:
+def l3a(evidence: Evidence) -> Finding:
     """Compare the time to the target with that of a synchronous server, on 16 nodes at 10 Mbit/s."""
-    claim, logged = stated("L3a"), found["slow"]
-    server, one = logged.contender(algo="sync"), logged.contender(algo="dpsgd")
-    null = Null(server, found["null_slow"].contender(algo="sync"))
+    claim, logged = stated("L3a"), evidence["slow"]
+    server, decentralised = logged.contender(algo="sync"), logged.contender(algo="dpsgd")
+    null = Null(server, evidence["null_slow"].contender(algo="sync"))
     what = f"{SLOW_NODES} nodes, 10 Mbit/s: time to the target, server over D-PSGD"
-    return claim.judged([claim.check("time", what, time_ratio(server, one, 1, null))])
+    return claim.judged([claim.check("time", what, time_ratio(server, decentralised, 1, null))])
 
 
 def _with_rate(logged: Logged, algo: str, rate: float) -> Contender:
@@ -86,6 +86,6 @@ PAPER = Paper(
         "rates",
         "Test loss after 5,120 steps of eight workers",
         ("rates",),
-        lambda found, task: losses_over_rates(found[f"rates_{task}"]),
+        lambda evidence, task: losses_over_rates(evidence[f"rates_{task}"]),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsgd.processes.coordinator.membership import Membership
-from dsgd.processes.coordinator.schedule import SnapshotSchedule
+from dsgd.processes.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.processes.coordinator.snapshots import LAST, Snapshot
 from dsgd.processes.job import Limits
 from tests.support.cases import prepared

@@ -36,7 +36,7 @@ class Processor:
         if law.persistent:
             self.mean_s *= lognormal(stream("persistent_jitter", seed, node), law.persistent)
         self._receive_overhead_s = cluster.receive_overhead_s
-        stalls = [Stall.of(entry) for entry in cluster.stalls]
+        stalls = [Stall.from_entry(entry) for entry in cluster.stalls]
         self._pauses = [
             Pauses(stall, stream("stall", seed, node, index))
             for index, stall in enumerate(stalls)

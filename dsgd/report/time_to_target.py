@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dsgd.crossing import WINDOW, Aim, Crossing, Crossings, Point
+from dsgd.crossing import WINDOW, Aim, Crossing, Crossings, CurvePoint
 from dsgd.record.reader import Run, number
 
 EARLIER_RULE = "stable"  # of records that were made before there was a choice
@@ -19,9 +19,9 @@ def crossings(run: Run) -> Crossings:
     if aim is None:
         return Crossings(None, None, None)
     marks = [(number(mark.get("time_s")), number(mark.get(aim.field))) for mark in run.metrics]
-    known: list[Point] = [mark for mark in marks if not math.isnan(sum(mark))]
-    found = aim.crossings_of(known)
-    return found if _counts(run) else Crossings(None, found.first, None)
+    known: list[CurvePoint] = [mark for mark in marks if not math.isnan(sum(mark))]
+    reached = aim.crossings_of(known)
+    return reached if _counts(run) else Crossings(None, reached.first, None)
 
 
 def target_crossing(run: Run, rule: str | None = None) -> Crossing | None:

@@ -29,8 +29,8 @@ class ImageAxis:
         """Return for each pixel of the result the pixels of the input under the taps."""
         taps = range(self.kernel)
         return [
-            [(tap, place * self.stride + tap * self.dilation - self.padding) for tap in taps]
-            for place in range(self.result)
+            [(tap, position * self.stride + tap * self.dilation - self.padding) for tap in taps]
+            for position in range(self.result)
         ]
 
     def back(self) -> list[Reads]:
@@ -89,6 +89,6 @@ def _span(axis: list[Reads]) -> range:
 def _phases(axis: list[Reads]) -> list[list[int]]:
     """Return the places of an axis in groups that read the same taps."""
     by_taps: dict[tuple[int, ...], list[int]] = {}
-    for place, reads in enumerate(axis):
-        by_taps.setdefault(tuple(tap for tap, _ in reads), []).append(place)
+    for position, reads in enumerate(axis):
+        by_taps.setdefault(tuple(tap for tap, _ in reads), []).append(position)
     return list(by_taps.values())

@@ -66,13 +66,13 @@ def _signed(header: dict[str, Any], payload: bytes) -> bytes:
 
 def find_checkpoint(path: str) -> Path:
     """Return the checkpoint at a path: a run folder, or a checkpoint itself. Raises CheckpointError."""
-    found, there = Path(path), False
+    checkpoint, there = Path(path), False
     with suppress(OSError, ValueError):  # of a name that no file can have
-        found = found / NAME if found.is_dir() else found
-        there = found.is_file()
+        checkpoint = checkpoint / NAME if checkpoint.is_dir() else checkpoint
+        there = checkpoint.is_file()
     if not there:
         raise CheckpointError(f"resume must be a checkpoint or a folder with {NAME}, got {path}")
-    return found
+    return checkpoint
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -97,16 +97,16 @@ def read_header(path: Path) -> dict[str, Any]:
 def has_header(path: Path, header: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is still the one whose header this was, without reading the rest. Raises OSError."""
     with regular_file(path) as (file, _), BufferedReader(file) as whole:
-        found = json_object(whole.readline(HEADER_BYTES))
-    return found is not None and {k: v for k, v in found.items() if k != "sha256"} == header
+        content = json_object(whole.readline(HEADER_BYTES))
+    return content is not None and {k: v for k, v in content.items() if k != "sha256"} == header
 
 
 def check_header(header: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError unless a header says what is needed to go on. path: of its checkpoint."""
     _check(header, HEADER, "the header", path)
     if header["engine"] not in STATE or header["lines"] < 0 or not 0 <= header["wall_s"] < math.inf:
-        said = {key: header[key] for key in ("engine", "lines", "wall_s")}
-        raise CheckpointError(f"resume must be a checkpoint of a run, got {path}, whose header says {said}")
+        given = {key: header[key] for key in ("engine", "lines", "wall_s")}
+        raise CheckpointError(f"resume must be a checkpoint of a run, got {path}, whose header says {given}")
 
 
 def _check(values: Any, needed: Mapping[str, Any], where: str, path: Path) -> None:

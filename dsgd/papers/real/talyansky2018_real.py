@@ -16,13 +16,15 @@ SYNC, DELAYFREE = {"algo": "sync"}, {"algo": "delayfree", "algo.tau": TAU}
 TEST = {"shapes": ("data.test_size=100000",), "fashion": ()}
 
 
-def t3(found: Evidence) -> Finding:
+def t3(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, at equal samples, over the number of steps."""
     claim, cells = stated("T3"), {}
     for steps in STEPS:
-        one, exact = (found["accuracy"].contender(algo=algo, budget__steps=steps) for algo in ("delayfree", "sync"))
-        null = Null(exact, found["null_accuracy"].contender(algo="sync", budget__steps=steps))
-        gain = accuracy_gain(one, exact, len(STEPS), null)
+        delayfree, exact = (
+            evidence["accuracy"].contender(algo=algo, budget__steps=steps) for algo in ("delayfree", "sync")
+        )
+        null = Null(exact, evidence["null_accuracy"].contender(algo="sync", budget__steps=steps))
+        gain = accuracy_gain(delayfree, exact, len(STEPS), null)
         what = f"tau = {TAU}: test accuracy, delayfree minus all-reduce"
         cells[f"{steps:,} steps"] = claim.judged([claim.check("accuracy", what, gain)])
     return over_region(cells)
@@ -31,9 +33,9 @@ def t3(found: Evidence) -> Finding:
 def _studies() -> Iterator[Study]:
     for task in TASKS:
         steps = f"budget.steps={','.join(map(str, STEPS))}"
-        words = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *TEST[task])
-        yield ending("accuracy", task, named([SYNC, DELAYFREE]), *words)
-        yield ending("null_accuracy", task, named([SYNC]), *words, NULL)
+        overrides = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *TEST[task])
+        yield ending("accuracy", task, named([SYNC, DELAYFREE]), *overrides)
+        yield ending("null_accuracy", task, named([SYNC]), *overrides, NULL)
 
 
 PAPER = Paper(

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from dsgd.record.reader import find_runs
 from dsgd.report.interval import Estimate
-from dsgd.report.layout import Cell, ReportTable, shown
 from dsgd.report.table import summary_table
+from dsgd.report.table_layout import Cell, ReportTable, shown
 from tests.support.records import ALGORITHMS, reach, write_record
 
 WIDTHS = (60, 80, 100, 160)

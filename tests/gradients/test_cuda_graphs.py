@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.gradients import graphs
+from dsgd.gradients import cuda_graphs
 from dsgd.gradients.captured import CapturedPass
-from dsgd.gradients.graphs import GraphEvaluator, Uncapturable
+from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.problem import Problem
 from tests.support.fake_cuda import FakeCuda
@@ -73,7 +73,7 @@ def test_where_memory_ends_the_lanes_that_there_are_serve(
         made.append(problem)
         return object()
 
-    monkeypatch.setattr(graphs, "_Lane", lane)
+    monkeypatch.setattr(cuda_graphs, "_Lane", lane)
     monkeypatch.setattr(Problem, "live_on", lambda problem, device: None)
     of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
     if streams is None:
@@ -85,7 +85,7 @@ def test_where_memory_ends_the_lanes_that_there_are_serve(
 
 def test_whether_a_module_draws_is_known_before_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[Any] = []
-    monkeypatch.setattr(graphs, "_Lane", lambda problem: known.append(problem.draws))
+    monkeypatch.setattr(cuda_graphs, "_Lane", lambda problem: known.append(problem.draws))
     for rate, draws in ((0.5, True), (0.0, False)):
         of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(rate), torch.nn.Linear(64, 10)))
         GraphEvaluator(of, torch.device("cpu"))

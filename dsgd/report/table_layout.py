@@ -97,15 +97,15 @@ class ReportTable:
             columns.append(i)
             widths.append(self._width(i))
         spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
-        for place, wanted in enumerate([longest, *(len(self.headings[i]) for i in columns[1:])]):
-            if place == 0 or wanted - widths[place] <= spare:
-                more = max(0, min(spare, wanted - widths[place]))
-                widths[place], spare = widths[place] + more, spare - more
+        for position, wanted in enumerate([longest, *(len(self.headings[i]) for i in columns[1:])]):
+            if position == 0 or wanted - widths[position] <= spare:
+                more = max(0, min(spare, wanted - widths[position]))
+                widths[position], spare = widths[position] + more, spare - more
         return columns, widths
 
     def _width(self, column: int) -> int:
-        words = self.headings[column].split()
-        return max(len(text) for text in [*words, *(row[column] for row in self.cells)])
+        pieces = self.headings[column].split()
+        return max(len(text) for text in [*pieces, *(row[column] for row in self.cells)])
 
     def _print_line(
         self,

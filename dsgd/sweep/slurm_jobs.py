@@ -23,10 +23,10 @@ STATES = (*FINISHED, *WAITING, "interrupted", "failed", "cancelled", "lost", "un
 
 def arrays(points: Iterable[Point], site: Site) -> dict[JobSize, list[Point]]:
     """Gather points into arrays by the size of their jobs. Raises ValueError where the site cannot give that."""
-    found: dict[JobSize, list[Point]] = {}
+    by_size: dict[JobSize, list[Point]] = {}
     for point in points:
-        found.setdefault(job_size(point, site), []).append(point)
-    return found
+        by_size.setdefault(job_size(point, site), []).append(point)
+    return by_size
 
 
 def submit(
@@ -34,14 +34,14 @@ def submit(
     folder: Path,
     points: Sequence[Point],
     site: Site,
-    words: Sequence[str],
+    slurm_overrides: Sequence[str],
     largest: int,
     report: Callable[[str, JobSize, int], None],
 ) -> None:
     """Submit arrays of points that the manifest lists.
 
-    folder: of the sweep. words: the `slurm.*` of the command line that chose the site. largest: how many points an
-    array may have. report: called with the job, its size and its number of points.
+    folder: of the sweep. slurm_overrides: the `slurm.*` of the command line that chose the site. largest: how many
+    points an array may have. report: called with the job, its size and its number of points.
 
     Raises SlurmError; what was submitted before stays submitted."""
     folder = folder.absolute()
@@ -58,7 +58,7 @@ def submit(
             token = secrets.token_hex(4)
             path = folder / JOBS / f"{token}.sh"
             write_atomically(path, script(_job_name(token), part, folder, size, site).encode())
-            writer.submitting(token, part, words)
+            writer.submitting(token, part, slurm_overrides)
             try:
                 job = slurm.submit(path, len(part), site.at_once, Path.cwd(), log(folder, "%A_%a"))
             except slurm.NoAnswer:
@@ -121,7 +121,7 @@ def states(sweep: Sweep) -> tuple[list[PointState], str | None]:
         except slurm.SlurmError as error:  # a site may have no data base: records say most of it
             problem = str(error)
     submitting = {key for points in sweep.submitting.values() for key in points}
-    found = []
+    point_states = []
     for key, point in sweep.points.items():
         task, summary = sweep.tasks.get(key), summaries[key]
         in_queue, reason = _of_task(queued, task or "")
@@ -130,8 +130,8 @@ def states(sweep: Sweep) -> tuple[list[PointState], str | None]:
             name, why = "submitting" if key in submitting else "unsubmitted", ""
         last = summary or read_last_mark(sweep.folder / point.folder) or {}
         epoch, accuracy = last.get("epochs", last.get("epoch")), last.get("test_accuracy")
-        found.append(PointState(point, name, task, why, epoch, accuracy))
-    return found, problem
+        point_states.append(PointState(point, name, task, why, epoch, accuracy))
+    return point_states, problem
 
 
 def finished(sweep: Sweep) -> list[Point]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.record.checkpoint import NAME, read_header
+from dsgd.record.checkpoint_file import NAME, read_header
 from tests.support.batch_jobs import REQUEUE, RUN, SLOW, Record, submit
 from tests.support.prefork import Prefork
 from tests.support.slurm import Slurm

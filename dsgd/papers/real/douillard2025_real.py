@@ -13,11 +13,11 @@ from dsgd.reproduction.verdict import Finding
 SETTING = (f"nodes={WORKERS}", "eval.every_steps=640")
 
 
-def d4(found: Evidence) -> Finding:
+def d4(evidence: Evidence) -> Finding:
     """Compare the losses at the end with those without delay, at equal samples."""
-    claim, logged = stated("D4"), found["delays"]
+    claim, logged = stated("D4"), evidence["delays"]
     exact = logged.contender(algo__delay=0)
-    null = Null(exact, found["null_delays"].contender(algo="streaming"))
+    null = Null(exact, evidence["null_delays"].contender(algo="streaming"))
     each = {delay: logged.contender(algo__delay=delay) for delay in DELAYS}
     ratios = {delay: loss_ratio(late, exact, len(DELAYS), null) for delay, late in each.items()}
     what = "delay of {}: test loss over that without"

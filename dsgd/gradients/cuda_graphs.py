@@ -65,14 +65,14 @@ class GraphEvaluator:
         joint = data.batches([item.rank for item in pending], [item.step for item in pending]) if is_joint(data) else ()
         for lane in self._lanes:
             lane.wait_for_caller()
-        for place, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
-            lane = self._lanes[place % len(self._lanes)]
+        for index, (item, x, g) in enumerate(zip(pending, points, values, strict=True)):
+            lane = self._lanes[index % len(self._lanes)]
             with lane.queue(), self.problem.drawing(item.rank, item.step) as seed:
                 inputs, targets = (
-                    (part[place] for part in joint) if joint else self.problem.data.batch(item.rank, item.step)
+                    (part[index] for part in joint) if joint else self.problem.data.batch(item.rank, item.step)
                 )
-                lane.gradient(x, item.buffers, (inputs, targets), g, losses[place], seed)
-                item.set(g, item.buffers, losses[place])
+                lane.gradient(x, item.buffers, (inputs, targets), g, losses[index], seed)
+                item.set(g, item.buffers, losses[index])
                 item.arrives = lane.event()
         for lane in self._lanes:
             lane.join_caller()

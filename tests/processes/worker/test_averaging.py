@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.processes.worker.collectives import (
+from dsgd.processes.worker.averaging import (
     Averaging,
     CollectiveFailed,
     Groups,

@@ -78,7 +78,7 @@ class QuorumMember:
         g = torch.zeros_like(request.at)
         if self._worker.rank in ranks:
             assert taken is not None  # the coordinator was told of it
-            if (found := taken()) is None:
+            if (gradient := taken()) is None:
                 return
-            g = found
+            g = gradient
         self._reduce(task, g, request.count)

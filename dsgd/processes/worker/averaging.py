@@ -73,9 +73,9 @@ class Groups:
     vectors: Summation | None = None
 
     def close(self) -> None:
-        for of in (self.gradients, self.vectors):
-            if of is not None:
-                of.close()
+        for group in (self.gradients, self.vectors):
+            if group is not None:
+                group.close()
 
 
 class RingSummation:
@@ -199,25 +199,25 @@ def _torch_errors(rank: int, what: str) -> Iterator[None]:
 
 def in_one_line(text: str) -> str:
     """Return the first line of an error of torch.distributed, and the last, in which NCCL names the cause."""
-    first, *rest = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    first, *others = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     first = re.sub(r"^\[[^\]]*\] ", "", first).partition(". This is typically")[0]  # source file; guesses at causes
-    return f"{first}: {rest[-1]}" if rest else first
+    return f"{first}: {others[-1]}" if others else first
 
 
 def interface_of(address: str) -> str:
     """Return the name of the network interface with this IPv4 address. Raises ValueError if there is none."""
-    found = {}
+    interfaces = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(query.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:  # an interface without an IPv4 address
                 continue
-            found[socket.inet_ntoa(answer[20:24])] = name
-    if address not in found:
-        have = ", ".join(f"{name} {at}" for at, name in found.items())
+            interfaces[socket.inet_ntoa(answer[20:24])] = name
+    if address not in interfaces:
+        have = ", ".join(f"{name} {at}" for at, name in interfaces.items())
         raise ValueError(f"address must be the IPv4 address of an interface here ({have}), got {address}")
-    return found[address]
+    return interfaces[address]
 
 
 class Averaging:

@@ -17,7 +17,7 @@ from dsgd.cli.local_sweep import labels
 from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
-from dsgd.reproduction.archive import Row, rows_of
+from dsgd.reproduction.archive import ArchiveRow, rows_of
 from dsgd.reproduction.logged import Elsewhere, Logged
 from dsgd.reproduction.paper import Study
 from dsgd.run.feasible import KnownModels, check_with_torch
@@ -25,7 +25,7 @@ from dsgd.run.plan import plan_run
 
 
 @dataclass(frozen=True)
-class Place:
+class Venue:
     """Where runs are made. folder: of their records. at_once: how many at a time here; None: one a core. on: `here` or
     `slurm`; slurm: its `slurm.KEY=VALUE`."""
 
@@ -36,21 +36,21 @@ class Place:
 
 
 def run_study(
-    study: Study, words: Sequence[str], place: Place, interruption: Interruption, part: str = ""
-) -> list[Row]:
+    study: Study, overrides: Sequence[str], venue: Venue, interruption: Interruption, part: str = ""
+) -> list[ArchiveRow]:
     """Return the lines of a study for its paper's archive, after making the runs that are missing.
 
-    words: its overrides. part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and
+    overrides: of the study. part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and
     KeyboardInterrupt."""
     # of other overrides it is another study
-    folder = place.folder / f"{study.name}-{hashlib.sha256(json.dumps([*words]).encode()).hexdigest()[:8]}"
-    logged = (_compared if study.tuned else _swept)(words, folder, place, interruption, part)
-    return rows_of(study.name, words, logged)
+    folder = venue.folder / f"{study.name}-{hashlib.sha256(json.dumps([*overrides]).encode()).hexdigest()[:8]}"
+    logged = (_compared if study.tuned else _swept)(overrides, folder, venue, interruption, part)
+    return rows_of(study.name, overrides, logged)
 
 
-def _compared(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:
-    on = ["compare.on=slurm", *place.slurm] if place.on == "slurm" else []
-    made = compare([*words, *on], folder, interruption, at_once=place.at_once, part=part)
+def _compared(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
+    on = ["compare.on=slurm", *venue.slurm] if venue.on == "slurm" else []
+    made = compare([*overrides, *on], folder, interruption, at_once=venue.at_once, part=part)
     with made as comparison:
         tuning = [run for search in comparison.searches for run in search.runs]
         measured = [run for contender in comparison.contenders for run in contender.runs]
@@ -61,19 +61,19 @@ def _compared(words: Sequence[str], folder: Path, place: Place, interruption: In
         return Logged(tuple(measured), tuple(tuning), tuple(comparison.contenders), tuple(elsewhere))
 
 
-def _swept(words: Sequence[str], folder: Path, place: Place, interruption: Interruption, part: str) -> Logged:
+def _swept(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
     """Return the runs of a grid, as those of `dsgd-run -m`."""
-    composed = ConfigTree(None).jobs([*words, *FOLDERS], multirun=True).runs
+    composed = ConfigTree(None).jobs([*overrides, *FOLDERS], multirun=True).runs
     models: KnownModels = []
     for job in composed:
-        check_with_torch(plan_run(job.values, job.overrides), place.on == "here", models)
+        check_with_torch(plan_run(job.values, job.overrides), venue.on == "here", models)
     interruption.check()
     jobs = [Job(label, job) for label, job in zip(labels(composed), composed, strict=True)]
     with owned(folder, "--folder"):
-        if place.on == "slurm":
-            return Logged(tuple(SlurmRunner(folder, None, place.slurm).run(jobs)))
+        if venue.on == "slurm":
+            return Logged(tuple(SlurmRunner(folder, None, venue.slurm).run(jobs)))
         tally = Tally(part)
         try:
-            return Logged(tuple(LocalRunner(folder, None, interruption, tally, place.at_once).run(jobs)))
+            return Logged(tuple(LocalRunner(folder, None, interruption, tally, venue.at_once).run(jobs)))
         finally:
             tally.close()
