@@ -7,19 +7,23 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.frame_socket import FrameSocket, handshake
+from dsgd.processes.io_thread import IoThread, run
+from dsgd.processes.pairwise import attach as attaching
+from dsgd.processes.pairwise import exchanges, frame_socket
 from dsgd.processes.pairwise.plane import Plane, Unreachable
+from dsgd.processes.pairwise.process_memory import ProcessMemory
 from dsgd.processes.pairwise.wire import HelloReply, PlaneSettings
 from dsgd.processes.silence import SLICES_PER_WAIT
 
+T = TypeVar("T")
 HOST = "127.0.0.1"
 TOKEN = b"the token of the tests"
 LIMIT_S = 60.0  # guards against hanging; nothing here comes near it
@@ -64,11 +68,69 @@ def settings_of(nodes: int, dimension: int = 8) -> PlaneSettings:
     return PlaneSettings(TOKEN, nodes, dimension, torch.float64)
 
 
+class FrameSocket:
+    """A frame socket whose methods run their coroutines to the end, in the calling thread."""
+
+    def __init__(self, sock: socket.socket, slice_s: float) -> None:
+        self._link = frame_socket.FrameSocket(sock, slice_s)
+        self._socket = sock
+        sock.setblocking(True)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that uses the link; at other times the socket is a plain, blocking one."""
+        self._socket.setblocking(False)
+        try:
+            return run(coroutine)
+        finally:
+            self._socket.setblocking(True)
+
+    @property
+    def memory(self) -> ProcessMemory | None:
+        return self._link.memory
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments, **named: self.run(getattr(self._link, name)(*arguments, **named))
+
+    def shutdown(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def attach(link: FrameSocket, settings: PlaneSettings, patience_s: float) -> None:
+    link.run(attaching.attach(link._link, settings, patience_s))
+
+
+class Exchanges:
+    """The exchanges of a node without a plane, in a thread of their own."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._io = IoThread("exchanges")
+        self._exchanges = exchanges.Exchanges(*arguments)
+
+    def begin(self, sources: list[int]) -> exchanges.WaitingExchange:
+        async def begin() -> exchanges.WaitingExchange:
+            return self._exchanges.begin(sources, Future())
+
+        return self._io.run(begin())
+
+    def arrived(self, source: int, sequence: int, vector: Tensor) -> None:
+        self._exchanges.arrived(source, sequence, vector)
+
+    def close(self) -> None:
+        self._io.call(self._exchanges.close)
+
+    def join(self, limit_s: float) -> None:
+        self._io.close()
+
+
 def by_hand(to: Plane, own_rank: int, asked: int, nodes: int, dimension: int = 8) -> tuple[socket.socket, FrameSocket]:
     """A connection that has been let in and now sends whatever the test likes."""
     sock = socket.create_connection((HOST, to.port))
     link = FrameSocket(sock, LIMIT_S / SLICES_PER_WAIT)
-    handshake(link, settings_of(nodes, dimension).encode_hello(own_rank, asked), LIMIT_S)
+    hello = settings_of(nodes, dimension).encode_hello(own_rank, asked)
+    link.run(frame_socket.handshake(link._link, hello, LIMIT_S))
     return sock, link
 
 
@@ -106,7 +168,7 @@ def impostor(behave: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what must come true."""
+    """Sleep for what must come true."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -115,6 +177,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dsgd")]
+
+
+def serves(plane: Plane, rank: int) -> bool:
+    """Whether a plane serves a connection of this rank."""
+    return rank in plane._listener._tasks
 
 
 def open_sockets() -> int:

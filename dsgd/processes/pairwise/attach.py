@@ -15,23 +15,23 @@ from dsgd.processes.pairwise.process_memory import ProcessMemory, Secret
 from dsgd.processes.pairwise.wire import Frame, Kind, PlaneSettings, ProtocolViolation, Status
 
 
-def attach(link: FrameSocket, settings: PlaneSettings, patience_s: float) -> None:
+async def attach(link: FrameSocket, settings: PlaneSettings, patience_s: float) -> None:
     """Find out whether vectors can be read in place, on a connection without requests as yet."""
     secret = Secret()
-    link.send(_offer(secret, can=True), None, patience_s)
-    answer = link.receive(settings, patience_s)
+    await link.send(_offer(secret, can=True), None, patience_s)
+    answer = await link.receive(settings, patience_s)
     if answer.kind != Kind.ATTACH:
         raise ProtocolViolation(f"{answer.kind.name} to ATTACH")
     memory = _shown(answer) if answer.status == Status.OK else None
-    link.send(Frame(Kind.ATTACH, Status.NOTHING if memory is None else Status.OK), None, patience_s)
+    await link.send(Frame(Kind.ATTACH, Status.NOTHING if memory is None else Status.OK), None, patience_s)
     link.memory = memory
 
 
-def answer_attach(link: FrameSocket, offer: Frame, node: LocalNode) -> None:
+async def answer_attach(link: FrameSocket, offer: Frame, node: LocalNode) -> None:
     """Answer a client that would have vectors read in place."""
     secret, memory = Secret(), _shown(offer) if node.attaches else None
-    link.send(_offer(secret, can=memory is not None), None, node.timeout_s)
-    last = link.receive(node.settings, node.timeout_s)
+    await link.send(_offer(secret, can=memory is not None), None, node.timeout_s)
+    last = await link.receive(node.settings, node.timeout_s)
     if last.kind != Kind.ATTACH or link.memory is not None:
         raise ProtocolViolation(f"{last.kind.name} after ATTACH")
     link.memory = memory if last.status == Status.OK else None

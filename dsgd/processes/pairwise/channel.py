@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from dsgd.processes.io_thread import IoTask, Signal, loop
 from dsgd.processes.pairwise.attach import attach
-from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, connect, handshake
+from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, handshake, unconnected
 from dsgd.processes.pairwise.wire import Frame, Kind, ProtocolViolation, Status
 
 CLOSED = "the plane was closed here"
@@ -56,10 +56,10 @@ class PeerRequest:
 
 
 class Channel:
-    """Send requests to one peer, in order, from a thread of its own.
+    """Send requests to one peer, in order. All but `refusal` is for the thread of the plane's loop.
 
-    After a failure the peer counts as away: pulls, pushes and asks fail at once, while the thread sends a ping every
-    patience_s until the peer answers. Exchanges and calls have more patience and try to connect themselves.
+    After a failure the peer counts as away: pulls, pushes and asks fail at once, while a ping is sent every patience_s
+    until the peer answers. Exchanges and calls have more patience and try to connect themselves.
     """
 
     def __init__(self, rank: int, node: LocalNode) -> None:
@@ -67,7 +67,7 @@ class Channel:
         self._rank = rank
         self._node = node
         self._probe = PeerRequest(Frame(Kind.PING), None, node.patience_s)
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = Signal()
         self._address: tuple[str, int] | None = None
         self._moves = 0  # changes of the address
         self._link: FrameSocket | None = None
@@ -75,69 +75,60 @@ class Channel:
         self._away: str | None = None  # why the peer cannot be reached
         self._queue: deque[PeerRequest] = deque()
         self._current: PeerRequest | None = None
-        self._closing = self._aborted = False
-        self._thread: threading.Thread | None = None
+        self._closing = False
+        self.task: IoTask | None = None
 
     def relocate(self, address: tuple[str, int] | None) -> None:
         """Set the peer's address. The request that is under way at the old address fails."""
-        with self._changed:
-            self._address = address
-            self._moves += 1
-            self._away = None
-            if self._link is not None:
-                self._link.shutdown()
-            self._changed.notify()
+        self._address = address
+        self._moves += 1
+        self._away = None
+        if self._link is not None:
+            self._link.shutdown()
+        self._changed.set()
 
     def submit(self, request: PeerRequest) -> None:
-        """Queue a request, or fail it at once. Does no input or output."""
-        with self._changed:
-            reason = self._refusal(request)
-            if reason is None:
-                self._queue.append(request)
-                self._changed.notify()
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._work, name=f"dsgd channel {self._rank}", daemon=True)
-                    self._thread.start()
-        if reason is not None:
-            request.failed(Unreachable(self._rank, reason))
+        """Queue a request, or fail it at once."""
+        if (reason := self.refusal(request.frame.kind)) is not None:
+            return request.failed(Unreachable(self._rank, reason))
+        self._queue.append(request)
+        self._changed.set()
+        if self.task is None:
+            self.task = loop().start(self._work())
 
-    def _refusal(self, request: PeerRequest) -> str | None:
+    def refusal(self, kind: Kind) -> str | None:
+        """Return why a request of this kind would fail at once. Any thread may ask."""
         if self._closing:
             return CLOSED
         if self._address is None:
             return "its address is not known"
-        return self._away if request.frame.kind in GIVEN_UP_SOON else None
+        return self._away if kind in GIVEN_UP_SOON else None
 
-    def _work(self) -> None:
+    async def _work(self) -> None:
         wait_s = None  # until the next probe
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closing, wait_s)
-                if self._closing and not self._queue:
-                    break
-                request = self._queue.popleft() if self._queue else self._probe
-                if request is self._probe and self._away is None:
-                    wait_s = None  # it has been relocated
-                    continue
-                self._current = request
-                reason = self._away if request.frame.kind in GIVEN_UP_SOON else None
-                was_away = self._away is not None
-                address, moves = self._address, self._moves
-            if reason is not None:
-                request.failed(Unreachable(self._rank, reason))
+            if not self._queue and not self._closing:
+                await self._changed.wait(wait_s)
+            if self._closing and not self._queue:
+                break
+            request = self._queue.popleft() if self._queue else self._probe
+            if request is self._probe and self._away is None:
+                wait_s = None  # it has been relocated, or there is nothing to do
                 continue
-            assert address is not None
+            if request.frame.kind in GIVEN_UP_SOON and self._away is not None:
+                request.failed(Unreachable(self._rank, self._away))
+                continue
+            self._current, moves, was_away = request, self._moves, self._away is not None
             reason = answer = content = None
             try:
-                answer, content = self._ask(request, address, moves)
+                answer, content = await self._ask(request)
             except (OSError, PeerSilent, ProtocolViolation) as error:
                 reason = self._give_up(error)
-            with self._changed:  # before the callbacks: a request that they make must see the new state
-                if moves == self._moves:
-                    self._away = reason
-                # Only the connection may have broken: then a first probe, at once, finds the peer again.
-                wait_s = None if self._away is None else self._node.patience_s if was_away else 0.0
-                self._current = None
+            if moves == self._moves:  # before the callbacks: a request that they make must see the new state
+                self._away = reason
+            # Only the connection may have broken: then a first probe, at once, finds the peer again.
+            wait_s = None if self._away is None else self._node.patience_s if was_away else 0.0
+            self._current = None
             if reason is not None:
                 request.failed(Unreachable(self._rank, reason))
             elif answer is not None:
@@ -145,21 +136,21 @@ class Channel:
             del request, answer, content  # and the vectors they hold
         self._drop()
 
-    def _ask(self, request: PeerRequest, address: tuple[str, int], moves: int) -> tuple[Frame, Tensor | str | None]:
+    async def _ask(self, request: PeerRequest) -> tuple[Frame, Tensor | str | None]:
         """Send a request and receive its answer."""
         asked = request.frame
-        link = self._connected(address, moves, request.patience_s)
-        self._node.sent(link.send(asked, request.vector, request.patience_s))
+        link = await self._connected(request.patience_s)
+        self._node.sent(await link.send(asked, request.vector, request.patience_s))
         if asked.kind == Kind.EXCHANGE:
             return asked, None
-        frame = link.receive(self._node.settings, request.patience_s)
+        frame = await link.receive(self._node.settings, request.patience_s)
         if frame.kind != asked.kind or (frame.payload >= 0) not in ALLOWED_ANSWERS.get((frame.kind, frame.status), ()):
             raise ProtocolViolation(
                 f"{frame.kind.name} {frame.status.name} of {frame.payload} bytes to {asked.kind.name}"
             )
         if frame.status == Status.FAILED:
-            return frame, link.read(frame.payload, request.patience_s).decode(errors="replace")
-        return frame, None if frame.payload < 0 else link.receive_vector(frame, self._node, request.patience_s)
+            return frame, (await link.read(frame.payload, request.patience_s)).decode(errors="replace")
+        return frame, None if frame.payload < 0 else await link.receive_vector(frame, self._node, request.patience_s)
 
     def _give_up(self, error: Exception) -> str:
         """Close the connection, since nothing more can come over it, and return the reason in words."""
@@ -168,51 +159,34 @@ class Channel:
             self._node.log(f"disconnected from worker {self._rank}, which sent {error}")
         return CLOSED if self._closing else (getattr(error, "strerror", None) or str(error)).lower()
 
-    def _connected(self, address: tuple[str, int], moves: int, patience_s: float) -> FrameSocket:
-        """Return the connection to the peer at this address, a new one if need be."""
-        with self._changed:
-            if self._link is not None and self._linked == moves:
-                return self._link
+    async def _connected(self, patience_s: float) -> FrameSocket:
+        """Return the connection to the peer at its address, a new one if need be."""
+        if self._link is not None and self._linked == self._moves:
+            return self._link
         self._drop()
-        link = FrameSocket(connect(address, patience_s, self._cancelled), self._node.slice_s)
-        with self._changed:
-            self._link, self._linked = link, moves  # before the handshake: `close` must be able to wake this thread
-            if moves != self._moves or self._cancelled():
-                link.shutdown()
-        handshake(link, self._node.settings.encode_hello(self._node.rank, self._rank), patience_s)
+        assert self._address is not None
+        link, where = unconnected(self._address, self._node.slice_s)
+        self._link, self._linked = link, self._moves  # before it connects: `close` must be able to end that
+        await link.connect(where, patience_s)
+        await handshake(link, self._node.settings.encode_hello(self._node.rank, self._rank), patience_s)
         if self._node.attaches and link.is_within_host:
-            attach(link, self._node.settings, patience_s)
+            await attach(link, self._node.settings, patience_s)
         return link
 
-    def _cancelled(self) -> bool:
-        """Check whether the current request is no longer wanted."""
-        current = self._current
-        return self._aborted or (self._closing and current is not None and current.frame.kind != Kind.EXCHANGE)
-
     def _drop(self) -> None:
-        with self._changed:
-            link, self._link = self._link, None
+        link, self._link = self._link, None
         if link is not None:
             link.close()
 
     def close(self, abort: bool) -> None:
-        """Fail all requests and end the thread. Without `abort`, the vectors of exchanges are written first."""
-        with self._changed:
-            self._closing, self._aborted = True, abort
-            kept = deque(request for request in self._queue if request.frame.kind == Kind.EXCHANGE and not abort)
-            dropped = [request for request in self._queue if request not in kept]
-            self._queue = kept
-            if self._link is not None and self._cancelled():
-                self._link.shutdown()
-            self._changed.notify()
+        """Fail all requests and end the task. Without `abort`, the vectors of exchanges are written first."""
+        self._closing = True
+        kept = deque(request for request in self._queue if request.frame.kind == Kind.EXCHANGE and not abort)
+        dropped = [request for request in self._queue if request not in kept]
+        self._queue = kept
+        current = self._current
+        if self._link is not None and (abort or (current is not None and current.frame.kind != Kind.EXCHANGE)):
+            self._link.shutdown()
+        self._changed.set()
         for request in dropped:
             request.failed(Unreachable(self._rank, CLOSED))
-
-    def join(self, limit_s: float) -> None:
-        join_thread(self._thread, limit_s)
-
-
-def join_thread(thread: threading.Thread | None, limit_s: float) -> None:
-    """Wait for the end of a thread, unless it was never started or is the calling one."""
-    if thread is not None and thread is not threading.current_thread():
-        thread.join(limit_s)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dsgd.processes.pairwise.channel import CLOSED, Unreachable, join_thread
+from dsgd.processes.io_thread import IoTask, Signal, loop
+from dsgd.processes.pairwise.channel import CLOSED, Unreachable
 from dsgd.processes.silence import SLICES_PER_WAIT
 
 PING_SOURCE_S = 1.0  # how often a source is pinged that has no connection here whose end would tell of its death
@@ -31,7 +31,8 @@ class WaitingExchange:
 
 
 class Exchanges:
-    """Keep the exchanges of this node that wait for vectors, and the vectors that wait for exchanges."""
+    """Keep the exchanges of this node that wait for vectors, and the vectors that wait for exchanges. For one thread,
+    that of the plane's loop."""
 
     def __init__(
         self,
@@ -47,79 +48,73 @@ class Exchanges:
         self._received = received
         self._ping = ping
         self._log = log
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = Signal()
+        self._rooms: dict[int, Signal] = defaultdict(Signal)  # for sources whose vectors came too early
         self._arrived: dict[tuple[int, int], Tensor] = {}  # by (source, sequence)
         self._begun: Counter[int] = Counter()  # exchanges with each source
         self._completed: Counter[int] = Counter()
         self._connected: dict[int, bool] = {}
         self._waiting: deque[WaitingExchange] = deque()
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self.task: IoTask | None = None
 
-    def begin(self, sources: Sequence[int]) -> WaitingExchange:
-        """Begin an exchange that waits for one vector from each source."""
-        future: Future[dict[int, Tensor]] = Future()
-        future.set_running_or_notify_cancel()
-        with self._changed:
-            exchange = WaitingExchange(future, {source: self._begun[source] for source in sources})
-            self._begun.update(exchange.sequence.keys())
-            if not sources:
-                future.set_result({})
-            elif self._closing:
-                future.set_exception(Unreachable(sources[0], CLOSED))
-            else:
-                self._waiting.append(exchange)
-                self._changed.notify_all()
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._work, name="dsgd exchanges", daemon=True)
-                    self._thread.start()
+    def begin(self, sources: Sequence[int], future: Future[dict[int, Tensor]]) -> WaitingExchange:
+        """Begin an exchange that waits for one vector from each source. future: of the vectors."""
+        exchange = WaitingExchange(future, {source: self._begun[source] for source in sources})
+        self._begun.update(exchange.sequence.keys())
+        for source in sources:
+            self._rooms[source].set()
+        if sources and self._closing:
+            future.set_exception(Unreachable(sources[0], CLOSED))
+        elif sources:
+            self._waiting.append(exchange)
+            self._changed.set()
+            if self.task is None:
+                self.task = loop().start(self._work())
         return exchange
 
     def target_lost(self, exchange: WaitingExchange, error: Unreachable) -> None:
         """Record that the vector of an exchange could not be sent to a target."""
-        with self._changed:
-            exchange.lost[error.rank] = error
-            self._changed.notify_all()
+        exchange.lost[error.rank] = error
+        self._changed.set()
         if exchange.future.done():
             self._log(f"a vector was not sent: {error}")
 
-    def wait_for_room(self, source: int, sequence: int) -> None:
-        """Wait until a vector may be received: a fast node must not fill the memory of a slow one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing or sequence < self._begun[source] + MAX_AHEAD)
+    async def wait_for_room(self, source: int, sequence: int) -> None:
+        """Sleep until a vector may be received: a fast node must not fill the memory of a slow one."""
+        while not self._closing and sequence >= self._begun[source] + MAX_AHEAD:
+            await self._rooms[source].wait()
 
     def arrived(self, source: int, sequence: int, vector: Tensor) -> None:
         """Take in a vector. It is dropped if its exchange has failed without it."""
-        with self._changed:
-            if sequence >= self._completed[source]:
-                self._arrived[source, sequence] = vector
-                self._changed.notify_all()
+        if sequence >= self._completed[source]:
+            self._arrived[source, sequence] = vector
+            self._changed.set()
 
     def set_connected(self, rank: int, connected: bool) -> None:
         """Record that a rank has connected, or that its connection has ended."""
-        with self._changed:
-            self._connected[rank] = connected
-            self._changed.notify_all()
+        self._connected[rank] = connected
+        self._changed.set()
 
-    def _work(self) -> None:
+    async def _work(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
+            while not self._waiting:
+                if self._closing:
                     return
-                exchange = self._waiting[0]
-                error = self._wait(exchange)
-                vectors = {key[0]: self._arrived.pop(key) for key in exchange.sequence.items() if key in self._arrived}
-                self._completed.update(exchange.sequence.keys())
-                self._waiting.popleft()
+                await self._changed.wait()
+            exchange = self._waiting[0]
+            error = await self._wait(exchange)
+            vectors = {key[0]: self._arrived.pop(key) for key in exchange.sequence.items() if key in self._arrived}
+            self._completed.update(exchange.sequence.keys())
+            self._waiting.popleft()
             if error is None:
                 exchange.future.set_result(vectors)
             else:
                 exchange.future.set_exception(error)
-            del exchange, vectors, error  # memory that only this thread holds on to
+            del exchange, vectors, error  # memory that nobody else holds on to
 
-    def _wait(self, exchange: WaitingExchange) -> Unreachable | None:
-        """Wait until one vector from each source is there; those that came before a failure count. Returns the
+    async def _wait(self, exchange: WaitingExchange) -> Unreachable | None:
+        """Sleep until one vector from each source is there; those that came before a failure count. Returns the
         failure."""
         waited_s = dict.fromkeys(exchange.sequence, 0.0)
         seen = {source: self._received(source) for source in exchange.sequence}
@@ -133,7 +128,7 @@ class Exchanges:
                 return error
             begin = time.monotonic()
             slice_s = min(self._slice_s, PING_SOURCE_S) if unknown else self._slice_s
-            self._changed.wait(slice_s)
+            await self._changed.wait(slice_s)
             passed_s = min(time.monotonic() - begin, slice_s)  # more than a slice: this process was stopped
             for source in missing:
                 received = self._received(source)
@@ -149,11 +144,10 @@ class Exchanges:
             return
 
         def answered(error: Unreachable | None) -> None:
-            with self._changed:
-                exchange.pinged.discard(source)
-                if error is not None:
-                    exchange.lost[source] = error
-                    self._changed.notify_all()
+            exchange.pinged.discard(source)
+            if error is not None:
+                exchange.lost[source] = error
+                self._changed.set()
 
         exchange.pinged.add(source)
         self._ping(source, answered)
@@ -169,9 +163,7 @@ class Exchanges:
 
     def close(self) -> None:
         """Fail the exchanges that still wait."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-
-    def join(self, limit_s: float) -> None:
-        join_thread(self._thread, limit_s)
+        self._closing = True
+        self._changed.set()
+        for room in self._rooms.values():
+            room.set()

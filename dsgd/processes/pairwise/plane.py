@@ -1,8 +1,8 @@
 """Pull, push, ask, exchange and call between the processes of one run.
 
 Every node listens on one port. Its requests to a peer go through a channel (channel.py); requests of peers are answered
-by a thread for each peer (server.py), so none waits for a training loop. Callers never do input or
-output: they get futures, whose callbacks run in a thread of the plane and must be short.
+by a server (server.py). Both are coroutines in one thread, for any number of peers, so none waits for a training loop.
+Callers never do input or output: they get futures, whose callbacks run in the plane's thread and must be short.
 
 Vectors are sent from and received into the memory of tensors, without a copy. Bytes on the wire: see wire.py. The same
 port lets the left neighbour into a ring, for sums over all nodes (ring.py).
@@ -11,7 +11,6 @@ port lets the left neighbour into a ring, for sums over all nodes (ring.py).
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -22,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.channel import Channel, PeerRequest, Unreachable
+from dsgd.processes.io_thread import IoThread, ended
+from dsgd.processes.pairwise.channel import CLOSED, Channel, PeerRequest, Unreachable
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import LocalNode, VectorPool
 from dsgd.processes.pairwise.process_memory import permit_reading
@@ -62,9 +62,7 @@ class Plane:
             raise ValueError(f"rank must be in [0, nodes={nodes}), got {rank}")
         if timeout_s <= 0 or patience_s <= 0:
             raise ValueError(f"timeout_s and patience_s must be > 0, got {timeout_s:g} and {patience_s:g}")
-        self._counting = threading.Lock()
         self.bytes_sent = self.bytes_received = 0
-        self._numbering = threading.Lock()  # guards _sequences, and keeps exchanges in their order
         self._sequences: Counter[int] = Counter()  # exchanges with each target
         self._closing = threading.Lock()
         self._closed = False
@@ -79,6 +77,8 @@ class Plane:
         self._listener = PeerListener(node, address, self._responder, self._exchanges, self._entrance)
         self.port = self._listener.port
         self._channels = {peer: Channel(peer, node) for peer in range(nodes) if peer != rank}
+        self._io = IoThread("dsgd plane")
+        self._io.call(self._listener.start)
 
     def __enter__(self) -> Plane:
         return self
@@ -92,12 +92,16 @@ class Plane:
         """Set the nodes' addresses, by rank; None where unknown as yet. Connections are made when first needed."""
         if len(addresses) != self._node.settings.nodes:
             raise ValueError(f"addresses must name all {self._node.settings.nodes} nodes, got {len(addresses)}")
-        for rank, channel in self._channels.items():
-            channel.relocate(addresses[rank])
+        self._io.run(self._relocate({rank: addresses[rank] for rank in self._channels}))
 
     def relocate(self, rank: int, address: tuple[str, int]) -> None:
         """Set the address of a node that was started again. Its exchanges do not go on: their count is lost."""
-        self._channel(rank).relocate(address)
+        self._channel(rank)
+        self._io.run(self._relocate({rank: address}))
+
+    async def _relocate(self, addresses: Mapping[int, tuple[str, int] | None]) -> None:
+        for rank, address in addresses.items():
+            self._channels[rank].relocate(address)
 
     def serve(self, operation: PeerOperation) -> None:
         """Answer calls with operation(rank, name, part, scalars) -> (answer, staleness), one at a time. The answer
@@ -106,13 +110,14 @@ class Plane:
 
     def answer_with(self, answer: Answer) -> None:
         """Answer asks with answer(vector, limit_s) -> (answer, steps of this node), or None if it cannot within limit_s
-        seconds. It is called in a thread for each peer, and may wait. The answer must not be changed afterwards."""
+        seconds. It is called in a thread of its own, and may wait. The answer must not be changed afterwards."""
         self._responder.answer = answer
 
     def publish(self, x: Tensor, steps: int) -> None:
         """Let peers pull a copy of x. Until the first publish a pull waits, for half of patience_s."""
         self._node.settings.check_vector(x)
-        self._responder.publish(x, steps)
+        if self._responder.publish(x, steps):
+            self._io.call(self._responder.answer_early_pulls)
 
     def set_steps(self, steps: int) -> None:
         """Set the steps made so far, for `Pulled.peer_steps`."""
@@ -161,17 +166,25 @@ class Plane:
         """
         for vector in vectors.values():
             self._node.settings.check_vector(vector)
-        channels = {target: self._channel(target) for target in vectors}
-        for source in sources:
-            self._channel(source)
-        with self._numbering:
-            exchange = self._exchanges.begin(sources)
-            for target, channel in channels.items():
-                frame = Frame(Kind.EXCHANGE, steps=steps, sequence=self._sequences[target])
-                self._sequences[target] += 1
-                failed = partial(self._exchanges.target_lost, exchange)
-                channel.submit(PeerRequest(frame, vectors[target], self._node.timeout_s, failed=failed))
-        return exchange.future
+        for peer in (*vectors, *sources):
+            self._channel(peer)
+        future: Future[dict[int, Tensor]] = Future()
+        future.set_running_or_notify_cancel()
+        if not sources:
+            future.set_result({})
+        if not self._io.call(lambda: self._begin(future, vectors, steps, sources)) and sources:
+            future.set_exception(Unreachable(sources[0], CLOSED))
+        return future
+
+    def _begin(
+        self, future: Future[dict[int, Tensor]], vectors: Mapping[int, Tensor], steps: int, sources: Sequence[int]
+    ) -> None:
+        exchange = self._exchanges.begin(sources, future)
+        for target, vector in vectors.items():
+            frame = Frame(Kind.EXCHANGE, steps=steps, sequence=self._sequences[target])
+            self._sequences[target] += 1
+            failed = partial(self._exchanges.target_lost, exchange)
+            self._channels[target].submit(PeerRequest(frame, vector, self._node.timeout_s, failed=failed))
 
     def call(
         self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
@@ -194,7 +207,7 @@ class Plane:
     def ring(self, number: int, right: tuple[str, int]) -> SumRing:
         """Join ring `number` of all nodes; waits for both neighbours. right: address of the next rank. `close` leaves
         the ring to its owner. Raises RingBroken."""
-        return join_ring(self._node, number, right, self._entrance)
+        return join_ring(self._node, self._io, number, right, self._entrance)
 
     def _ask(self, peer: int, frame: Frame, vector: Tensor | None, patience_s: float,
              answer: Callable[[Frame, Tensor | str | None], Any]) -> Future[Any]:  # fmt: skip
@@ -210,7 +223,11 @@ class Plane:
             else:
                 future.set_result(result)
 
-        self._channel(peer).submit(PeerRequest(frame, vector, patience_s, done, future.set_exception))
+        channel = self._channel(peer)
+        reason = channel.refusal(frame.kind)  # known here already, where the peer is away: then nobody waits
+        request = PeerRequest(frame, vector, patience_s, done, future.set_exception)
+        if reason is not None or not self._io.call(lambda: channel.submit(request)):
+            future.set_exception(Unreachable(peer, reason or CLOSED))
         return future
 
     def _ping(self, peer: int, answered: Callable[[Unreachable | None], None]) -> None:
@@ -227,31 +244,31 @@ class Plane:
         return self._channels[peer]
 
     def _sent(self, payload_bytes: int) -> None:
-        with self._counting:
-            self.bytes_sent += payload_bytes
+        self.bytes_sent += payload_bytes
 
     def _received(self, payload_bytes: int) -> None:
-        with self._counting:
-            self.bytes_received += payload_bytes
+        self.bytes_received += payload_bytes
 
     def close(self) -> None:
-        """End every thread and socket within about patience_s. Until then the vectors of exchanges are still sent,
+        """End the threads and every socket within about patience_s. Until then the vectors of exchanges are still sent,
         since a neighbour may wait for them; everything else that is pending fails with Unreachable."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
-            self._exchanges.close()
+            self._io.run(self._end())
+            self._io.close()
             self._responder.close()
-            for channel in self._channels.values():
-                channel.close(abort=False)
-            deadline = time.monotonic() + self._node.patience_s
-            for channel in self._channels.values():
-                channel.join(max(0.0, deadline - time.monotonic()))
-            for channel in self._channels.values():
-                channel.close(abort=True)
-            for channel in self._channels.values():
-                channel.join(self._node.patience_s)
-            self._listener.close(self._node.patience_s)
-            self._exchanges.join(self._node.patience_s)
             self._entrance.close()
+
+    async def _end(self) -> None:
+        self._exchanges.close()
+        self._responder.answer_early_pulls()
+        tasks = {channel.task for channel in self._channels.values() if channel.task is not None}
+        for abort in (False, True):
+            for channel in self._channels.values():
+                channel.close(abort)
+            await ended(tasks, self._node.patience_s)
+        await self._listener.close(self._node.patience_s)
+        if self._exchanges.task is not None:
+            await ended([self._exchanges.task], self._node.patience_s)

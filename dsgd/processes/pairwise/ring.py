@@ -20,7 +20,8 @@ from queue import Empty, SimpleQueue
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, connect, handshake
+from dsgd.processes.io_thread import IoThread
+from dsgd.processes.pairwise.frame_socket import LocalNode, PeerSilent, handshake, unconnected
 from dsgd.processes.pairwise.ring_stream import SEGMENT_BYTES, IncomingChunks, OutgoingChunks
 from dsgd.processes.pairwise.wire import DTYPE_CODES, RING_HEADER, RING_MAGIC, RINGS, as_bytes
 from dsgd.processes.silence import SLICES_PER_WAIT, unacknowledged
@@ -202,7 +203,7 @@ class SumRing:
         self._to_right.close()
 
 
-def join_ring(node: LocalNode, number: int, right: tuple[str, int], entrance: RingEntrance) -> SumRing:
+def join_ring(node: LocalNode, io: IoThread, number: int, right: tuple[str, int], entrance: RingEntrance) -> SumRing:
     """Connect to the right neighbour, at address `right`, and wait for the left one, each up to the node's timeout_s.
     Raises RingBroken."""
     settings, rank, timeout_s = node.settings, node.rank, node.timeout_s
@@ -211,17 +212,23 @@ def join_ring(node: LocalNode, number: int, right: tuple[str, int], entrance: Ri
         raise ValueError(f"a ring needs at least 2 nodes, got {nodes}")
     peer = (rank + 1) % nodes
     try:
-        link = FrameSocket(connect(right, timeout_s, lambda: False), node.slice_s)
-        try:
-            handshake(link, settings.encode_hello(rank, peer, number), timeout_s)
-        except BaseException:
-            link.close()
-            raise
+        sock = io.run(_enter(node, settings.encode_hello(rank, peer, number), right))
     except (OSError, PeerSilent) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise RingBroken(peer, f"cannot be reached: {reason}") from error
     left = entrance.wait(number, timeout_s)
     if left is None:
-        link.close()
+        sock.close()
         raise RingBroken((rank - 1) % nodes, f"has not connected for {timeout_s:g} s")
-    return SumRing(rank, nodes, left, link.detach(), timeout_s)
+    return SumRing(rank, nodes, left, sock, timeout_s)
+
+
+async def _enter(node: LocalNode, hello: bytes, right: tuple[str, int]) -> socket.socket:
+    link, where = unconnected(right, node.slice_s)
+    try:
+        await link.connect(where, node.timeout_s)
+        await handshake(link, hello, node.timeout_s)
+    except BaseException:
+        link.close()
+        raise
+    return link.detach()

@@ -1,23 +1,28 @@
 """Accept the connections of other nodes, and answer their requests or pass them on to a ring.
 
-One thread serves all strangers, and one every node that is let in with requests.
+All of it is done in the thread of the plane's loop, apart from answers that take time: those have a thread of their
+own, which gives one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from torch import Tensor
 
 from dsgd.processes.admission import Admission, OffenceLog
+from dsgd.processes.io_thread import IoTask, Sleep, called, ended, loop, settled
 from dsgd.processes.pairwise.attach import answer_attach
-from dsgd.processes.pairwise.channel import join_thread
 from dsgd.processes.pairwise.exchanges import Exchanges
 from dsgd.processes.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, VectorPool
 from dsgd.processes.pairwise.ring import RingEntrance
@@ -35,34 +40,38 @@ from dsgd.processes.pairwise.wire import (
 PeerOperation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
 Answer = Callable[[Tensor, float], tuple[Tensor, int] | None]
 BACKLOG = 128
+T = TypeVar("T")
 
 
 class Responder:
     """Answer the requests of peers: give out the published vector, fill the inbox, run operations, pass on questions.
 
-    A peer may be silent in the middle of a message for timeout_s, the longer limit: a slow reader costs one thread and
-    one published vector, and nobody else waits for it. steps: made by this node so far."""
+    A peer may be silent in the middle of a message for timeout_s, the longer limit: a slow reader costs one published
+    vector, and nobody else waits for it. steps: made by this node so far."""
 
     def __init__(self, node: LocalNode, exchanges: Exchanges) -> None:
         nodes = node.settings.nodes
         self._node = node
         self._exchanges = exchanges
         self._published: tuple[Tensor, int] | None = None
-        self._first = threading.Event()  # something has been published
+        self._early: list[Sleep] = []  # pulls that wait for a first vector
         self._copies = VectorPool(node.settings.dtype, nodes + 2)  # the latest, the next, one for every slow reader
         self._inbox: deque[tuple[Tensor, int, int]] = deque()
         self._inbox_free = threading.Semaphore(max(4, 2 * (nodes - 1)))  # less the vectors that are arriving
-        self._operating = threading.Lock()
+        self._answering = ThreadPoolExecutor(1, "dsgd answers")  # starts no thread before its first task
+        self._at_work = False
         self.operation: PeerOperation | None = None
         self.answer: Answer | None = None
         self.steps = 0
 
-    def publish(self, x: Tensor, steps: int) -> None:
-        """Let peers pull a copy of x [d], in memory that no reader holds. Waits for nobody."""
+    def publish(self, x: Tensor, steps: int) -> bool:
+        """Let peers pull a copy of x [d], in memory that no reader holds. Waits for nobody. Any thread may call.
+        Returns whether it is the first, for which pulls may be waiting."""
+        is_first = self._published is None
         vector = self._copies.take(len(x))
         vector.copy_(x.detach())
         self._published = vector, steps
-        self._first.set()
+        return is_first
 
     def take_inbox(self) -> list[tuple[Tensor, int, int]]:
         """Remove and return the pushed vectors, with their senders and the senders' steps, in order of arrival."""
@@ -71,94 +80,118 @@ class Responder:
             self._inbox_free.release(len(taken))
         return taken
 
-    def close(self) -> None:
+    def answer_early_pulls(self) -> None:
         """Answer the pulls that wait for a first vector."""
-        self._first.set()
+        for wait in self._early:
+            wait.settle(True)
 
-    def serve(self, rank: int, link: FrameSocket) -> None:
+    def close(self) -> None:
+        """End the thread of the answers, unless it is at work: that may take any time."""
+        self._answering.shutdown(wait=not self._at_work, cancel_futures=True)
+
+    async def serve(self, rank: int, link: FrameSocket) -> None:
         """Answer a node until its connection ends. Raises the cause: OSError, PeerSilent, ProtocolViolation."""
         while True:
-            link.wait_readable()
-            frame = link.receive(self._node.settings, self._node.timeout_s)
+            await link.wait_readable()
+            frame = await link.receive(self._node.settings, self._node.timeout_s)
             carries = frame.kind in (Kind.PUSH, Kind.EXCHANGE, Kind.ASK)
             if frame.status != Status.OK or (frame.kind != Kind.CALL and carries != (frame.payload >= 0)):
                 raise ProtocolViolation(f"a {frame.kind.name} of status {frame.status.name} with {frame.payload} bytes")
             match frame.kind:
                 case Kind.PING:
-                    self._reply(link, frame)
+                    await self._reply(link, frame)
                 case Kind.PULL:
-                    self._pull(link)
+                    await self._pull(link)
                 case Kind.PUSH:
-                    self._push(rank, link, frame)
+                    await self._push(rank, link, frame)
                 case Kind.EXCHANGE:
-                    self._exchanges.wait_for_room(rank, frame.sequence)
-                    self._exchanges.arrived(rank, frame.sequence, self._vector(link, frame))
+                    await self._exchanges.wait_for_room(rank, frame.sequence)
+                    self._exchanges.arrived(rank, frame.sequence, await self._vector(link, frame))
                 case Kind.ASK:
-                    self._ask(link, frame)
+                    await self._ask(link, frame)
                 case Kind.CALL:
-                    self._call(rank, link, frame)
+                    await self._call(rank, link, frame)
                 case Kind.ATTACH:
-                    answer_attach(link, frame, self._node)
+                    await answer_attach(link, frame, self._node)
 
-    def _vector(self, link: FrameSocket, frame: Frame) -> Tensor:
-        return link.receive_vector(frame, self._node, self._node.timeout_s)
+    async def _vector(self, link: FrameSocket, frame: Frame) -> Tensor:
+        return await link.receive_vector(frame, self._node, self._node.timeout_s)
 
-    def _reply(self, link: FrameSocket, frame: Frame, content: Tensor | bytes | None = None) -> None:
-        self._node.sent(link.send(frame, content, self._node.timeout_s))
+    async def _reply(self, link: FrameSocket, frame: Frame, content: Tensor | bytes | None = None) -> None:
+        self._node.sent(await link.send(frame, content, self._node.timeout_s))
 
-    def _pull(self, link: FrameSocket) -> None:
-        self._first.wait(self._node.patience_s / 2)  # answered before the peer gives up
+    async def _pull(self, link: FrameSocket) -> None:
+        if self._published is None:
+            self._early.append(wait := Sleep())
+            await settled(wait, self._node.patience_s / 2)  # before the peer gives up
         published = self._published
         if published is None:
-            self._reply(link, Frame(Kind.PULL, Status.NOTHING))
+            await self._reply(link, Frame(Kind.PULL, Status.NOTHING))
         else:
             vector, steps = published
-            self._reply(link, Frame(Kind.PULL, steps=steps, sequence=self.steps), vector)
+            await self._reply(link, Frame(Kind.PULL, steps=steps, sequence=self.steps), vector)
 
-    def _push(self, rank: int, link: FrameSocket, frame: Frame) -> None:
+    async def _push(self, rank: int, link: FrameSocket, frame: Frame) -> None:
         if not self._inbox_free.acquire(blocking=False):
-            link.skip(frame.payload, self._node.timeout_s)
-            self._reply(link, Frame(Kind.PUSH, Status.BUSY))
+            await link.skip(frame.payload, self._node.timeout_s)
+            await self._reply(link, Frame(Kind.PUSH, Status.BUSY))
             return
         try:
-            vector = self._vector(link, frame)
+            vector = await self._vector(link, frame)
         except BaseException:
             self._inbox_free.release()
             raise
         self._inbox.append((vector, rank, frame.steps))
-        self._reply(link, Frame(Kind.PUSH))
+        await self._reply(link, Frame(Kind.PUSH))
 
-    def _ask(self, link: FrameSocket, frame: Frame) -> None:
-        vector = self._vector(link, frame)
+    async def _ask(self, link: FrameSocket, frame: Frame) -> None:
+        vector = await self._vector(link, frame)
         if link.has_ended():  # this process stood still, and the peer has given up: it must not be answered by half
             raise ConnectionResetError("connection closed")
-        answered = None if self.answer is None else self.answer(vector, self._node.patience_s / 2)
-        if answered is None:
-            self._reply(link, Frame(Kind.ASK, Status.NOTHING))
-        else:
-            answer, steps = answered
-            self._node.settings.check_vector(answer)
-            self._reply(link, Frame(Kind.ASK, steps=steps, sequence=self.steps), answer)
+        asked, limit_s = time.monotonic(), self._node.patience_s / 2
 
-    def _call(self, rank: int, link: FrameSocket, frame: Frame) -> None:
-        part = None if frame.payload < 0 else self._vector(link, frame)
+        def answer() -> tuple[Tensor, int] | None:
+            waits_no_more = time.monotonic() - asked > limit_s  # it has waited for the answers to others
+            return None if self.answer is None or waits_no_more else self.answer(vector, limit_s)
+
+        answered = await self._aside(answer)
+        if answered is None:
+            await self._reply(link, Frame(Kind.ASK, Status.NOTHING))
+        else:
+            made, steps = answered
+            self._node.settings.check_vector(made)
+            await self._reply(link, Frame(Kind.ASK, steps=steps, sequence=self.steps), made)
+
+    async def _call(self, rank: int, link: FrameSocket, frame: Frame) -> None:
+        part = None if frame.payload < 0 else await self._vector(link, frame)
         try:
-            with self._operating:
-                if self.operation is None:
-                    raise RuntimeError(f"worker {self._node.rank} serves no operations")
-                answer, staleness = self.operation(rank, frame.name, part, frame.scalars)
+            if self.operation is None:
+                raise RuntimeError(f"worker {self._node.rank} serves no operations")
+            answer, staleness = await self._aside(partial(self.operation, rank, frame.name, part, frame.scalars))
             if answer is not None:
                 self._node.settings.check_vector(answer)
-        except Exception as error:  # any error is the caller's: this thread must go on to the next call
+        except Exception as error:  # any error is the caller's: the next call must be answered
             text = f"{frame.name}: {type(error).__name__}: {error}"
             self._node.log(f"a call of worker {rank} failed: {text}")
-            self._reply(link, Frame(Kind.CALL, Status.FAILED), text.encode()[:MAX_TEXT_BYTES])
+            await self._reply(link, Frame(Kind.CALL, Status.FAILED), text.encode()[:MAX_TEXT_BYTES])
         else:
-            self._reply(link, Frame(Kind.CALL, steps=staleness), answer)
+            await self._reply(link, Frame(Kind.CALL, steps=staleness), answer)
+
+    async def _aside(self, function: Callable[[], T]) -> T:
+        """Call a function in the thread of the answers."""
+
+        def call() -> T:
+            self._at_work = True
+            try:
+                return function()
+            finally:
+                self._at_work = False
+
+        return await called(self._answering, call)
 
 
 class PeerListener:
-    """Listen on one address and let the responder serve, in a thread of its own for every node that has connected.
+    """Listen on one address and let the responder serve every node that has connected, each in a task of its own.
 
     A second connection of a rank replaces the first one, and is served when that has ended. Those for a ring wait at
     its entrance instead.
@@ -173,15 +206,20 @@ class PeerListener:
         self._entrance = entrance
         self._offences = OffenceLog(node.log)
         self._links: dict[int, FrameSocket] = {}
-        self._threads: dict[int, threading.Thread] = {}
-        self._lock = threading.Lock()  # guards _links, _threads
-        self._closing = False
+        self._tasks: dict[int, IoTask] = {}
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listening = socket.create_server((address, 0), family=family, backlog=BACKLOG, reuse_port=False)
         self.port: int = self._listening.getsockname()[1]
-        self._waker, self._woken = socket.socketpair()
-        self._accepting = threading.Thread(target=self._accept, name="dsgd accept", daemon=True)
-        self._accepting.start()
+
+    def start(self) -> None:
+        """Begin to let nodes in, in the running loop."""
+        self._strangers = selectors.EpollSelector()
+        self._admission = Admission(
+            self._listening, self._strangers, HELLO.size, lambda offence, host: self._report(offence, offence)
+        )
+        self._looks = Sleep()
+        loop().watch(self._strangers.fileno(), lambda: self._looks.settle(True), select.EPOLLIN)
+        self._admitting = loop().start(self._admit())
 
     def received(self, rank: int) -> int:
         """Return the bytes that came over the present connection of a rank; only comparisons make sense."""
@@ -191,17 +229,12 @@ class PeerListener:
     def _report(self, kind: str, text: str) -> None:
         self._offences.report(kind, f"{text} (reported once)")
 
-    def _accept(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            admission = Admission(
-                self._listening, selector, HELLO.size, lambda offence, host: self._report(offence, offence)
-            )
-            selector.register(self._woken, selectors.EVENT_READ)
-            while not self._closing:
-                ready = {key.fileobj for key, _ in selector.select(admission.wait_s())}
-                for sock, _, hello in admission.process(ready):
-                    self._answer(sock, hello)
-            admission.close()
+    async def _admit(self) -> None:
+        while True:
+            for sock, _, hello in self._admission.process({key.fileobj for key, _ in self._strangers.select(0)}):
+                self._answer(sock, hello)
+            self._looks = Sleep()
+            await settled(self._looks, self._admission.wait_s())
 
     def _answer(self, sock: socket.socket, hello: bytes) -> None:
         """Let a connection in, or turn it away."""
@@ -223,23 +256,18 @@ class PeerListener:
         self._let_in(rank, FrameSocket(sock, self._node.slice_s))
 
     def _let_in(self, rank: int, link: FrameSocket) -> None:
-        with self._lock:
-            old_thread, old_link = self._threads.get(rank), self._links.get(rank)
-            thread = threading.Thread(
-                target=self._work, args=(rank, link, old_thread), name=f"dsgd serving {rank}", daemon=True
-            )
-            self._links[rank] = link
-            self._threads[rank] = thread
-            self._exchanges.set_connected(rank, True)
+        old_link = self._links.get(rank)
+        self._links[rank] = link
+        self._tasks[rank] = loop().start(self._work(rank, link, self._tasks.get(rank)))
+        self._exchanges.set_connected(rank, True)
         if old_link is not None:
             old_link.shutdown()
-        thread.start()
 
-    def _work(self, rank: int, link: FrameSocket, old_thread: threading.Thread | None) -> None:
-        if old_thread is not None:
-            old_thread.join()  # frames of the old connection come first
+    async def _work(self, rank: int, link: FrameSocket, old: IoTask | None) -> None:
         try:
-            self._responder.serve(rank, link)
+            if old is not None:
+                await ended([old])  # frames of the old connection come first
+            await self._responder.serve(rank, link)
         except PeerSilent:
             self._report(f"silent {rank}", f"worker {rank} was disconnected: it fell silent in the middle of a message")
         except ProtocolViolation as error:
@@ -247,27 +275,20 @@ class PeerListener:
         except OSError:
             pass  # a peer may end its connection between two messages; `set_connected` tells who waits for it
         finally:
-            with self._lock:
-                if self._links.get(rank) is link:
-                    del self._links[rank]
-                    self._exchanges.set_connected(rank, False)
+            if self._links.get(rank) is link:
+                del self._links[rank], self._tasks[rank]
+                self._exchanges.set_connected(rank, False)
             link.close()
 
-    def close(self, patience_s: float) -> None:
-        """End every connection and thread."""
-        self._closing = True
-        with contextlib.suppress(OSError):
-            self._waker.send(b"x")
-        self._accepting.join(patience_s)
-        with self._lock:
-            links, threads = list(self._links.values()), list(self._threads.values())
-        for link in links:
+    async def close(self, patience_s: float) -> None:
+        """End every connection. What still reads or writes after patience_s is left to be cancelled."""
+        loop().forget(self._strangers.fileno())
+        self._admitting.end()
+        self._admission.close()
+        self._strangers.close()
+        for link in self._links.values():
             link.shutdown()
-        deadline = time.monotonic() + patience_s
-        for thread in threads:
-            join_thread(thread, max(0.0, deadline - time.monotonic()))
-        for sock in (self._listening, self._waker, self._woken):
-            sock.close()
+        await ended(list(self._tasks.values()), patience_s)
 
 
 def _ended(sock: socket.socket) -> bool:

@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from dsgd.processes.pairwise import wire
-from dsgd.processes.pairwise.attach import attach
-from dsgd.processes.pairwise.frame_socket import FrameSocket
 from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.pairwise.process_memory import ProcessMemory, Secret
 from dsgd.processes.pairwise.wire import ADDRESS, HEADER, READ, RELEASED, UNREADABLE, Frame, Kind, Status
 from tests.support.planes import (
     HOST,
     LIMIT_S,
+    FrameSocket,
     Log,
+    attach,
     by_hand,
     constant,
     failure,

@@ -12,10 +12,10 @@ from concurrent.futures import Future
 import pytest
 from torch import Tensor
 
-from dsgd.processes.pairwise.exchanges import Exchanges
 from tests.support.planes import (
     HOST,
     LIMIT_S,
+    Exchanges,
     constant,
     failure,
     plane,

@@ -25,6 +25,7 @@ from tests.support.planes import (
     open_sockets,
     own_threads,
     plane,
+    serves,
     settings_of,
     until,
     value,
@@ -166,18 +167,18 @@ def test_a_node_that_breaks_the_protocol_is_disconnected_and_mentioned(data: byt
         assert log.lines[0].startswith("worker 2 was disconnected: it sent ")
 
 
-def test_half_a_message_and_then_silence_costs_a_thread_until_the_time_limit() -> None:
+def test_half_a_message_and_then_silence_costs_a_connection_until_the_time_limit() -> None:
     log = Log()
     with plane(0, 2, timeout_s=0.3, patience_s=0.3, log=log) as own:
         sock, _ = by_hand(own, own_rank=1, asked=0, nodes=2)
         with sock:
             sock.sendall(HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 64) + bytes(10))
             assert sock.recv(1) == b""
-        until(lambda: not any("serving" in name for name in own_threads()))
+        until(lambda: not serves(own, 1))
     assert log.lines == ["worker 1 was disconnected: it fell silent in the middle of a message (reported once)"]
 
 
-def test_a_node_has_one_connection_and_one_thread_however_often_it_connects() -> None:
+def test_a_node_has_one_connection_and_no_thread_however_often_it_connects() -> None:
     with pair() as (a, b, _), contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(by_hand(b, own_rank=2, asked=1, nodes=3)[0])
@@ -185,7 +186,8 @@ def test_a_node_has_one_connection_and_one_thread_however_often_it_connects() ->
         stack.enter_context(sock)
         link.send(Frame(Kind.PING), None, LIMIT_S)  # the last of them is served
         assert link.receive(settings_of(3), LIMIT_S).kind == Kind.PING
-        until(lambda: own_threads().count("dsgd serving 2") == 1)
+        assert serves(b, 2)
+        assert own_threads().count("dsgd plane") == 2
         assert healthy(a)
 
 
@@ -196,7 +198,7 @@ def test_a_vector_that_runs_ahead_too_far_is_not_read() -> None:
         with sock:
             link.send(Frame(Kind.EXCHANGE, sequence=1000), constant(1), LIMIT_S)
             link.send(Frame(Kind.EXCHANGE, sequence=0), constant(5), LIMIT_S)
-            until(lambda: "dsgd serving 2" in own_threads())  # b knows no address to ping it at
+            until(lambda: serves(b, 2))  # b knows no address to ping it at
             waiting = b.exchange({}, 0, [2])
             assert healthy(a)
             assert not waiting.done()

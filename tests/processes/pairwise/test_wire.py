@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from dsgd.processes.pairwise.frame_socket import FrameSocket, PeerSilent
+from dsgd.processes.pairwise.frame_socket import PeerSilent
 from dsgd.processes.pairwise.wire import (
     DTYPE_CODES,
     HEADER,
@@ -29,7 +29,7 @@ from dsgd.processes.pairwise.wire import (
     Status,
     as_bytes,
 )
-from tests.support.planes import HOST, LIMIT_S, TOKEN
+from tests.support.planes import HOST, LIMIT_S, TOKEN, FrameSocket
 
 SETTINGS = PlaneSettings(TOKEN, 4, 100, torch.float64)
 
