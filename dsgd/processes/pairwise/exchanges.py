@@ -81,7 +81,7 @@ class Exchanges:
             self._log(f"a vector was not sent: {error}")
 
     async def wait_for_room(self, source: int, sequence: int) -> None:
-        """Sleep until a vector may be received: a fast node must not fill the memory of a slow one."""
+        """Wait until a vector may be received: a fast node must not fill the memory of a slow one."""
         while not self._closing and sequence >= self._begun[source] + MAX_AHEAD:
             await self._rooms[source].wait()
 
@@ -114,7 +114,7 @@ class Exchanges:
             del exchange, vectors, error  # memory that nobody else holds on to
 
     async def _wait(self, exchange: WaitingExchange) -> Unreachable | None:
-        """Sleep until one vector from each source is there; those that came before a failure count. Returns the
+        """Wait until one vector from each source is there; those that came before a failure count. Returns the
         failure."""
         waited_s = dict.fromkeys(exchange.sequence, 0.0)
         seen = {source: self._received(source) for source in exchange.sequence}

@@ -180,7 +180,7 @@ class FrameSocket:
         return length
 
     async def _have_read(self, payload: memoryview, patience_s: float) -> None:
-        """Sleep until the peer has read a vector in place, or send what it cannot read."""
+        """Wait until the peer has read a vector in place, or send what it cannot read."""
         for begin in range(0, len(payload), PIECE_BYTES):
             if await self._sign((READ, UNREADABLE), patience_s) == UNREADABLE:
                 self._sends_in_place = False
@@ -300,7 +300,7 @@ class FrameSocket:
                 pieces[0] = pieces[0][count:]
 
     async def _wait(self, waited_s: float, patience_s: float) -> float:
-        """Sleep until the socket is ready, at most for a slice. Returns the seconds without progress, which are 0 where
+        """Wait until the socket is ready, at most for a slice. Returns the seconds without progress, which are 0 where
         it is ready. Raises PeerSilent where they were patience_s before."""
         if waited_s >= patience_s:
             raise PeerSilent(f"no byte for {patience_s:g} s")
@@ -323,7 +323,7 @@ class FrameSocket:
             self._waiting.settle(True)
 
     async def wait_readable(self) -> None:
-        """Sleep, without a limit, until there is something to read or the connection has ended."""
+        """Wait, without a limit, until there is something to read or the connection has ended."""
         self._set_batch(1)
         while True:
             try:

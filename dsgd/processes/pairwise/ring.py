@@ -175,7 +175,7 @@ class SumRing:
         return True
 
     def _wait(self, outgoing: OutgoingChunks, incoming: IncomingChunks) -> bool:
-        """Sleep until bytes can be moved, at most for a slice. Returns whether they can."""
+        """Wait until bytes can be moved, at most for a slice. Returns whether they can."""
         poll = select.poll()
         if incoming.missing:
             batch = incoming.batch(BATCH_BYTES, 2 * (self._nodes - 1))
