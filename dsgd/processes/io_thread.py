@@ -25,7 +25,7 @@ LONGEST_POLL_S = 1e5
 _running = threading.local()
 
 
-class Wait:
+class Sleep:
     """One sleep of one coroutine, which awaits it. It gets what `settle` was called with first."""
 
     __slots__ = ("result", "task")
@@ -34,7 +34,7 @@ class Wait:
         self.result: tuple[Any] | None = None
         self.task: IoTask | None = None
 
-    def __await__(self) -> Generator[Wait, None, Any]:
+    def __await__(self) -> Generator[Sleep, None, Any]:
         if self.result is None:
             yield self
         assert self.result is not None
@@ -54,7 +54,7 @@ class IoTask:
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.coroutine = coroutine
         self.ended = False
-        self.waits: list[Wait] = []
+        self.sleeps: list[Sleep] = []
 
     def step(self) -> None:
         """Run the coroutine until it sleeps or ends."""
@@ -70,8 +70,8 @@ class IoTask:
         self.coroutine.close()
         self.ended = True
         loop().tasks.discard(self)
-        for wait in self.waits:
-            wait.settle(True)
+        for sleep in self.sleeps:
+            sleep.settle(True)
 
 
 class Loop:
@@ -82,7 +82,7 @@ class Loop:
         self.tasks: set[IoTask] = set()
         self._epoll = select.epoll()
         self._watched: dict[int, Callable[[], None]] = {}
-        self._timers: list[tuple[float, int, Wait]] = []
+        self._timers: list[tuple[float, int, Sleep]] = []
         self._numbers = count()
         self._calls: deque[Callable[[], object]] = deque()  # from other threads
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -106,14 +106,14 @@ class Loop:
         self.ready.append(task)
         return task
 
-    def settle_later(self, wait: Wait, delay_s: float) -> None:
+    def settle_later(self, sleep: Sleep, delay_s: float) -> None:
         """Settle a sleep as False after so many seconds."""
         timers = self._timers
         if len(timers) > self._most_timers:
             timers[:] = [timer for timer in timers if timer[2].result is None]
             heapq.heapify(timers)
             self._most_timers = max(FEW_TIMERS, 2 * len(timers))
-        heapq.heappush(timers, (time.monotonic() + delay_s, next(self._numbers), wait))
+        heapq.heappush(timers, (time.monotonic() + delay_s, next(self._numbers), sleep))
 
     def call(self, function: Callable[[], object]) -> bool:
         """Have a function called in the loop's thread, after all that were given before. Returns False where it has
@@ -165,11 +165,11 @@ def loop() -> Loop:
     return _running.loop
 
 
-async def settled(wait: Wait, limit_s: float | None) -> Any:
+async def settled(sleep: Sleep, limit_s: float | None) -> Any:
     """Return what a sleep was settled with; False after limit_s."""
     if limit_s is not None:
-        loop().settle_later(wait, limit_s)
-    return await wait
+        loop().settle_later(sleep, limit_s)
+    return await sleep
 
 
 async def ended(tasks: Collection[IoTask], limit_s: float = threading.TIMEOUT_MAX) -> None:
@@ -177,16 +177,16 @@ async def ended(tasks: Collection[IoTask], limit_s: float = threading.TIMEOUT_MA
     deadline = time.monotonic() + limit_s
     for task in tasks:
         if not task.ended:
-            task.waits.append(wait := Wait())
-            await settled(wait, max(0.0, deadline - time.monotonic()))
+            task.sleeps.append(sleep := Sleep())
+            await settled(sleep, max(0.0, deadline - time.monotonic()))
 
 
 async def called(executor: Executor, function: Callable[[], T]) -> T:
     """Call a function in a thread of an executor; returns its result or raises its error."""
-    wait, here = Wait(), loop()
+    sleep, here = Sleep(), loop()
     future = executor.submit(function)
-    future.add_done_callback(lambda done: here.call(lambda: wait.settle(True)))
-    await wait
+    future.add_done_callback(lambda done: here.call(lambda: sleep.settle(True)))
+    await sleep
     return future.result()
 
 
@@ -235,17 +235,17 @@ class Signal:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._wait: Wait | None = None
+        self._sleep: Sleep | None = None
 
     def set(self) -> None:
         self._is_set = True
-        if self._wait is not None:
-            self._wait.settle(True)
+        if self._sleep is not None:
+            self._sleep.settle(True)
 
     async def wait(self, limit_s: float | None = None) -> None:
         """Sleep until it is set, at most for limit_s, and clear it."""
         if not self._is_set:
-            self._wait = Wait()
-            await settled(self._wait, limit_s)
-            self._wait = None
+            self._sleep = Sleep()
+            await settled(self._sleep, limit_s)
+            self._sleep = None
         self._is_set = False

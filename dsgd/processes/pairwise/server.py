@@ -82,8 +82,8 @@ class Responder:
 
     def answer_early_pulls(self) -> None:
         """Answer the pulls that wait for a first vector."""
-        for wait in self._early:
-            wait.settle(True)
+        for sleep in self._early:
+            sleep.settle(True)
 
     def close(self) -> None:
         """End the thread of the answers, unless it is at work: that may take any time."""
@@ -122,8 +122,8 @@ class Responder:
 
     async def _pull(self, link: FrameSocket) -> None:
         if self._published is None:
-            self._early.append(wait := Sleep())
-            await settled(wait, self._node.patience_s / 2)  # before the peer gives up
+            self._early.append(sleep := Sleep())
+            await settled(sleep, self._node.patience_s / 2)  # before the peer gives up
         published = self._published
         if published is None:
             await self._reply(link, Frame(Kind.PULL, Status.NOTHING))
