@@ -117,8 +117,8 @@ class Client:
     """One connection that has shown the token.
 
     heard: when data last came, by time.monotonic(). owner: set by the coordinator. role, node: what the client has said
-    that it is. role: held by one connection at a time. limit: of the vectors that it may send. rooms: memory that is
-    still to be filled of the header, the JSON or the vectors; filled: bytes in the first of them."""
+    that it is. exclusive: what one connection at a time may send. limit: of the vectors that it may send. rooms: memory
+    that is still to be filled of the header, the JSON or the vectors; filled: bytes in the first of them."""
 
     socket: socket.socket
     host: str
@@ -126,7 +126,7 @@ class Client:
     owner: Any = None
     role: str | None = None
     node: int | None = None
-    role: str | None = None
+    exclusive: str | None = None
     limit: VectorLimit = NO_VECTORS
     outgoing: deque[memoryview] = field(default_factory=deque)
     rooms: deque[memoryview] = field(default_factory=lambda: deque([memoryview(bytearray(FRAME.size))]))
@@ -144,7 +144,7 @@ class Rules(Protocol):
     clients: int
 
     def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
-        """Raise BadFrame unless this client may send this message; a hello sets the client's role and limit."""
+        """Raise BadFrame unless this client may send this message; a hello sets what the client may send."""
         ...
 
 
@@ -271,7 +271,7 @@ class Hub:
         if not client.rooms:
             message, vectors = client.arriving
             self._rules.check(client, message, vectors)
-            if message["kind"] == "hello" and client.role is not None:
+            if message["kind"] == "hello" and client.exclusive is not None:
                 self._make_room(client)
             self._events.append((client, message, vectors))
             client.arriving = client.vectors_bytes = None
@@ -279,10 +279,10 @@ class Hub:
 
     def _make_room(self, client: Client) -> None:
         """Let a client take the place of one that has gone. Raises BadFrame if that is still there."""
-        for other in [other for other in self._clients if other.role == client.role and other is not client]:
+        for other in [other for other in self._clients if other.exclusive == client.exclusive and other is not client]:
             self._read(other)  # its end may not have been seen yet
             if other in self._clients:
-                raise BadFrame(f"a second connection wanted to send {client.role}")
+                raise BadFrame(f"a second connection wanted to send {client.exclusive}")
 
     def _report(self, offence: str, host: str) -> None:
         if offence != ENDED:

@@ -20,4 +20,4 @@ class AnyMessage:
 
     def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
         client.limit = ANY_VECTORS
-        client.role = message.get("place")
+        client.exclusive = message.get("exclusive")

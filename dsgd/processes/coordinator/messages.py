@@ -162,7 +162,7 @@ class MessageRules:
             self._check_fields(message, {"role": _is_text, **self._hellos[role]})
             client.role, client.node = role, message.get("node") if role in ("node", "snapshots") else None
             if role == "snapshots":
-                client.role, client.limit = f"snapshots of node {client.node}", self._limit
+                client.exclusive, client.limit = f"snapshots of node {client.node}", self._limit
         elif kind not in self._kinds[client.role] or (kind in OF_WORKERS and not self._is_worker(client.node)):
             raise BadFrame("a message came from a process that does not send such")
         else:
