@@ -10,6 +10,7 @@ from pathlib import Path
 from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
+from dsgd.report.time_to_target import rule_of
 from dsgd.reproduction import archive
 from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.logged import Logged
@@ -188,8 +189,10 @@ def _runs(paper_results: Results) -> str:
     lines = [_study(paper_results, study) for study in paper_results.paper.studies if study.name in paper_results.rows]
     seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
-    aimed = any(run.target is not None for logged in paper_results.logged.values() for run in logged.runs)
-    rule = f"Times to a target are judged by the crossing that stays, `target.crossing={RULE}`." * aimed
+    aimed = [run for logged in paper_results.logged.values() for run in logged.runs if run.target is not None]
+    rules = {RULE} if paper_results.scale == SMALL else {rule_of(run) for run in aimed}
+    named = " or ".join(f"`target.crossing={rule}`" for rule in sorted(rules))
+    rule = f"Times to a target are judged by {named}." if aimed else ""
     studies = (
         table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
         if lines
