@@ -194,7 +194,7 @@ def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:
 
 
 def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
-    """Return the plan of a sweep's job; None if its run has come to its end. automatic: go on with what is there."""
+    """Return the plan of a sweep's job; None if its run has come to its end. automatic: resume what is there."""
     if not automatic:
         return plan_run(job.values, job.overrides)
     try:
@@ -210,7 +210,7 @@ def _in_its_own_folder(plan: Plan) -> Plan:
 
 
 def _way_on(folder: Path) -> str:
-    """Say how to go on with what a folder holds of a run, if that is possible."""
+    """Say how to resume what a folder holds of a run, if that is possible."""
     state, again = contents(folder), command(folder)
     if state == "checkpoint":
         return f"; {again} resumes that run"
@@ -222,7 +222,7 @@ def _way_on(folder: Path) -> str:
 
 
 def _check_unused(folder: Path, job: HydraJob, way: str | None = None) -> None:
-    """Raise ConfigError for a folder that holds a record. way: to go on with it; None: as it is of a single run."""
+    """Raise ConfigError for a folder that holds a record. way: to resume it; None: as it is of a single run."""
     if os.path.exists(folder / METRICS):
         under_way = is_in_use(folder)
         way = _way_on(folder) if way is None else way

@@ -43,10 +43,10 @@ class Record:
         chosen: Mapping[str, Any] | None = None,
         others: Mapping[str, bytes | None] | None = None,
     ) -> None:
-        """Begin a record, or go on with one.
+        """Begin a record, or resume one.
 
         folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
-        `cuda:0`. before: the folder of the interrupted run to go on with, which may be `folder`; lines: how many lines
+        `cuda:0`. before: the folder of the interrupted run to resume, which may be `folder`; lines: how many lines
         of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
         what the run has decided by itself, for env.json. others: files of the folder by name that get this content, or
         go where it is None, before the record's are touched.

@@ -37,7 +37,7 @@ class EngineOptions:
     device: str = "auto"  # auto | cpu | cuda
     threads: int | None = None  # cores for gradients side by side; null: `dsgd.run.threads` decides
     checkpoint_every_s: float | None = None  # of host time
-    keep_checkpoint: bool = False  # of a completed run, from which it can go on with a larger budget
+    keep_checkpoint: bool = False  # of a completed run, to resume with a larger budget
     timeout_s: float = 60.0
     patience_s: float = 2.0
     gpus_per_node: int | None = None

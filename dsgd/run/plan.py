@@ -22,7 +22,7 @@ from dsgd.run.values import ConfigError
 @dataclass(frozen=True)
 class Plan:
     """engine: sim, dist or torch. why: a line on the choice, and one on options that are hardly meant; empty where it
-    has been printed before. checkpoint: to go on from; None at a start. contents: what the folder of the record was
+    has been printed before. checkpoint: to resume from; None at a start. contents: what the folder of the record was
     found to hold (`dsgd.run.resume.contents`); None: nobody has looked. logged: print how far the run has come also
     where there is no terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time
     of a gradient that was measured for all jobs of a sweep."""
@@ -126,7 +126,7 @@ def with_wandb_group(plan: Plan, group: str) -> Plan:
 def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, str]:
     """Return `sim`, `dist` or `torch`, and a line that says why.
 
-    before: the engine of the run to go on with. Raises ConfigError."""
+    before: the engine of the run to resume. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
     if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
         return wanted, _simulated(config, "as configured" if before is None else "as the resumed run")

@@ -1,4 +1,4 @@
-"""Find the run to go on with, and check that its configuration is the one asked for. Does not import torch."""
+"""Find the run to resume, and check that its configuration is the one asked for. Does not import torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def is_automatic(wanted: str | None) -> bool:
-    """Return True if the run in the record's folder is to go on, should there be one.
+    """Return True if the run in the record's folder is to be resumed, should there be one.
 
     wanted: the value of `resume`. A job that SLURM has started again goes on without being asked."""
     where = legible(os.environ)
@@ -62,7 +62,7 @@ def is_automatic(wanted: str | None) -> bool:
 
 
 def contents(folder: Path) -> str:
-    """Say what a run folder holds: nothing; ended: a run that has come to its end; checkpoint: one to go on with;
+    """Say what a run folder holds: nothing; ended: a run that has come to its end; checkpoint: one to resume from;
     remains: of a run that was ended before its first checkpoint.
 
     A summary that says how the run came to its end counts more than a checkpoint, which goes after it is written.
@@ -84,7 +84,7 @@ def contents(folder: Path) -> str:
 
 
 def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
-    """Return the folder if the run in it can go on, None if it has to begin.
+    """Return the folder if the run in it can be resumed, None if it has to begin.
 
     Raises NothingToDo if it is completed, and ConfigError if that was a run of another configuration."""
     state = contents(folder)
@@ -98,7 +98,7 @@ def checkpoint_of(path: str, extended: bool = False) -> Checkpoint:
     """Return the checkpoint in a run folder, or at a path itself.
 
     extended: with another budget, so that it may be of a completed run. Raises ConfigError unless it is whole, with its
-    record beside it, of a run that can go on."""
+    record beside it, of a run that can be resumed."""
     try:
         checkpoint = find_checkpoint(path)
     except CheckpointError as error:
@@ -137,7 +137,7 @@ def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
 
 
 def check_unchanged(folder: Path, before: str | None, checkpoint: Checkpoint | None) -> None:
-    """Check, now that nobody else can write in a run folder, that there and at the checkpoint to go on from everything
+    """Check, now that nobody else can write in a run folder, that there and at the checkpoint to resume from everything
     is as it was when the run was planned. Raises ConfigError.
 
     before: what `contents` said then; None: nobody has looked."""

@@ -40,7 +40,7 @@ status=$?
 """
 
 REQUEUE = """
-# 130: stopped by SLURM's warning, with a checkpoint (#SBATCH --signal); go on when there is time again
+# 130: stopped by SLURM's warning, with a checkpoint (#SBATCH --signal); resumed when there is time again
 if [ "$status" -eq 130 ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
