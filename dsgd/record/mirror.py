@@ -121,7 +121,7 @@ def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
 
 def quiet() -> TextIO:
     """Return the standard error of this process, for its one line. Whatever a library prints goes nowhere."""
-    kept = os.fdopen(os.dup(2), "w")
+    kept = os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

@@ -39,12 +39,13 @@ class TensorboardTracker:
     copied = 0  # all lines are written again: the start of a session hides the events from before
 
     def __init__(self, folder: Path) -> None:
+        configuration = (folder / CONFIG).read_text(encoding="utf-8")
         name = f"events.out.tfevents.{time.time_ns():020d}.{os.getpid()}"
         self._file = os.fdopen(open_kept(make_inside(folder, FOLDER) / name, os.O_WRONLY), "wb")
         self._writer = RecordWriter(self._file)
         self._write(Event(file_version="brain.Event:2"))
         self._write(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
-        self._write(Event(step=0, summary=Summary(value=[_text("configuration", (folder / CONFIG).read_text())])))
+        self._write(Event(step=0, summary=Summary(value=[_text("configuration", configuration)])))
         self._last = 0
 
     def log(self, number: int, mark: Mapping[str, Any]) -> None:
