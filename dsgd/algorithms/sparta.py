@@ -69,10 +69,12 @@ class SPARTA(Algorithm):
             worker.keep("theta", worker.x)
         while not worker.done:
             worker.step(await worker.gradient(worker.x))
-            if self.tau and (worker.steps % self.tau == 0 or worker.done):
+            if self.tau and worker.steps % self.tau == 0:
                 await self.outer_step(worker)
             else:
                 await self.average(worker)
+                if self.tau and worker.done:  # after the average: a checkpoint may be taken here
+                    await self.outer_step(worker)
 
     async def average(self, worker: Worker) -> None:
         """Average the parameters at random places over all workers."""
