@@ -7,7 +7,7 @@ Reference: Beton et al. 2025, "Improving the efficiency of distributed training 
         x_i = x_i - lr g_i                                 g_i    stochastic gradient at x_i, [d]
         S = share d random places, the same in all         S      places of the parameters that are averaged
         x_i[S] = mean_j x_j[S]
-    with outer steps, at every tau-th step in place of the average:
+    with outer steps, at every tau-th step in place of the average, and once more where the run ends between two:
         D = mean_j (theta - x_j)                           theta  the output model, the same in all workers, [d]
         v = beta v + D;  theta = theta - olr (D + beta v)  v      momentum of the outer optimiser, [d]
         x_i = theta

@@ -64,7 +64,7 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     ),
     "streaming": lambda algo, k: (ceil(k / algo.cycle) / algo.fragments * 2 * (P - 1) / P, 0),
     "sparta": lambda algo, k: (
-        ((k - ceil(k / algo.tau)) / 20 + ceil(k / algo.tau) if algo.tau else k / 20) * 2 * (P - 1) / P,
+        ((k - k // algo.tau) / 20 + ceil(k / algo.tau) if algo.tau else k / 20) * 2 * (P - 1) / P,
         0,
     ),  # a share of 0.005 of 20 numbers is one
     "noloco": lambda algo, k: (ceil(k / algo.tau), 0),
