@@ -3,6 +3,7 @@ killed command has left behind does not stand in the way."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,6 +22,15 @@ ENDLESS = "experiment=quadratic nodes=2 budget.steps=10000000 eval.every_steps=1
 COMPARE = f"dsgd-compare algo=sync,gossip {ENDLESS} target.loss=1e-30 compare.seeds=2 compare.tune={{}} --folder it"
 SWEEP = f"dsgd-run -m {ENDLESS} seed=0,1 hydra.sweep.dir=it"
 RUNNING = {COMPARE: "it/runs/*/metrics.jsonl", SWEEP: "it/*/metrics.jsonl"}
+
+
+def _written(folder: Path, line: str) -> dict[Path, int]:
+    """Return when each record was last written, in ns. A record that begins anew is away for a moment."""
+    written: dict[Path, int] = {}
+    for path in folder.glob(RUNNING[line]):
+        with contextlib.suppress(FileNotFoundError):
+            written[path] = path.stat().st_mtime_ns
+    return written
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -45,12 +55,14 @@ def test_the_next_command_waits_for_what_a_killed_one_has_left(line: str, tmp_pa
     wait_until(lambda: bool(list(tmp_path.glob(RUNNING[line]))), first)
     first.kill()
     first.communicate()
-    assert (tmp_path / "it" / COMMAND_LOCK).exists()
+    lock = tmp_path / "it" / COMMAND_LOCK
+    owner = lock.read_bytes()
     again = start(f"{line} resume=auto" if line is SWEEP else line, tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob(RUNNING[line])}
-    wait_until(lambda: any(path.stat().st_mtime_ns > before[path] for path in before), again)
+    wait_until(lambda: lock.read_bytes() not in (owner, b""), again)  # all that the killed one has left is gone
+    before = _written(tmp_path, line)
+    wait_until(lambda: any(when > before.get(path, 0) for path, when in _written(tmp_path, line).items()), again)
     end(again)
-    assert not (tmp_path / "it" / COMMAND_LOCK).exists()
+    assert not lock.exists()
 
 
 def test_results_of_papers_are_of_one_command(tmp_path: Path) -> None:
