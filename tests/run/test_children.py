@@ -44,10 +44,14 @@ def test_a_signal_that_came_before_a_child_began_ends_it_too() -> None:
         while True:
             time.sleep(1.0)
 
-    with Children() as children:
-        os.kill(os.getpid(), signal.SIGINT)
-        children.start(endless)
-        _, told = children.wait()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
+    try:
+        with Children() as children:
+            os.kill(os.getpid(), signal.SIGINT)
+            children.start(endless)
+            _, told = children.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (told.status, told.signals) == (EXIT_INTERRUPTED, [signal.SIGINT])
 
 
