@@ -29,7 +29,8 @@ class CheckpointOrders:
 
     From time to time all ranks start a sum of their wishes, after the same step. They read it at the next such step,
     when it has long arrived: so no rank waits for another that is less than a period behind. Rank 0 knows the time of a
-    step, and says how many steps a period has.
+    step, and says how many steps a period has: at most twice as many as the period before, so that fast first steps do
+    not fix a long period for slow ones.
 
     channel: a process group for these sums alone. every_s: seconds between checkpoints, the first one at once; None:
     only before a stop. steps: at which the run begins."""
@@ -60,7 +61,7 @@ class CheckpointOrders:
         now, (steps_before, before) = time.monotonic(), self._latest
         self._latest = steps, now
         is_due = self._every_s is not None and now - self._stored_at >= self._every_s
-        period = (steps - steps_before) / max(now - before, 1e-9) * PERIOD_S
+        period = (steps - steps_before) * min(PERIOD_S / max(now - before, 1e-9), 2)
         wishes = [stop, is_due, period] if self._channel.rank == 0 else [stop, 0, 0]
         vector = torch.tensor(wishes, dtype=torch.float64, device=self._device)
         return self._channel.start_sum(vector, f"the sum of wishes for a checkpoint at step {steps}")
