@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,6 +30,14 @@ with Children() as children:
 """
 
 
+@pytest.fixture(autouse=True)
+def _heeded() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt: a shell lets its jobs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_a_child_whose_parent_was_killed_leaves_no_traceback() -> None:
     """It has nobody to hand its result to. Found by the fault campaign, on two comparisons in one folder."""
     pipe = subprocess.PIPE
@@ -44,14 +53,10 @@ def test_a_signal_that_came_before_a_child_began_ends_it_too() -> None:
         while True:
             time.sleep(1.0)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
-    try:
-        with Children() as children:
-            os.kill(os.getpid(), signal.SIGINT)
-            children.start(endless)
-            _, told = children.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with Children() as children:
+        os.kill(os.getpid(), signal.SIGINT)
+        children.start(endless)
+        _, told = children.wait()
     assert (told.status, told.signals) == (EXIT_INTERRUPTED, [signal.SIGINT])
 
 
