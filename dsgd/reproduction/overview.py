@@ -10,7 +10,6 @@ from dsgd.record.written import write_atomically
 from dsgd.report.style import drawing, save
 from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.pages import Results, measured_line, table
-from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import SMALL, Claim
 from dsgd.reproduction.profile import Scores, profile_figure, profiles, settings_of
 from dsgd.reproduction.verdict import Verdict
@@ -104,11 +103,10 @@ def _profile(all_results: Sequence[Results], results: Path) -> list[str]:
 
 
 def _settings(all_results: Sequence[Results]) -> Iterator[Scores]:
-    """Yield the scores in every setting of these papers. At the real scale a run ends at the crossing of its own rule,
-    and may never show another."""
+    """Yield the scores in every setting of these papers."""
     for result in all_results:
         for logged in result.logged.values():
-            yield from settings_of(logged, RULE if result.scale == SMALL else None)
+            yield from settings_of(logged, result.rule)
 
 
 def _is_exact(claim: Claim) -> bool:

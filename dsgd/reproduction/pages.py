@@ -59,6 +59,12 @@ class Results:
         findings = {claim.id: _finding(claim, logged) for claim in paper.claims}
         return Results(paper, scale, logged, rows, findings)
 
+    @property
+    def rule(self) -> str | None:
+        """Return the rule of the crossing that judges times to a target; None: each run's own. At the real scale a run
+        ends at the crossing of its own rule, and may never show another."""
+        return RULE if self.scale == SMALL else None
+
     def is_judged(self, claim: Claim) -> bool:
         """Return whether the protocol lets a claim be judged at this scale."""
         return self.scale != SMALL or claim.statement.kind is not ClaimKind.LEARNING
@@ -190,7 +196,7 @@ def _runs(paper_results: Results) -> str:
     seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
     aimed = [run for logged in paper_results.logged.values() for run in logged.runs if run.target is not None]
-    rules = {RULE} if paper_results.scale == SMALL else {rule_of(run) for run in aimed}
+    rules = {paper_results.rule or rule_of(run) for run in aimed}
     named = " or ".join(f"`target.crossing={rule}`" for rule in sorted(rules))
     rule = f"Times to a target are judged by {named}." if aimed else ""
     studies = (
