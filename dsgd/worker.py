@@ -314,7 +314,8 @@ class Algorithm:
         """Return after how many steps no operation is in flight.
 
         There, `train` can start again with a worker of the same steps, x and kept vectors, and continues as if it had
-        never stopped. Real processes take their checkpoints there."""
+        never stopped. Real processes take their checkpoints there, where `train` asks `worker.done`: never between a
+        step and its average."""
         return 1
 
     @property

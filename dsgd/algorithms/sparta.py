@@ -73,7 +73,7 @@ class SPARTA(Algorithm):
                 await self.outer_step(worker)
             else:
                 await self.average(worker)
-                if self.tau and worker.done:  # after the average: a checkpoint may be taken here
+                if self.tau and worker.done:
                     await self.outer_step(worker)
 
     async def average(self, worker: Worker) -> None:

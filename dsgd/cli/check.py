@@ -194,7 +194,7 @@ def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:
 
 
 def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
-    """Return the plan of a sweep's job; None if its run has come to its end. automatic: resume what is there."""
+    """Return the plan of a sweep's job; None if its run has ended. automatic: resume the run in the folder."""
     if not automatic:
         return plan_run(job.values, job.overrides)
     try:

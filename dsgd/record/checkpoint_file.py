@@ -22,7 +22,7 @@ FORMAT = 1
 HEADER_BYTES, PIECE_BYTES = 2**24, 2**20
 REASON = 200  # characters of it
 NUMBER = (int, float)
-# What must be there to resume, and of which type: a right signature says only that a file is whole.
+# The keys that a run needs to resume, and their types: a right signature only shows that a file is whole.
 HEADER = {"config": dict, "engine": str, "lines": int, "wall_s": NUMBER}
 STATE = {
     "sim": {"fingerprint": dict, "progress": dict, "vectors": list},
@@ -102,7 +102,7 @@ def has_header(path: Path, header: Mapping[str, Any]) -> bool:
 
 
 def check_header(header: Mapping[str, Any], path: Path) -> None:
-    """Raise CheckpointError unless a header says what is needed to resume. path: of its checkpoint."""
+    """Raise CheckpointError unless a header has what a run needs to resume. path: of its checkpoint."""
     _check(header, HEADER, "the header", path)
     if header["engine"] not in STATE or header["lines"] < 0 or not 0 <= header["wall_s"] < math.inf:
         given = {key: header[key] for key in ("engine", "lines", "wall_s")}

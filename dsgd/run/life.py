@@ -144,7 +144,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 
 
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:
-    """Begin the record, or resume that of the plan's checkpoint.
+    """Begin the record, or resume the record of the plan's checkpoint.
 
     At every moment the folder holds one run, with a checkpoint of its own or none: first an earlier end goes, then the
     checkpoint becomes one of the larger budget, or goes if it is another run's."""

@@ -137,8 +137,9 @@ def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
 
 
 def check_unchanged(folder: Path, before: str | None, checkpoint: Checkpoint | None) -> None:
-    """Check, now that nobody else can write in a run folder, that there and at the checkpoint to resume from everything
-    is as it was when the run was planned. Raises ConfigError.
+    """Check that a run folder, and the checkpoint to resume from, are as they were when the run was planned.
+
+    Call it once no other process can write in the folder. Raises ConfigError.
 
     before: what `contents` said then; None: nobody has looked."""
     if before is not None and contents(folder) != before:

@@ -25,7 +25,7 @@ RUNNING = {COMPARE: "it/runs/*/metrics.jsonl", SWEEP: "it/*/metrics.jsonl"}
 
 
 def _written(folder: Path, line: str) -> dict[Path, int]:
-    """Return when each record was last written, in ns. A record that begins anew is away for a moment."""
+    """Return the time of the last write to each record, in ns. A resumed record may be missing for a moment."""
     written: dict[Path, int] = {}
     for path in folder.glob(RUNNING[line]):
         with contextlib.suppress(FileNotFoundError):
@@ -56,6 +56,7 @@ def test_the_next_command_waits_for_what_a_killed_one_has_left(line: str, tmp_pa
     first.kill()
     first.communicate()
     lock = tmp_path / "it" / COMMAND_LOCK
+    assert lock.exists()
     owner = lock.read_bytes()
     again = start(f"{line} resume=auto" if line is SWEEP else line, tmp_path)
     wait_until(lambda: lock.read_bytes() not in (owner, b""), again)  # all that the killed one has left is gone
