@@ -62,6 +62,7 @@ def main() -> None:
             correct = accuracy(output, test)
         if dist.get_rank() == 0:
             print(f"accuracy {correct:.3f}")
+    del model  # before its process group: the end of DistributedDataParallel may hang in gloo otherwise
     dist.destroy_process_group()
 
 
