@@ -120,6 +120,12 @@ class LockstepWorker:
         else:
             self._refuse(type(request).__name__)
 
+    def finish(self) -> None:
+        """Wait for what is under way, and drop the answers: a process group must not end before its operations. All
+        ranks must make this call."""
+        while self._under_way:
+            self._under_way.popleft().wait()
+
     def output(self) -> Tensor:
         """Return the output model [d]. All ranks must make this call."""
         name, kept = self.algo.output, self.worker.kept
@@ -159,9 +165,7 @@ class LockstepWorker:
 
         `train` is entered as at the beginning of a cycle, and everything it changes before the next gradient is then
         overwritten with what was stored. What was under way is sent again."""
-        for operation in self._under_way:  # of this worker's own beginning, on every rank
-            operation.wait()
-        self._under_way.clear()
+        self.finish()  # what this worker's own beginning has sent
         worker, x = self.worker, self.worker.x.clone()
         worker.steps = state["steps"]
         worker.rng.bit_generator.state = state["rng"]

@@ -154,6 +154,7 @@ class GroupTraining:
         if self.status == "running":
             self._take()
             yield from self._evaluated(is_last=True)
+        lockstep.finish()
 
     def _take_due(self) -> None:
         if self._due:  # at the same place of the algorithm in all workers

@@ -17,12 +17,14 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.cli.compose import composed
+from dsgd.process_groups.group_channel import GroupChannel, Wait
 from dsgd.record.checkpoint_file import NAME, read_header
 from dsgd.run.configuration import configure
 from dsgd.run.group_training import GroupTraining
 from dsgd.run.plan import plan_run
 from dsgd.run.values import ConfigError
 from dsgd.sim.simulation import Simulation
+from dsgd.worker import Request
 from tests.support.command import wait_until
 from tests.support.long import all_long_but
 
@@ -132,6 +134,32 @@ def test_a_run_that_fails_before_its_first_mark_has_a_summary(monkeypatch: pytes
     finally:
         dist.destroy_process_group()
     assert (summary["samples"], summary["bytes_sent_total"], summary["test_loss"]) == (0, 0, None)
+
+
+def test_a_run_that_is_stopped_waits_for_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process group must not end before its operations."""
+    started, awaited = list[int](), list[int]()
+    start = GroupChannel.start
+
+    def start_counted(channel: GroupChannel, request: Request, step: int) -> Wait:
+        started.append(step)
+        wait = start(channel, request, step)
+        return lambda: (awaited.append(step), wait())[1]
+
+    monkeypatch.setattr(GroupChannel, "start", start_counted)
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    plan = plan_run(composed(["nodes=2", "engine=torch", "engine.checkpoint_every_s=0.01", "algo=delayfree"]), [])
+    # rank 0 alone
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        training = GroupTraining(plan, torch.device("cpu"))
+        for _ in training.run(lambda: True, lambda _: None):
+            pass
+    finally:
+        dist.destroy_process_group()
+    assert training.status == "interrupted"
+    assert awaited == started != []
 
 
 @pytest.mark.parametrize(
