@@ -166,7 +166,7 @@ def test_a_run_that_is_stopped_waits_for_what_it_has_sent(monkeypatch: pytest.Mo
     ("algo", "number"),
     all_long_but(
         [("diloco", signal.SIGKILL), ("delayfree", signal.SIGTERM)],
-        [(algo, number) for algo in RESUMING for number in (signal.SIGKILL, signal.SIGTERM)],
+        list(zip(RESUMING, (signal.SIGKILL, signal.SIGTERM) * len(RESUMING), strict=False)),
     ),
 )
 def test_a_run_that_was_killed_or_stopped_goes_on_to_the_same_bits(
