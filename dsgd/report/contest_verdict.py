@@ -91,7 +91,8 @@ def _first(contest: Contest) -> str:
         high = f"{factor} as high" if factor else "higher"
         return f"{name} reaches {goal} at the least cost, {value}; that of {rival} is {high}"
     if timed:
-        return f"{name} reaches {goal} first, after {value}, {f'{factor} as soon as' if factor else 'before'} {rival}"
+        lead = f"; {rival} takes {factor} as long" if factor else f", before {rival}"
+        return f"{name} reaches {goal} first, after {value}{lead}"
     return (
         f"{name} ends with the lowest loss, {value}; that of {rival} is {f'{factor} as high' if factor else 'higher'}"
     )

@@ -1,6 +1,6 @@
 """Compare times, or losses, seed by seed: the median over the seeds of the ratio of two values of the same seed.
 
-This is the one definition of "times as long", "times as soon" and of a speed-up in all tables, figures, maps and
+This is the one definition of "times as long" and of a speed-up in all tables, figures, maps and
 verdicts. What a seed does to both widens nothing. It is not the ratio of two medians, which may be on either side of 1
 when this one is on the other.
 

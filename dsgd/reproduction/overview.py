@@ -69,7 +69,7 @@ def write_overview(all_results: Sequence[Results], results: Path) -> str:
 
 
 def score_line(entries: Sequence[PaperClaim]) -> str:
-    """Return how many claims came to what: `29 claims: 2 PASS; 1 FAIL; 26 about learning without a study. 16 exact
+    """Return how many claims came to what: `29 claims: 2 PASS; 1 FAIL; 26 without a study. 16 exact
     properties: 16 PASS`."""
     parts = []
     for exact, name in ((False, "claims"), (True, "exact properties")):
@@ -77,7 +77,7 @@ def score_line(entries: Sequence[PaperClaim]) -> str:
         counts = Counter(result.findings[claim.id].verdict for result, claim in of_kind if result.is_judged(claim))
         texts = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
         if left := _without_study(of_kind):
-            texts.append(f"{len(left)} about learning without a study")
+            texts.append(f"{len(left)} without a study")
         if of_kind:
             parts.append(f"{len({claim.id for _, claim in of_kind})} {name}: {'; '.join(texts)}")
     return ". ".join(parts)

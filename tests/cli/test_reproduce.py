@@ -21,7 +21,7 @@ from dsgd.reproduction.verdict import Finding, at_least, exactly, judged
 from tests.support.command import shell, start, wait_until
 
 STEPS = ("engine=sim", "engine.gradients=none", "cluster.gradient_s=0.01", "budget.epochs=null", "budget.steps=4")
-NOT_JUDGED = "1 about learning without a study"
+NOT_JUDGED = "1 without a study"
 TINY = ("engine=sim", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5")
 
 

@@ -33,7 +33,7 @@ def test_a_clear_winner_is_named_with_its_lead_over_the_next_and_the_ties_behind
         gossip=[41, 46, 42, 45, 40] * 2,
     )
     assert text == (
-        f"delayfree reaches {GOAL} first, after 10 s, 1.8 (1.5–2.0) times as soon as easgd. "
+        f"delayfree reaches {GOAL} first, after 10 s; easgd takes 1.8 (1.5–2.0) times as long. "
         "gossip and sync cannot be told apart."
     )
 
@@ -57,7 +57,7 @@ def test_who_did_not_get_there_is_named_with_the_reason():
     runs += [contender("gossip", [INF] * 5, status="diverged"), contender("dpsgd", [INF] * 5)]
     runs += [contender("downpour", [INF] * 5)]
     assert contest_verdict(contest(runs)) == (
-        f"sync reaches {GOAL} first, after 10 s, 2.0 (2.0 or more) times as soon as easgd; "
+        f"sync reaches {GOAL} first, after 10 s; easgd takes 2.0 (2.0 or more) times as long; "
         "5 seeds decide little between 5 contenders (with 9 all differences would hold together with 95% confidence). "
         "easgd reaches it on 3 of 5 seeds only; gossip never reaches it (diverged); "
         "dpsgd and downpour do not reach it within 100 s."
@@ -85,9 +85,9 @@ def test_where_nobody_gets_there_the_nearest_is_named():
 
 def test_few_seeds_are_told():
     text = verdict(sync=[20.0], gossip=[10.0])
-    assert text == f"gossip reaches {GOAL} first, after 10 s, 2.0 times as soon as sync; one seed decides nothing."
+    assert text == f"gossip reaches {GOAL} first, after 10 s; sync takes 2.0 times as long; one seed decides nothing."
     text = verdict(sync=[20, 22, 24], gossip=[10, 10, 10])
-    assert text.endswith("as soon as sync; 3 seeds decide little (confidence 75%, 97% with 6).")
+    assert text.endswith("sync takes 2.2 (2.0–2.4) times as long; 3 seeds decide little (confidence 75%, 97% with 6).")
 
 
 def test_with_many_contenders_it_takes_more_seeds_and_the_verdict_says_how_many():
