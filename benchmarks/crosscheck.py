@@ -1,6 +1,6 @@
 """Compare dsgd's algorithms with other people's implementations, gradient by gradient.
 
-    pip install 'dsgd[crosscheck]'                    # torchft, fairscale, Decent-DP
+    pip install '.[crosscheck]'                       # torchft, fairscale, Decent-DP
     git clone https://github.com/epfml/relaysgd       # and the other repositories in REPOSITORIES
     python benchmarks/crosscheck.py --checkouts .
 

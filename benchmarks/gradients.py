@@ -208,7 +208,8 @@ def row(name: str, goal: Goal, about: dict[str, tuple[str, int, int]], medians: 
     if goal.over == "peak":
         peak = 2 * PEAK**3 / medians[goal.way].peak_s
         share, reached = operations / seconds / peak, f"{peak / 1e9:,.0f} GFLOP/s"
-        cells = (f"{100 * share:.0f} %", evaluator, f"{samples / seconds:,.0f}", reached)
+        rate = f"{samples / seconds:,.0f} ({operations / seconds / 1e9:,.0f} GFLOP/s)"
+        cells = (f"{100 * share:.0f} %", evaluator, rate, reached)
     else:
         other = medians[goal.over]
         other_s = other.update_s if goal.whole else other.gradient_s

@@ -185,4 +185,4 @@ def _pandas() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "pandas":
             raise
-        raise ModuleNotFoundError("pandas must be installed for data frames: pip install 'dsgd[pandas]'") from None
+        raise ModuleNotFoundError("pandas must be installed for data frames: pip install pandas") from None

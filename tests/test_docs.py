@@ -151,7 +151,7 @@ def test_the_tutorial_on_your_model_and_data_works(tmp_path: Path, monkeypatch: 
 def test_the_tutorial_on_algorithms_shows_the_example():
     """Class and options are those of examples/own_algorithm, which tests run on both engines."""
     page = (ROOT / "docs" / "tutorials" / "algorithm.md").read_text()
-    for file in ("local_sgd.py", "conf/algo/local_sgd.yaml"):
+    for file in ("local_sgd.py", "conf/algo/local_sgd.yaml", "test_local_sgd.py"):
         (block,) = re.findall(rf"^Save this as `{file}`:\n\n((?:    .*\n|\n)+)", page, flags=re.MULTILINE)
         example = (ROOT / "examples" / "own_algorithm" / file).read_text()
         shown = textwrap.dedent(block).split("\n")

@@ -73,14 +73,11 @@ def test_there_are_examples_of_data_and_of_both_engines() -> None:
     assert any("engine=dist" in arguments for _, arguments in commands())
 
 
-def test_local_sgd_with_tau_1_is_synchronous_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without momentum, averaging the parameters after each step is averaging the gradients."""
-    folder = EXAMPLES / "own_algorithm"
-    monkeypatch.syspath_prepend(str(folder))
-    same = ["experiment=quadratic", "nodes=4", "budget.steps=20", "optimizer.momentum=0", "engine=sim"]
-    local = dsgd.run([*same, "algo=local_sgd", "algo.tau=1"], tmp_path / "local", folder / "conf")
-    sync = dsgd.run([*same, "algo=sync"], tmp_path / "sync")
-    assert local.final("train_loss") == pytest.approx(sync.final("train_loss"), rel=1e-9)
+def test_the_test_of_the_algorithm_passes() -> None:
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_local_sgd.py"]
+    ended = subprocess.run(line, cwd=EXAMPLES / "own_algorithm", capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout
+    assert "1 passed" in ended.stdout
 
 
 def test_the_notebook_runs(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """The examples around Trainer of Hugging Face and around PyTorch Lightning, where these packages are installed
-(`pip install 'dsgd[examples]'`): `sync` has the losses of DistributedDataParallel, `diloco` the parameters of the
+(`pip install '.[examples]'`): `sync` has the losses of DistributedDataParallel, `diloco` the parameters of the
 simulator."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from dsgd.safe_text import for_terminal
 
 WITHOUT_IT = "the run continues without it"
 SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # a run tells nothing to third parties unless the user asks for it
-PACKAGES = {"wandb": "dsgd[wandb]", "tensorboard": "dsgd[tensorboard]", "mlflow": "dsgd[mlflow]"}
+PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}
 
 
 class Mirror:
@@ -131,7 +131,7 @@ def quiet() -> TextIO:
 def reason(name: str, error: Exception) -> str:
     """Say in a few words why a tracker does not work."""
     if isinstance(error, ModuleNotFoundError) and error.name == name:
-        return f"not installed: pip install '{PACKAGES[name]}'"
+        return f"not installed: pip install {PACKAGES[name]}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dsgd.cli.compose import composed
-from dsgd.record.mirror import Mirror, new_lines
+from dsgd.record.mirror import PACKAGES, Mirror, new_lines
 from dsgd.run.configuration import configure
 from tests.run.test_full_disk import UNSHARE, can_mount
 from tests.support.command import PATIENCE_S, call, environment, lines, shell, signalled, summary, typed
@@ -33,7 +33,7 @@ NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:
 
 
 def needs(name: str) -> None:
-    pytest.importorskip(LIBRARIES[name], reason=f"needs {name}: pip install 'dsgd[{name}]'")
+    pytest.importorskip(LIBRARIES[name], reason=f"needs {name}: pip install {PACKAGES[name]}")
 
 
 def numbers_of(folder: Path) -> list[dict[str, float]]:
@@ -169,7 +169,7 @@ def test_a_missing_library_is_named_with_its_remedy(
     (tmp_path / f"{LIBRARIES[name]}.py").write_text(missing)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert call(*RUN, f"track=[{name}]").status == 0
-    assert capfd.readouterr().err == f"{name}: not installed: pip install 'dsgd[{name}]'; {WITHOUT_IT}\n"
+    assert capfd.readouterr().err == f"{name}: not installed: pip install {PACKAGES[name]}; {WITHOUT_IT}\n"
     assert summary(tmp_path / "run")["status"] == "completed"
 
 

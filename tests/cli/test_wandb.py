@@ -13,7 +13,7 @@ import yaml
 from dsgd.cli.compose import composed
 from tests.support.command import PATIENCE_S, call, lines, shell, signalled, summary
 
-pytest.importorskip("wandb", reason="needs wandb: pip install 'dsgd[wandb]'")
+pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
 
 RUN = [
     *("algo=gossip", "experiment=quadratic", "nodes=2", "budget.steps=6", "eval.every_steps=2"),
