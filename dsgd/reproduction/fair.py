@@ -57,6 +57,18 @@ def loss_ratio(candidate: Contender, reference: Contender, checks: int, null: Nu
     return widened_ratio(value, _loss_error(candidate, reference, confidence))
 
 
+def loss_growth(
+    pair: tuple[Contender, Contender], reference: tuple[Contender, Contender], checks: int, null: Null
+) -> Estimate:
+    """Return the ratio of the test losses at the end of a pair, first over second, over that of another pair.
+
+    Each of the two ratios has the error of its own test losses, and the spread of the null test."""
+    confidence = confidence_of_each(checks, SOURCES + 1)
+    value = paired_ratio(_growths(pair), _growths(reference), confidence)
+    spread = null_factor(_losses(null.first, null.second)) ** 2
+    return widened_ratio(value, spread * _loss_error(*pair, confidence) * _loss_error(*reference, confidence))
+
+
 def accuracy_gain(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
@@ -101,6 +113,12 @@ def _folds(side: Contender, field: str) -> np.ndarray | None:
 def _losses(candidate: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
     values, others = ([_loss(run) for run in pair.runs] for pair in (candidate, reference))
     return paired_ratio(values, others, confidence)
+
+
+def _growths(pair: tuple[Contender, Contender]) -> list[float]:
+    """Return the ratio of the losses of a pair on each seed; infinite where the first diverged."""
+    losses = ([_loss(run) for run in side.runs] for side in pair)
+    return [first if math.isinf(first) else first / second for first, second in zip(*losses, strict=True)]
 
 
 def _loss(run: Run) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 
+GROUPS = ("algo", "topology", "model", "data", "optimizer")
+
 
 @dataclass(frozen=True)
 class Elsewhere:
@@ -32,8 +34,8 @@ class Logged:
     elsewhere: tuple[Elsewhere, ...] = ()
 
     def where(self, **settings: Any) -> list[Run]:
-        """Return the runs with these values of settings: `algo`, by its name, or a dotted key with `__` for its dots,
-        as in `where(algo="gossip", nodes=8, algo__tau=10)`."""
+        """Return the runs with these values of settings: a group by its name, as `algo`, or a dotted key with `__` for
+        its dots, as in `where(algo="gossip", nodes=8, algo__tau=10)`."""
         return [run for run in self.runs if all(_setting(run, key) == value for key, value in settings.items())]
 
     def run(self, **settings: Any) -> Run:
@@ -65,4 +67,8 @@ def finals(runs: Sequence[Run], field: str) -> list[Any]:
 
 
 def _setting(run: Run, key: str) -> Any:
-    return run.chosen(key) if key in ("algo", "topology", "model", "data") else run.setting(key.replace("__", "."))
+    return (
+        run.chosen(key)
+        if key in ("algo", "topology", "model", "data", "optimizer")
+        else run.setting(key.replace("__", "."))
+    )

@@ -29,6 +29,12 @@ def ratio(
     return paired_ratio(scores(candidate, rule), scores(reference, rule), confidence, ends, limits)
 
 
+def growth(pair: tuple[Contender, Contender], reference: tuple[Contender, Contender]) -> Estimate:
+    """Return the ratio of the scores of a pair, first over second, over that of another pair."""
+    ratios = ([a / b for a, b in zip(*(scores(side) for side in sides), strict=True)] for sides in (pair, reference))
+    return paired_ratio(*ratios)
+
+
 def sample_ratio(
     candidate: Contender, reference: Contender, *, confidence: float = CONFIDENCE, rule: str | None = RULE
 ) -> Estimate:

@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
-from dsgd.reproduction.fair import Null, accuracy_gain, loss_ratio, time_ratio
+from dsgd.reproduction.fair import Null, accuracy_gain, loss_growth, loss_ratio, time_ratio
 from dsgd.reproduction.protocol import confidence_of_each, fold_error, gain_error, sampling_error
 from tests.support.contenders import contender
 
@@ -74,6 +74,18 @@ def test_the_test_set_is_part_of_the_interval_of_a_loss_and_of_an_accuracy() -> 
     gain = accuracy_gain(one, reference, 2, null)
     error = gain_error(0.89, 0.91, TEST, confidence)
     assert (gain.low, gain.high) == pytest.approx((-0.02 - error, -0.02 + error))
+
+
+def test_a_ratio_of_ratios_has_the_errors_of_both_and_the_spread_of_the_null_test_twice() -> None:
+    large, small, fewer, other = (at_end("sync", loss) for loss in (0.6, 0.3, 0.4, 0.25))
+    null, confidence = Null(small, at_end("sync", 0.33)), confidence_of_each(2, 3)
+    value = loss_growth((large, small), (fewer, other), 2, null)
+    assert value.median == pytest.approx((0.6 / 0.3) / (0.4 / 0.25))
+    errors = [sampling_error(math.hypot(0.5 / a, 0.5 / b), TEST, confidence) for a, b in ((0.6, 0.3), (0.4, 0.25))]
+    assert math.log(value.high / value.median) == pytest.approx(sum(errors) + 2 * math.log(1.1))
+    assert value.low * value.high == pytest.approx(value.median**2)
+    ended = [replace(run, summary=(run.summary or {}) | {"status": "diverged"}) for run in large.runs]
+    assert loss_growth((replace(large, runs=ended), small), (fewer, other), 2, null).median == math.inf
 
 
 def test_a_seed_that_diverged_is_worse_than_any_other() -> None:
