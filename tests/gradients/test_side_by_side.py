@@ -162,5 +162,5 @@ def test_freed_memory_is_used_again() -> None:
         command = [sys.executable, "-c", textwrap.dedent(program), what]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    assert fresh_pages("kept") < 9216
+    assert fresh_pages("kept") <= 9216  # a block may still move once
     assert fresh_pages("given back") > 4 * 9216

@@ -97,6 +97,8 @@ def planned(study: Study, scale: str) -> int:
         (experiment,) = (word for word in words if word.startswith("experiment="))
         side = LIKE["imagenet" if experiment.endswith("imagenet") else "cifar10"]
         words = (*words, "data=shapes", f"data.resolution={side}", "data.channels=3", "data.train_size=100000")
+    if scale == REAL and not study.name.endswith(TASKS[0]):  # its other contenders are those of the first task
+        words = tuple(re.sub(r"^(compare\.contenders=\[\{[^}]*\}).*", r"\1]", word) for word in words)
     tree = ConfigTree(None)
     if study.tuned:
         own = [word for word in words if word.startswith("compare.")]

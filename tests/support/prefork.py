@@ -1,16 +1,18 @@
 """Runs of dsgd-run in real processes, without waiting for torch to be imported each time.
 
 `python -m tests.support.prefork` imports everything once and then forks a process for every command line that it is
-asked to run, which does what a freshly typed `dsgd-run` does. `Prefork` is the client's end, for tests.
+asked to run, which does what a freshly typed command does. `Prefork` is the client's end, for tests.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import Any
 from dsgd.host.fork import fork
 from tests.support.proc import processes
 
+ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
 
 
@@ -81,10 +84,9 @@ class Prefork:
     """Starts the forking process and sends it command lines."""
 
     def __init__(self) -> None:
-        root = Path(__file__).parents[2]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.prefork"], cwd=root, stdin=pipe, stdout=pipe, text=True, bufsize=1
+            [sys.executable, "-m", "tests.support.prefork"], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1
         )
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -105,6 +107,20 @@ class Prefork:
         run.wait()
         return run
 
+    def shell(self, line: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+        """Type a command in a folder, in this environment, and wait for its end: status, output, errors."""
+        with tempfile.TemporaryDirectory() as name:
+            ends = Path(name) / "out", Path(name) / "err"
+            question = {
+                "line": list(line),
+                "folder": str(folder),
+                "environment": environment,
+                "ends": [*map(str, ends)],
+            }
+            run = Run(self, self.ask(question)["pid"], Path(name))
+            status = run.wait()
+            return status, *(path.read_text() for path in ends)
+
     def end(self) -> None:
         """Kill the runs that a failed test has left."""
         self.ask({"end": True})
@@ -122,11 +138,7 @@ def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str])
     from dsgd.cli.run import main
     from dsgd.host.signals import end_with_parent
 
-    for number, suffix, flags in ((0, "", os.O_RDONLY), (1, ".out", os.O_WRONLY), (2, ".err", os.O_WRONLY)):
-        path = folder.with_suffix(suffix) if suffix else os.devnull
-        file = os.open(path, flags | (os.O_CREAT | os.O_TRUNC if suffix else 0), 0o644)
-        os.dup2(file, number)
-        os.close(file)
+    redirect(*(folder.with_suffix(suffix) for suffix in (".out", ".err")))
     end_with_parent(os.getppid(), signal.SIGKILL)
     os.setsid()
     os.environ.update(environment)
@@ -134,11 +146,38 @@ def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str])
     return main()
 
 
+def perform_command(line: Sequence[str], folder: str, environment: dict[str, str], ends: Sequence[str]) -> int:
+    """In the forked process: what a command would do that is typed in a folder."""
+    from dsgd.cli import commands
+    from dsgd.host.signals import end_with_parent
+
+    redirect(*map(Path, ends))
+    end_with_parent(os.getppid(), signal.SIGKILL)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.remove(str(ROOT))
+    sys.argv = list(line)
+    status = getattr(commands, Path(line[0]).name.removeprefix("dsgd-"))()
+    atexit._run_exitfuncs()  # a forked process ends without them
+    return status
+
+
+def redirect(out: Path, err: Path) -> None:
+    """Read from nothing, write into these files."""
+    for number, path, flags in ((0, Path(os.devnull), os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
+        file = os.open(path, flags | (os.O_CREAT | os.O_TRUNC if number else 0), 0o644)
+        os.dup2(file, number)
+        os.close(file)
+
+
 def serve() -> None:
     """Fork for every line of standard input, until it ends."""
+    import matplotlib.figure  # noqa: F401
     import torch
 
     import dsgd.cli.check
+    import dsgd.cli.commands
     import dsgd.cli.jobs
     import dsgd.run.distributed
     import dsgd.run.simulated  # noqa: F401
@@ -165,8 +204,12 @@ def serve() -> None:
             print(json.dumps({"status": ended.get(pid)}), flush=True)
             continue
         environment = question["environment"]
+        if "line" in question:
+            do = partial(perform_command, question["line"], question["folder"], environment, question["ends"])
+        else:
+            do = partial(perform, question["arguments"], Path(question["folder"]), environment)
         # a signal that comes before Python's own preparation of a forked process would be forgotten there
-        pid = fork(lambda: None, partial(perform, question["arguments"], Path(question["folder"]), environment))
+        pid = fork(lambda: None, do)
         ended.pop(pid, None)  # of an earlier process with this number
         started.append(pid)
         print(json.dumps({"pid": pid}), flush=True)
