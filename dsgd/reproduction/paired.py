@@ -31,8 +31,8 @@ def ratio(
 
 def growth(pair: tuple[Contender, Contender], reference: tuple[Contender, Contender]) -> Estimate:
     """Return the ratio of the scores of a pair, first over second, over that of another pair."""
-    ratios = ([a / b for a, b in zip(*(scores(side) for side in sides), strict=True)] for sides in (pair, reference))
-    return paired_ratio(*ratios)
+    ratios, others = ([a / b for a, b in zip(*map(scores, sides), strict=True)] for sides in (pair, reference))
+    return paired_ratio(ratios, others)
 
 
 def sample_ratio(

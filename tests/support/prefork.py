@@ -110,16 +110,15 @@ class Prefork:
     def shell(self, line: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
         """Type a command in a folder, in this environment, and wait for its end: status, output, errors."""
         with tempfile.TemporaryDirectory() as name:
-            ends = Path(name) / "out", Path(name) / "err"
+            out, err = Path(name) / "out", Path(name) / "err"
             question = {
                 "line": list(line),
                 "folder": str(folder),
                 "environment": environment,
-                "ends": [*map(str, ends)],
+                "ends": [str(out), str(err)],
             }
             run = Run(self, self.ask(question)["pid"], Path(name))
-            status = run.wait()
-            return status, *(path.read_text() for path in ends)
+            return run.wait(), out.read_text(), err.read_text()
 
     def end(self) -> None:
         """Kill the runs that a failed test has left."""

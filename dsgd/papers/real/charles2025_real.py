@@ -20,8 +20,8 @@ SETTING = ("nodes=1", "eval.every_steps=640", RATE)
 def d6(evidence: Evidence) -> Finding:
     """Compare the losses at the end, at equal samples."""
     claim, logged = stated("D6"), evidence["batches"]
-    pair = [logged.contender(algo=algo, budget__steps=LARGER * STEPS) for algo in ("sync", "diloco")]
-    return claim.judged([claim.check("loss", WHAT, loss_ratio(*pair, 1, _null(evidence)))])
+    exact, late = (logged.contender(algo=algo, budget__steps=LARGER * STEPS) for algo in ("sync", "diloco"))
+    return claim.judged([claim.check("loss", WHAT, loss_ratio(exact, late, 1, _null(evidence)))])
 
 
 def d7(evidence: Evidence) -> Finding:
