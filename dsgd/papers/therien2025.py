@@ -10,7 +10,7 @@ from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding
 
 WORKERS, TAU, SEEDS = 4, 30, 10
-BETAS = {"AdamW": 0.9, "Muon": 0.6}  # outer momentum
+BETAS = {"adamw": 0.9, "muon": 0.6}  # outer momentum
 RATE = "compare.tune={optimizer.lr: [0.004, 0.016]}"
 # the experiments set SGD's momentum: without it each optimizer has its own
 LOCAL = ("~optimizer.momentum", "~optimizer.nesterov", "optimizer.weight_decay=0.01")
@@ -18,8 +18,8 @@ WAYS = [
     way
     for name, beta in BETAS.items()
     for way in (
-        {"algo": "diloco", "algo.tau": TAU, "algo.beta": beta, "optimizer": name.lower()},
-        {"algo": "sync", "optimizer": name.lower()},
+        {"algo": "diloco", "algo.tau": TAU, "algo.beta": beta, "optimizer": name},
+        {"algo": "sync", "optimizer": name},
     )
 ]
 CONTENDERS = ", ".join("{" + ", ".join(f"{key}: {value}" for key, value in way.items()) + "}" for way in WAYS)
