@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         "--claim", action="append", default=[], metavar="ID", help="only the runs of this claim, like J1"
     )
     command_line.add_argument(
-        "--study", action="append", default=[], metavar="NAME", help="only these runs, like few_shapes"
+        "--study", action="append", default=[], metavar="NAME", help="only these runs, like few_8_shapes"
     )
     command_line.add_argument(
         "--redraw", action="store_true", help="run nothing: pages and figures from the logged runs"

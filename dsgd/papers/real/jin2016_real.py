@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from matplotlib.figure import Figure
 
-from dsgd.papers.real.charts import advantage_map, on_each_task
+from dsgd.papers.real.charts import advantage_map
 from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, sync
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, of_task
 from dsgd.reproduction.verdict import Finding, Verdict, over_region
 
 FEW, LAST = (4, 8, 16), 100
+AROUND = (16, 64)  # the crossover
 MANY = {"shapes": (32, 64, LAST), "fashion": (64, LAST)}  # where a run of the ResNet-8 takes minutes
 TAUS = (1, 10)
 JITTER = 0.1  # under which values are chosen
@@ -28,6 +31,11 @@ SELDOM = [options for options in (*EASGD, *GOSSIP) if options["algo.tau"] == TAU
 
 Conditions = Mapping[str, Sequence[Contender]]  # all contenders under each jitter, by its name
 JudgeCell = Callable[[Sequence[Contender], bool], Finding]  # overlap
+
+
+def race_on(nodes: int) -> str:
+    """Return the name of the study that races on so many nodes: one for each number, so that each can end by itself."""
+    return f"{_group(nodes)}_{nodes}"
 
 
 def j1(evidence: Evidence) -> Finding:
@@ -52,7 +60,7 @@ def j1(evidence: Evidence) -> Finding:
         undecided = [finding for finding in by_algo if finding.verdict is Verdict.INCONCLUSIVE]
         return (passed or undecided or by_algo)[0]
 
-    return _map(_conditions(evidence, "few"), cell)
+    return _map(_conditions(evidence, FEW), cell)
 
 
 def j2(evidence: Evidence) -> Finding:
@@ -65,8 +73,8 @@ def j2(evidence: Evidence) -> Finding:
         claim.check("loss", f"final test loss, sync over {contender.name}", loss_ratio(exact, contender, count, null))
         for contender in others
     ]
-    race_null = null_of(evidence, "many", LAST)
-    racing = [contender for contender in evidence["many"].contenders if contender.nodes == LAST]
+    race_null = _null(evidence, LAST)
+    racing = evidence[race_on(LAST)].contenders
     exact = sync(racing, LAST, overlap=True)
     for contender in racing:
         if contender.algo in ASYNCHRONOUS:
@@ -78,12 +86,11 @@ def j2(evidence: Evidence) -> Finding:
 def j3(evidence: Evidence) -> Finding:
     """Find whether all-reduce is behind with 16 nodes, and first with 64, in every cell of overlap and jitter."""
     claim = stated("J3")
-    few, many = _conditions(evidence, "few"), _conditions(evidence, "many")
     count = 2 * len([*EASGD, *GOSSIP])
 
     def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
         checks = []
-        for name, nodes in (("before", FEW[-1]), ("behind", 64)):
+        for name, nodes in zip(("before", "behind"), AROUND, strict=True):
             exact = sync(contenders, nodes, overlap)
             others = [
                 contender for contender in contenders if contender.algo in ASYNCHRONOUS and contender.nodes == nodes
@@ -93,7 +100,7 @@ def j3(evidence: Evidence) -> Finding:
             checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {contender.name}", ratio))
         return claim.judged(checks)
 
-    return _map({name: [*few[name], *many[name]] for name in few if name in many}, cell)
+    return _map(_conditions(evidence, AROUND), cell)
 
 
 def j4(evidence: Evidence) -> Finding:
@@ -103,17 +110,21 @@ def j4(evidence: Evidence) -> Finding:
     pairs.append(({"algo": "gossip", "algo__mode": "push"}, "gossip, push"))
     checks = []
     for settings, name in pairs:
-        often, seldom = (evidence["few"].contender(nodes=nodes, algo__tau=tau, **settings) for tau in TAUS)
+        often, seldom = (evidence[race_on(nodes)].contender(algo__tau=tau, **settings) for tau in TAUS)
         ratio = sample_ratio(seldom, often, len(pairs), _null(evidence, nodes))
         checks.append(claim.check("samples", f"{name}: samples to the target, tau = 10 over tau = 1", ratio))
     return claim.judged(checks)
 
 
-def _conditions(evidence: Evidence, study: str) -> Conditions:
-    """Return the contenders of a study under each jitter."""
-    logged = evidence[study]
-    elsewhere = {_named(cell.conditions["cluster.jitter"]): cell.contenders for cell in logged.elsewhere}
-    return {_named(JITTER): logged.contenders} | elsewhere
+def _conditions(evidence: Evidence, counts: Sequence[int], task: str | None = None) -> Conditions:
+    """Return the contenders on these numbers of nodes, together, under each jitter."""
+    conditions: dict[str, list[Contender]] = defaultdict(list)
+    for nodes in counts:
+        logged = evidence[race_on(nodes) if task is None else of_task(race_on(nodes), task)]
+        conditions[_named(JITTER)] += logged.contenders
+        for cell in logged.elsewhere:
+            conditions[_named(cell.conditions["cluster.jitter"])] += cell.contenders
+    return conditions
 
 
 def _named(jitter: float) -> str:
@@ -132,31 +143,42 @@ def _map(conditions: Conditions, cell: JudgeCell) -> Finding:
 
 
 def _null(evidence: Evidence, nodes: int) -> Null:
-    return null_of(evidence, "few" if nodes in FEW else "many", nodes)
+    first = sync(evidence[race_on(nodes)].contenders, nodes, overlap=True)
+    return Null(first, evidence[f"null_{_group(nodes)}"].contender(algo="sync", nodes=nodes))
+
+
+def _group(nodes: int) -> str:
+    return "few" if nodes in FEW else "many"
 
 
 def _studies() -> Iterator[Study]:
     under = (LAW, f"cluster.jitter={JITTER}")
     jitters = f"compare.whatif={{cluster.jitter: [{', '.join(map(str, JITTERS))}]}}"
     for task in TASKS:
-        for name, nodes, contenders, more in (
-            ("few", FEW, [*SYNC, *EASGD, *GOSSIP], (jitters,)),
-            ("many", MANY[task], [*SYNC, *SELDOM], (jitters, "eval.every_steps=32")),
+        for group, counts, contenders, more in (
+            ("few", FEW, [*SYNC, *EASGD, *GOSSIP], ()),
+            ("many", MANY[task], [*SYNC, *SELDOM], ("eval.every_steps=32",)),
         ):
-            counts = f"nodes={','.join(map(str, nodes))}"
-            yield race(name, task, named(contenders), counts, *under, *more)
-            yield race(f"null_{name}", task, named(SYNC[:1]), counts, *under, *more[1:], NULL)
+            for nodes in counts:
+                yield race(race_on(nodes), task, named(contenders), f"nodes={nodes}", *under, jitters, *more)
+            all_counts = f"nodes={','.join(map(str, counts))}"
+            yield race(f"null_{group}", task, named(SYNC[:1]), all_counts, *under, *more, NULL)
         hundred = (f"nodes={LAST}", *under, "eval.every_steps=640")
         yield ending("hundred", task, named([*SYNC[:1], *SELDOM]), *hundred)
         yield ending("null_hundred", task, named(SYNC[:1]), *hundred, NULL)
 
 
-def _draw_map(evidence: Evidence, task: str) -> Figure:
-    conditions = {name: list(contenders) for name, contenders in _conditions(evidence, f"few_{task}").items()}
-    if (many := f"many_{task}") in evidence:
-        for name, contenders in _conditions(evidence, many).items():
-            conditions[name] += contenders
-    return advantage_map(conditions, ASYNCHRONOUS)
+def _maps() -> Iterator[Chart]:
+    """Yield a map for each task: of few nodes, and of all where those with many have been raced."""
+    for task in TASKS:
+        few, all_counts = ("map_few", "Who is before all-reduce on few nodes", FEW), (*FEW, *MANY[task])
+        for name, caption, counts in (few, ("map", "Who is before all-reduce", all_counts)):
+            needed = tuple(of_task(race_on(nodes), task) for nodes in counts)
+            yield Chart(of_task(name, task), f"{caption}, {task}", needed, partial(_draw, task, counts))
+
+
+def _draw(task: str, counts: Sequence[int], evidence: Evidence) -> Figure:
+    return advantage_map(_conditions(evidence, counts, task), ASYNCHRONOUS)
 
 
 PAPER = Paper(
@@ -180,10 +202,10 @@ PAPER = Paper(
     ),
     studies=tuple(_studies()),
     claims=(
-        Claim(stated("J1"), ("few", "null_few"), j1, TASKS),
-        Claim(stated("J2"), ("hundred", "null_hundred", "many", "null_many"), j2, TASKS),
-        Claim(stated("J3"), ("few", "null_few", "many", "null_many"), j3, TASKS),
-        Claim(stated("J4"), ("few", "null_few"), j4, TASKS),
+        Claim(stated("J1"), (*map(race_on, FEW), "null_few"), j1, TASKS),
+        Claim(stated("J2"), ("hundred", "null_hundred", race_on(LAST), "null_many"), j2, TASKS),
+        Claim(stated("J3"), (*map(race_on, AROUND), "null_few", "null_many"), j3, TASKS),
+        Claim(stated("J4"), (race_on(8), "null_few"), j4, TASKS),
     ),
-    charts=on_each_task("map", "Who is before all-reduce", ("few",), _draw_map),
+    charts=tuple(_maps()),
 )
