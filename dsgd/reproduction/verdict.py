@@ -130,14 +130,14 @@ def judged(
 
 def over_tasks(findings: Mapping[str, Finding]) -> Finding:
     """Return the finding of a claim on several tasks, by their names: it passes where it does on all of them, and fails
-    where it does on one. Its checks and reasons say of which task they are."""
+    where it does on one, whatever the others come to. Its checks and reasons say of which task they are."""
     verdicts = [finding.verdict for finding in findings.values()]
-    if Verdict.NOT_RUN in verdicts:
-        verdict = Verdict.NOT_RUN
-    elif len({*verdicts}) == 1:
+    if len({*verdicts}) == 1:
         verdict = verdicts[0]
     elif {*verdicts} & {Verdict.FAIL, Verdict.EXPLAINED}:
         verdict = Verdict.FAIL
+    elif Verdict.NOT_RUN in verdicts:
+        verdict = Verdict.NOT_RUN
     elif {*verdicts} <= {Verdict.PASS, Verdict.REGION}:
         verdict = Verdict.REGION
     else:

@@ -44,7 +44,7 @@ def race(nodes: int, seconds: Mapping[str, float], samples: Mapping[int, float] 
 
     def contenders() -> tuple[Contender, ...]:
         return tuple(
-            timed(each, nodes, seconds[str(each["algo"])], (samples or {}).get(int(each.get("algo.tau", 1)), 1000.0))
+            timed(each, nodes, seconds[str(each["algo"])], (samples or {}).get(int(str(each.get("algo.tau", 1))), 1000.0))
             for each in options
         )
 

@@ -134,6 +134,7 @@ def test_anything_else_is_put_in_words() -> None:
         (PASS, REGION, REGION),
         (REGION, REGION, REGION),
         (PASS, Verdict.NOT_RUN, Verdict.NOT_RUN),
+        (FAIL, Verdict.NOT_RUN, FAIL),
     ],
 )
 def test_a_claim_passes_on_several_tasks_where_it_does_on_all(
