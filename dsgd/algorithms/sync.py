@@ -22,7 +22,7 @@ part in the all-reduce, the late ones with zeros. A late gradient is not begun a
 step() may add momentum, in a buffer that is the same everywhere.
 Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody,
 with backups for all but b.
-A worker that fails (`cluster.failures`): all wait until it is back; with backups they go on with p - 1 gradients. With
+A worker that fails (`cluster.failures`): all wait until it is back; with backups they go on while p - b are up. With
 elastic g is the mean over those that are up; one that is back takes x and the momentum from a peer.
 Output model: the mean of the x_i, which are equal bit for bit. One worker: exactly SGD.
 """
