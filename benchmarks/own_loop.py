@@ -5,12 +5,14 @@
 Processes of one thread each, over gloo, make steps in turn: by DistributedDataParallel and torch's SGD, by `sync`, by
 torch's SGD alone, and by `diloco` with tau = 100, none of whose steps here communicates. Printed are the medians over
 the repeats of the ratios of neighbours, of all processes: by the clock, and by the processor time of the process with
-all its threads, which depends less on what else the machine does, with the quartiles of the ratios.
+all its threads, which depends less on what else the machine does, with the quartiles of the ratios. Then DDP and `sync`
+each make a few steps in processes of their own, whose largest resident memory is compared, in vectors of the model.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import tempfile
 import time
@@ -27,6 +29,7 @@ import dsgd.torch
 from dsgd.models.library import Torchvision
 
 CLASSES, LR, MOMENTUM, TAU = 1000, 0.01, 0.9, 100
+MEMORY_STEPS = 5
 WAYS = ("ddp", "sync", "alone", "diloco")
 Step = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -75,6 +78,25 @@ def worker(rank: int, processes: int, size: int, batch: int, repeats: int, folde
     dist.destroy_process_group()
 
 
+def memory_worker(rank: int, processes: int, size: int, batch: int, way: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/{way}", rank=rank, world_size=processes)
+    inputs, labels = torch.randn(batch, 3, size, size), torch.randint(CLASSES, (batch,))
+    step = step_of(way, size)
+    for _ in range(MEMORY_STEPS):
+        step(inputs, labels)
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux counts in KiB
+    torch.save(peak, Path(folder) / f"{way}_{rank}.pt")
+    dist.destroy_process_group()
+
+
+def largest_memory(way: str, processes: int, size: int, batch: int) -> int:
+    """Return the largest resident memory of a process that trains in a way, in bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(memory_worker, (processes, size, batch, way, folder), nprocs=processes)
+        return max(torch.load(Path(folder) / f"{way}_{rank}.pt") for rank in range(processes))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("--size", 64), ("--batch", 8), ("--repeats", 15), ("--processes", 2)):
@@ -93,6 +115,12 @@ def main() -> None:
             low, middle, high = statistics.quantiles([a / b for a, b in pairs], n=4)
             step_s = statistics.median(b for _, b in pairs)
             print(f"{meaning}, by {measure}: {middle:.3f} ({low:.3f} to {high:.3f}), {other} {step_s:.3f} s a step")
+    vector = sum(4 * parameter.numel() for parameter in network(options.size).parameters())
+    used = {way: largest_memory(way, options.processes, options.size, options.batch) for way in ("ddp", "sync")}
+    extra = (used["sync"] - used["ddp"]) / vector
+    print(
+        f"largest memory: DDP {used['ddp'] / 1e6:.0f} MB, sync {used['sync'] / 1e6:.0f} MB, {extra:+.2f} vectors more"
+    )
 
 
 if __name__ == "__main__":
