@@ -6,7 +6,7 @@
 A schedule is drawn from its number: algorithm, options, launcher, and one or two faults between the first moment and
 the very end: killed, stopped or cut-off processes, signals, a full disk. Some of the runs are kept and extended, while
 another fault happens. The rules by which it is judged stand in
-tests/support/faults/schedules.py and tests/support/valid_record.py. A run that did not complete is gone on with, to
+tests/support/faults/schedules.py and tests/support/valid_record.py. A run that did not complete is resumed, to
 its end. Needs Linux and root: a disk of its own is mounted and filled, connections of other processes are broken.
 """
 
@@ -163,7 +163,7 @@ def report(cases: list[dict[str, Any]]) -> str:
         "",
         f"{len(cases)} schedules ([benchmarks/faults.py](../../benchmarks/faults.py)), {len(faults)} faults, "
         f"{len(happened)} of which found their victim. {hung} runs hung, {len(wrong)} were not as the rules say; "
-        f"{gone_on} times a run that had not completed was gone on with.",
+        f"{gone_on} times a run that had not completed was resumed.",
         "",
         *_table("algorithm", [*ALGORITHMS, PAIR], [(case["algo"], case) for case in cases]),
         "",

@@ -193,17 +193,15 @@ def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> st
 def _runs(paper_results: Results) -> str:
     """Return the table of the studies, with what they were made."""
     lines = [_study(paper_results, study) for study in paper_results.paper.studies if study.name in paper_results.rows]
+    if not lines:
+        return "None yet."
     seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
     note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
     aimed = [run for logged in paper_results.logged.values() for run in logged.runs if run.target is not None]
     rules = {paper_results.rule or rule_of(run) for run in aimed}
     named = " or ".join(f"`target.crossing={rule}`" for rule in sorted(rules))
     rule = f"Times to a target are judged by {named}." if aimed else ""
-    studies = (
-        table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
-        if lines
-        else "None yet."
-    )
+    studies = table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
     file = f"All of them are in `{paper_results.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
     return "\n\n".join(part for part in (studies, note, rule, file) if part)
 
