@@ -1,62 +1,102 @@
-"""A module's trained parameters and their gradients as views of two flat vectors."""
+"""A module's trained parameters and their gradients as two flat vectors: views of them, or copies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
+
+from dsgd.torch.placement import local_part, reshard
 
 
 class FlatModule:
     """Keep the trained parameters of a module in x [d] and their gradients in g [d], each in its own order in memory.
 
-    layout: their shapes, axes in that order. A parameter without a gradient has a zero gradient. Raises ValueError for
-    parameters of which no vector can be made."""
+    layout: their shapes, axes in that order. A parameter without a gradient has a zero gradient. copied: x and g are
+    copies, not the memory of the parameters: of a sharded module, whose parts on this rank are meant everywhere here,
+    and of parameters with several dtypes, whose vectors have the widest. Raises ValueError for parameters of which no
+    vector can be made."""
 
     def __init__(self, module: nn.Module) -> None:
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        kinds = {(parameter.dtype, parameter.device): name for name, parameter in named}
-        if len(kinds) != 1 or named[0][1].is_complex():
-            got = ", ".join(f"{name}: {dtype} on {device}" for (dtype, device), name in kinds.items()) or "none"
-            raise ValueError(f"model must have trained parameters, real ones of one dtype on one device, got {got}")
+        devices = {parameter.device: name for name, parameter in named}
+        if len(devices) != 1 or any(parameter.is_complex() for _, parameter in named):
+            got = ", ".join(f"{name}: {parameter.dtype} on {parameter.device}" for name, parameter in named) or "none"
+            raise ValueError(f"model must have trained parameters, real ones on one device, got {got}")
         self.module = module
         self.parameters = [parameter for _, parameter in named]
-        self.sizes = [parameter.numel() for parameter in self.parameters]
-        self.x = torch.empty(sum(self.sizes), dtype=named[0][1].dtype, device=named[0][1].device)
+        parts = [local_part(parameter) for parameter in self.parameters]
+        dtypes = {part.dtype for part in parts}
+        self.copied = len(dtypes) > 1 or any(part is not p for part, p in zip(parts, self.parameters, strict=True))
+        self.sizes = [part.numel() for part in parts]
+        self.x = torch.empty(sum(self.sizes), dtype=reduce(torch.promote_types, dtypes), device=parts[0].device)
         self.g = torch.zeros_like(self.x)
-        self.layout = [_layout(parameter) for parameter in self.parameters]
-        self._gradients = self._views(self.g)
-        for parameter, view, gradient in zip(self.parameters, self._views(self.x), self._gradients, strict=True):
-            view.copy_(parameter.detach())
-            parameter.data, parameter.grad = view, gradient
+        self.layout = [_layout(part) for part in parts]
+        self._values, self._gradients = (self._views(vector, parts) for vector in (self.x, self.g))
+        self.read()
+        for parameter, view, gradient in zip(self.parameters, self._values, self._gradients, strict=True):
+            if not self.copied:
+                parameter.data, parameter.grad = view, gradient
         self._registered = self._registrations()
 
-    def _views(self, vector: Tensor) -> list[Tensor]:
+    def _views(self, vector: Tensor, parts: list[Tensor]) -> list[Tensor]:
         """Return the views of a vector that have the parameters' shapes and strides."""
-        return [
-            part.as_strided(parameter.shape, _strides(parameter))
-            for part, parameter in zip(vector.split(self.sizes), self.parameters, strict=True)
-        ]
+        pairs = zip(vector.split(self.sizes), parts, strict=True)
+        return [piece.as_strided(part.shape, _strides(part)) for piece, part in pairs]
+
+    def read(self) -> None:
+        """Copy the parameters into x, where they are not its memory."""
+        for parameter, view in zip(self.parameters, self._values, strict=True):
+            view.copy_(local_part(parameter).detach())
+
+    def write(self) -> None:
+        """Copy x into the parameters, where they are not its memory."""
+        if self.copied:
+            reshard(self.module)
+            for parameter, view in zip(self.parameters, self._values, strict=True):
+                local_part(parameter).detach().copy_(view)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let an optimizer change x through the parameters, by the gradients in g."""
+        if self.copied:
+            self.write()
+            for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                local_part(parameter.grad).copy_(gradient)
+        yield
+        if self.copied:
+            self.read()
+
+    def zero(self) -> None:
+        """Make all gradients zero."""
+        self.g.zero_()
+        for parameter in self.parameters if self.copied else ():
+            parameter.grad = None
 
     def gather(self) -> None:
-        """Bring gradients that `zero_grad` has let torch put elsewhere back into g."""
+        """Bring gradients that are elsewhere into g: copies', and those that `zero_grad` has let torch make anew."""
         for index in range(len(self.parameters)):
             self.gather_one(index)
 
     def gather_one(self, index: int) -> None:
         parameter, view = self.parameters[index], self._gradients[index]
         if parameter.grad is not view:
-            view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
-            parameter.grad = view
+            view.zero_() if parameter.grad is None else view.copy_(local_part(parameter.grad))
+            parameter.grad = parameter.grad if self.copied else view
 
     def _registrations(self) -> list[int]:
         """Return what changes when a parameter is added, replaced or removed, or a trained one moved by `Module.to`."""
         registered = [id(parameter) for module in self.module.modules() for parameter in module._parameters.values()]
-        return registered + [parameter.data_ptr() for parameter in self.parameters]
+        return registered + [local_part(parameter).data_ptr() for parameter in self.parameters]
 
     def check(self) -> None:
         """Raise ValueError if the module's parameters are not those of the beginning."""
+        reshard(self.module)
         if self._registrations() != self._registered:
             rule = "model must keep its parameters after distribute: call to(), cuda() or half() before it"
             raise ValueError(f"{rule}, got one that was added, replaced or moved")

@@ -18,7 +18,7 @@ from dsgd.run.named_algorithm import named_algorithm
 from dsgd.run.values import prefixed
 from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, OverlappedMean, as_vector
-from dsgd.torch.placement import check_whole, group_of
+from dsgd.torch.placement import check_placement, group_of, local_part
 from dsgd.worker import Algorithm, MeanGradient, Worker
 
 BUCKET_BYTES = 25 << 20  # of gradients that are averaged at a time, as in DistributedDataParallel
@@ -41,14 +41,14 @@ def distribute(
     an algorithm. topology: a file of conf/topology, or its keys with `name`, for algorithms that have a graph; None:
     ring, for relay chain. steps: how many calls of `step()` there will be; None: not known, and the last round of the
     algorithm may stay open. seed: of the algorithm's random numbers. group: None: all ranks; a mesh of two dimensions
-    has the groups of localsgd as its rows.
+    has the groups of localsgd as its rows. Of a model that `fully_shard` has sharded, the ranks with the same shards.
 
     All ranks begin with the parameters and buffers of rank 0. Raises ValueError, on every rank, for options, a model or
     an optimiser that cannot be distributed, and for a model that differs between the ranks."""
     if not dist.is_initialized():
         rule = "distribute needs a process group: call torch.distributed.init_process_group() first"
         raise ValueError(f"{rule}, and start the script by torchrun or srun")
-    check_whole(model)
+    check_placement(model, algo, group)
     if isinstance(group, DeviceMesh):
         group, options = group_of(group, algo, options or {})
     channel = GroupChannel(group)
@@ -81,7 +81,7 @@ class DistributedModel(nn.Module):
         self._channel, self._flat = channel, FlatModule(module)
         with prefixed("algo", fields=algo):
             algo.check_layout(self._flat.layout)
-        frozen = [parameter.detach() for parameter in module.parameters() if not parameter.requires_grad]
+        frozen = [local_part(parameter).detach() for parameter in module.parameters() if not parameter.requires_grad]
         for tensor in (self._flat.x, *frozen, *module.buffers()):
             channel.from_rank(0, tensor, "the broadcast of the initial model")
         self._local = TorchSteps(optimizer, self._flat, steps)
@@ -89,11 +89,15 @@ class DistributedModel(nn.Module):
         self._lockstep = LockstepWorker(algo, self._flat.x, rng, self._flat.layout, channel, self._local)
         self._averages = True  # False: within no_sync
         self._mean = OverlappedMean(
-            self._flat, BUCKET_BYTES, lambda: self._averages and self._asks_for_mean, self._start_mean
+            self._flat,
+            BUCKET_BYTES,
+            lambda: self._averages and self._asks_for_mean and not self._flat.copied,
+            self._start_mean,
         )
         self._shows_output = False
         with torch.no_grad():
             self._lockstep.begin()
+            self._flat.write()
 
     @property
     def worker(self) -> Worker:
@@ -130,6 +134,10 @@ class DistributedModel(nn.Module):
             raise RuntimeError("step() must be called outside of model.output()")
         if self._lockstep.asked is None:
             raise RuntimeError(f"step() must be called at most {self._local.steps} times (steps), got one more call")
+        if scaler is not None and self._flat.copied:
+            raise RuntimeError(
+                "step() must be without a scaler where parameters are sharded or of several dtypes: use bf16"
+            )
         self._flat.check()
         self._flat.gather()
         if self._asks_for_mean and not self._mean.done:
@@ -137,7 +145,8 @@ class DistributedModel(nn.Module):
         self._mean.done = False
         self._local.unscale(scaler, self._channel if self._lockstep.algo.barrier else None)
         self._lockstep.answer(self._flat.g)
-        self._flat.g.zero_()
+        self._flat.zero()
+        self._flat.write()
         if scaler is not None:
             scaler.update()
 
@@ -152,15 +161,19 @@ class DistributedModel(nn.Module):
         tensors = [self._flat.x, *self.module.buffers()]
         shown = [self._lockstep.output(), *(self._output_buffer(buffer.clone()) for buffer in tensors[1:])]
         before = [tensor.clone() for tensor in tensors]
-        for tensor, value in zip(tensors, shown, strict=True):
-            tensor.copy_(value)
+        self._show(tensors, shown)
         self._shows_output = True
         try:
             yield self.module
         finally:
             self._shows_output = False
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
+            self._show(tensors, before)
+
+    @torch.no_grad()
+    def _show(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+        self._flat.write()
 
     def _output_buffer(self, buffer: Tensor) -> Tensor:
         name = "the average of buffers of the output model"
@@ -185,7 +198,9 @@ class DistributedModel(nn.Module):
         self._lockstep.check_state(state["algorithm"])
         self.module.load_state_dict(state["module"], *arguments, **named)
         with torch.no_grad():
+            self._flat.read()
             self._lockstep.restore(state["algorithm"])
+            self._flat.write()
         self.optimizer.load_state_dict(state["optimizer"])  # after the algorithm may have let it begin anew
 
 
@@ -226,12 +241,13 @@ class TorchSteps:
             return
         if g is not self.flat.g:
             self.flat.g.copy_(g)
-        self.optimizer.step()
+        with self.flat.lent():
+            self.optimizer.step()
 
     def remembered(self) -> Sequence[Tensor]:
         states = [(parameter.numel(), self.optimizer.state.get(parameter, {})) for parameter in self.flat.parameters]
         return [
-            as_vector(value)
+            as_vector(local_part(value))
             for size, state in states
             for _, value in sorted(state.items())
             if isinstance(value, Tensor) and value.dim() and value.numel() == size

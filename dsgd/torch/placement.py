@@ -1,4 +1,4 @@
-"""Check that a module is whole on every rank, and read process groups from a DeviceMesh."""
+"""Read which part of a module is on this rank, and which process group from a DeviceMesh."""
 
 from __future__ import annotations
 
@@ -6,22 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+CODED = ("compressed", "choco")  # their codes are of whole layers
 
-def check_whole(model: nn.Module) -> None:
-    """Raise ValueError for a module that is sharded, or whose gradients another wrapper averages."""
+
+def check_placement(model: nn.Module, algo: object, group: object) -> None:
+    """Raise ValueError for a module whose gradients another wrapper averages, and for a sharded one whose ranks with
+    equal shards are not named, or whose algorithm needs it whole."""
     for module in model.modules():
         if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
-            raise ValueError(f"model must be the module itself, whole on every rank, got {type(module).__name__}")
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, DTensor):
-            rule = "model must be whole on every rank, as algorithms see one vector of all parameters"
-            raise ValueError(f"{rule}, got the sharded {name} (a DTensor)")
+            raise ValueError(f"model must be the module itself, or sharded by fully_shard, got {type(module).__name__}")
+    sharded = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    if sharded and group is None:
+        raise ValueError(f"group must be that of the ranks with the same shards, as {sharded[0]} is sharded, got None")
+    if sharded and algo in CODED:
+        raise ValueError(f"algo must not be {algo}, whose codes need whole layers, as {sharded[0]} is sharded")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this rank has of a sharded tensor, sharing its memory; another tensor itself."""
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
+
+
+def reshard(model: nn.Module) -> None:
+    """Free the whole parameters that `fully_shard` keeps after a forward pass: they are copies of what may change."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def group_of(

@@ -33,7 +33,7 @@ def timed(options: Mapping[str, object], nodes: int, seconds: float, samples: fl
         marks = [mark | {"samples": samples * mark["time_s"] / seconds} for mark in run.metrics]
         config = run.config | {"algo": {"name": algo, **settings}}
         runs.append(
-            replace(run, config=config, metrics=marks, summary={**run.summary, "samples": samples * end_s / seconds})
+            replace(run, config=config, metrics=marks, summary={**(run.summary or {}), "samples": samples * end_s / seconds})
         )
     return replace(rival, algo=algo, runs=runs)
 

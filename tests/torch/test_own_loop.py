@@ -282,12 +282,16 @@ def bad_input_ends_in_one_line() -> None:
     mesh = init_device_mesh("cpu", (2,))
     sharded = nn.Linear(2, 2)
     fully_shard(sharded, mesh=mesh)
-    refused("the sharded weight", lambda: dsgd.torch.distribute(sharded, sgd(sharded)))
+    refused("as weight is sharded, got None$", lambda: dsgd.torch.distribute(sharded, sgd(sharded)))
+    refused("needs? whole layers", lambda: dsgd.torch.distribute(sharded, sgd(sharded), "choco", group=mesh))
     rows = init_device_mesh("cpu", (1, 2))
     refused("with algo='localsgd' of two, got 2 dimensions", lambda: distributed("sync", group=rows))
     refused("^algo.group must be 2,.*got 1", lambda: distributed("localsgd", {"group": 1}, group=rows))
+    apart = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    refused("on one device", lambda: dsgd.torch.distribute(apart, sgd(apart)))
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    refused("one dtype", lambda: dsgd.torch.distribute(mixed, sgd(mixed)))
+    model = dsgd.torch.distribute(mixed, sgd(mixed))
+    refused("without a scaler", lambda: model.step(torch.amp.GradScaler("cpu")))
 
     model = distributed("delayfree", {"tau": 4}, steps=3)
     for step in range(3):
