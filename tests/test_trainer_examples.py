@@ -1,11 +1,12 @@
 """The examples around Trainer of Hugging Face and around PyTorch Lightning, where these packages are installed
 (`pip install '.[examples]'`): `sync` has the losses of DistributedDataParallel, `diloco` the parameters of the
-simulator."""
+simulator. With `trainers` in DSGD_REQUIRE, a missing package is a failure."""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ PACKAGES = {"hf_trainer": "transformers", "lightning_strategy": "lightning"}
 STEPS, BATCH_SIZE = 12, 4
 KEYS = ("algo=diloco", "algo.tau=4", "precision=fp64", f"batch_size={BATCH_SIZE}", "model.hidden=[8]", "nodes=2")
 KEYS += ("optimizer.lr=0.1", "optimizer.momentum=0.5", "budget.epochs=null", f"budget.steps={STEPS}")
+
+
+def need(package: str) -> None:
+    if find_spec(package) is None:
+        (pytest.fail if "trainers" in os.environ.get("DSGD_REQUIRE", "").split(",") else pytest.skip)(f"no {package}")
 
 
 def sgd(module: nn.Module) -> torch.optim.SGD:
@@ -108,7 +114,7 @@ def launched(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_diloco_within_a_trainer_is_the_simulators_run(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(PACKAGES[name])
+    need(PACKAGES[name])
     in_processes(tmp_path, "tests.test_trainer_examples:launched", name)
     simulated = simulate(*KEYS)
     centre = simulated.simulation.machine.centre()
@@ -119,7 +125,7 @@ def test_diloco_within_a_trainer_is_the_simulators_run(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_sync_within_a_trainer_has_the_losses_of_data_parallel(name: str) -> None:
-    pytest.importorskip(PACKAGES[name])
+    need(PACKAGES[name])
     lines = loops(name)
     assert list(lines) == ["ddp", "sync", "diloco"]
     losses, other = (printed(lines[algo], name) for algo in ("sync", "diloco"))

@@ -15,6 +15,7 @@ from typing import Any
 
 import lightning
 import torch
+import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -102,6 +103,7 @@ def main() -> None:
         for loss in module.losses:
             print(f"loss {loss:.9f}")
         print(f"accuracy {correct:.3f}")
+    dist.destroy_process_group()  # which Lightning leaves to the end of the process, where gloo's threads may abort it
 
 
 if __name__ == "__main__":
