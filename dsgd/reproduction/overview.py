@@ -18,9 +18,10 @@ OVERVIEW = "README.md"
 
 INTRODUCTION = """# The papers, reproduced
 
-Every claim has a threshold that was fixed before anything was measured, and is held against runs that anybody can make
-again: `make reproduce`. The protocol says which runs may decide a claim about learning
-([docs/explanation/papers.md](../../docs/explanation/papers.md))."""
+Every claim has a threshold that was fixed before the measurements; docs/explanation/papers.md lists what changed since.
+Anybody can make the runs again: `make reproduce` those of the small scale, `dsgd-reproduce all --scale real` those of
+the real one, which alone decide claims about learning
+([docs/explanation/papers.md](../../docs/explanation/papers.md))."""""
 
 EXACT = """## Exact properties
 
