@@ -22,9 +22,9 @@ class FlatModule:
 
     def __init__(self, module: nn.Module) -> None:
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        devices = {parameter.device: name for name, parameter in named}
-        if len(devices) != 1 or any(parameter.is_complex() for _, parameter in named):
-            got = ", ".join(f"{name}: {parameter.dtype} on {parameter.device}" for name, parameter in named) or "none"
+        kinds = {(parameter.dtype, parameter.device): name for name, parameter in named}
+        if len({device for _, device in kinds}) != 1 or any(dtype.is_complex for dtype, _ in kinds):
+            got = ", ".join(f"{name}: {dtype} on {device}" for (dtype, device), name in kinds.items()) or "none"
             raise ValueError(f"model must have trained parameters, real ones on one device, got {got}")
         self.module = module
         self.parameters = [parameter for _, parameter in named]
@@ -96,7 +96,8 @@ class FlatModule:
 
     def check(self) -> None:
         """Raise ValueError if the module's parameters are not those of the beginning."""
-        reshard(self.module)
+        if self.copied:
+            reshard(self.module)
         if self._registrations() != self._registered:
             rule = "model must keep its parameters after distribute: call to(), cuda() or half() before it"
             raise ValueError(f"{rule}, got one that was added, replaced or moved")

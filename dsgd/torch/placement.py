@@ -21,7 +21,11 @@ def check_placement(model: nn.Module, algo: object, group: object) -> None:
     for module in model.modules():
         if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
             raise ValueError(f"model must be the module itself, or sharded by fully_shard, got {type(module).__name__}")
-    sharded = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    meshes = {name: x.device_mesh for name, x in model.named_parameters() if isinstance(x, DTensor)}
+    sharded = [*meshes]
+    if sharded and not (isinstance(model, FSDPModule) and all(mesh.ndim == 1 for mesh in meshes.values())):
+        rule = "model must be whole, or sharded by fully_shard over a mesh of one dimension"
+        raise ValueError(f"{rule}, got {sharded[0]} on {meshes[sharded[0]]}")
     if sharded and group is None:
         raise ValueError(f"group must be that of the ranks with the same shards, as {sharded[0]} is sharded, got None")
     if sharded and algo in CODED:
