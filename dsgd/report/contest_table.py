@@ -13,7 +13,7 @@ from dsgd.report.fields import field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import differing_settings, status_note
 from dsgd.report.ratio import PAIRED
-from dsgd.report.setting import whole_setting
+from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
 from dsgd.report.table_layout import Cell, ReportTable, exact, plain
 from dsgd.report.time_to_target import end_s
@@ -189,13 +189,9 @@ def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
     texts = []
     for contender in contenders:
         works = f" ({contender.works[0]:g}–{contender.works[1]:g})" if contender.works else ""
-        parts = [f"{short[key]}=" * (not alone) + _plain(value) for key, value in contender.chosen.items()]
+        parts = [f"{short[key]}=" * (not alone) + value_text(value) for key, value in contender.chosen.items()]
         texts.append(", ".join([part + works * (i == 0) for i, part in enumerate(parts)]) or "-")
     return f"{short[keys[0]] if alone else 'chosen'} (works)", texts
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _csv_rows(contest: Contest, prices: Prices | None) -> list[list[Any]]:

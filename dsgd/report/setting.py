@@ -180,7 +180,7 @@ def _optimizer(runs: Sequence[Run]) -> str:
         _unusual(runs, "optimizer.nesterov", lambda _: "Nesterov"),
         _unusual(runs, "optimizer.weight_decay", lambda value: f"weight decay {value:g}"),
         _unusual(runs, "optimizer.decay_norm_and_bias", lambda _: "none of norms and biases"),
-        _unusual(runs, "optimizer.betas", lambda value: f"betas {_plain(value)}"),
+        _unusual(runs, "optimizer.betas", lambda value: f"betas {value_text(value)}"),
         _unusual(runs, "optimizer.eps", lambda value: f"eps {value:g}"),
     ]
     return _joined(", ", parts)
@@ -188,7 +188,7 @@ def _optimizer(runs: Sequence[Run]) -> str:
 
 def _schedule(runs: Sequence[Run]) -> str:
     kind = _shared(runs, "schedule.kind")
-    steps = f" at {_plain(_shared(runs, 'schedule.milestones'))}" if kind == "step" else ""
+    steps = f" at {value_text(_shared(runs, 'schedule.milestones'))}" if kind == "step" else ""
     parts = [
         f"{kind} schedule{steps}" if kind else "",
         _unusual(runs, "schedule.warmup_epochs", lambda value: f"warm-up {value:g} epochs"),
@@ -226,7 +226,7 @@ def _choice(runs: Sequence[Run], group: str) -> str:
     for key in keys:
         value = _shared(runs, f"{group}.{key}")
         if value is not None and not (key in usual and value == usual[key]) and key != "validation":
-            texts.append(f"{key} {_plain(value)}")
+            texts.append(f"{key} {value_text(value)}")
     return f"{names[0]} ({', '.join(texts)})" if texts else names[0]
 
 
@@ -294,10 +294,11 @@ def _last(target: Any) -> str | None:
     return target.rpartition(".")[2] if isinstance(target, str) else None
 
 
-def _plain(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value of a key as one types it, numbers in six digits."""
     if isinstance(value, float):
         return f"{value:g}"
-    return "[" + ", ".join(map(_plain, value)) + "]" if isinstance(value, list) else str(value)
+    return "[" + ", ".join(map(value_text, value)) + "]" if isinstance(value, list) else str(value)
 
 
 def _mapping(value: Any, text: ValueText) -> str:
@@ -311,7 +312,7 @@ def _mapping(value: Any, text: ValueText) -> str:
 def _entries(value: Any) -> str:
     entries = value if isinstance(value, list) else [value]
     return "; ".join(
-        ", ".join(f"{k} {_plain(v)}" for k, v in entry.items()) for entry in entries if isinstance(entry, Mapping)
+        ", ".join(f"{k} {value_text(v)}" for k, v in entry.items()) for entry in entries if isinstance(entry, Mapping)
     )
 
 

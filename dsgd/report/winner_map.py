@@ -24,7 +24,7 @@ from dsgd.report.interval import Estimate
 from dsgd.report.quantities import quantity
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
-from dsgd.report.setting import setting_text, whole_setting
+from dsgd.report.setting import setting_text, value_text, whole_setting
 from dsgd.report.sheet import WIDTHS, panels, wrapped
 from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
 from dsgd.report.table_layout import Cell, ReportTable, exact
@@ -169,16 +169,12 @@ def _places(cells: Sequence[MapCell]) -> tuple[str, str, dict[tuple[str, str], M
     for cell in cells:
         if set(cell.values) != set(keys):
             raise ValueError(f"cells of a map must have the keys {', '.join(keys)}, got {', '.join(cell.values)}")
-        x, *y = (_text(cell.values[key]) for key in keys)
+        x, *y = (value_text(cell.values[key]) for key in keys)
         coordinates = (x, y[0] if y else "")
         if coordinates in places:
             raise ValueError(f"cells of a map must have places that differ, got {', '.join([x, *y])} twice")
         places[coordinates] = cell
     return keys[0], keys[1] if len(keys) == 2 else "", places
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _size(figure: Figure, columns: int, rows: int) -> tuple[float, float]:

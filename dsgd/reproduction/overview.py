@@ -16,12 +16,15 @@ from dsgd.reproduction.verdict import Verdict
 
 OVERVIEW = "README.md"
 
-INTRODUCTION = """# The papers, reproduced
+INTRODUCTION = (
+    """# The papers, reproduced
 
 Every claim has a threshold that was fixed before the measurements; docs/explanation/papers.md lists what changed since.
 Anybody can make the runs again: `make reproduce` those of the small scale, `dsgd-reproduce all --scale real` those of
 the real one, which alone decide claims about learning
-([docs/explanation/papers.md](../../docs/explanation/papers.md))."""""
+([docs/explanation/papers.md](../../docs/explanation/papers.md))."""
+    ""
+)
 
 EXACT = """## Exact properties
 

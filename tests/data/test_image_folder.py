@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 
 from dsgd.data.image_folder import ImageFolder, resized_and_cropped
 from dsgd.torchvision_operators import declare_missing_operators
+from tests.support.choices import choice
 from tests.support.command import call, summary
 from tests.support.image_files import by_pillow, jpeg, photograph, saying, truncate
 
@@ -196,7 +195,7 @@ def test_a_run_on_them_takes_the_fast_way(engine: str, tmp_path: Path) -> None:
 
 
 def test_the_file_states_the_defaults_of_the_class() -> None:
-    fields = yaml.safe_load(resources.files("dsgd.conf").joinpath("data", "folder.yaml").read_text())
+    fields = choice("data", "folder")
     assert (fields.pop("_target_"), fields.pop("root")) == ("dsgd.data.image_folder.ImageFolder", "???")
     assert ImageFolder("x", **fields) == ImageFolder("x")
     assert fields.keys() | {"root"} == ImageFolder.__dataclass_fields__.keys()

@@ -33,7 +33,9 @@ def timed(options: Mapping[str, object], nodes: int, seconds: float, samples: fl
         marks = [mark | {"samples": samples * mark["time_s"] / seconds} for mark in run.metrics]
         config = run.config | {"algo": {"name": algo, **settings}}
         runs.append(
-            replace(run, config=config, metrics=marks, summary={**(run.summary or {}), "samples": samples * end_s / seconds})
+            replace(
+                run, config=config, metrics=marks, summary={**(run.summary or {}), "samples": samples * end_s / seconds}
+            )
         )
     return replace(rival, algo=algo, runs=runs)
 
@@ -44,7 +46,9 @@ def race(nodes: int, seconds: Mapping[str, float], samples: Mapping[int, float] 
 
     def contenders() -> tuple[Contender, ...]:
         return tuple(
-            timed(each, nodes, seconds[str(each["algo"])], (samples or {}).get(int(str(each.get("algo.tau", 1))), 1000.0))
+            timed(
+                each, nodes, seconds[str(each["algo"])], (samples or {}).get(int(str(each.get("algo.tau", 1))), 1000.0)
+            )
             for each in options
         )
 

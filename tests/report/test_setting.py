@@ -24,6 +24,7 @@ from dsgd.report.quantities import bandwidth, duration, share, size
 from dsgd.report.setting import USUAL, USUAL_OF_DATA, setting_text, whole_setting
 from dsgd.report.style import drawing
 from dsgd.report.table import summary_table
+from tests.support.choices import choice
 from tests.support.contenders import contender
 from tests.support.records import write_record
 
@@ -154,9 +155,9 @@ def test_an_imported_model_is_called_by_its_label_or_by_function_and_arguments(t
 def test_what_is_usual_is_what_the_configuration_files_say():
     """So that a caption is silent of nothing but defaults."""
     files = {"data": "import", "optimizer": "sgd", "schedule": "cosine", "cluster": "gigabit"}
-    texts = {group: yaml.safe_load((CONF / group / f"{name}.yaml").read_text()) for group, name in files.items()}
-    texts["data"] |= {"seed": yaml.safe_load((CONF / "data" / "shapes.yaml").read_text())["seed"]}
-    texts["optimizer"] |= yaml.safe_load((CONF / "optimizer" / "adamw.yaml").read_text()) | {"weight_decay": 0.0}
+    texts = {group: choice(group, name) for group, name in files.items()}
+    texts["data"] |= {"seed": choice("data", "shapes")["seed"]}
+    texts["optimizer"] |= choice("optimizer", "adamw") | {"weight_decay": 0.0}
     whole = yaml.safe_load((CONF / "config.yaml").read_text())
     for key, value in USUAL.items():
         group, _, name = key.partition(".")
@@ -170,7 +171,7 @@ def test_what_is_usual_is_what_the_configuration_files_say():
 def test_a_data_set_as_it_is_configured_is_named_alone(path: Path, tmp_path: Path):
     """And what differs from the file is said."""
     given = {"root": "/data", "target": "mine.load", "classes": 10} if path.stem in ("folder", "import") else {}
-    values = yaml.safe_load(path.read_text())
+    values = choice("data", path.stem)
     usual = values | {key: value for key, value in given.items() if key in values}
     (run,) = find_runs([write_record(tmp_path / "a", "sync", data={"name": path.stem, **usual})])
     name = "load" if path.stem == "import" else path.stem
