@@ -157,10 +157,9 @@ def title_of(path: Path) -> str:
 
 def key_table(path: Path, group: str) -> str:
     """Return the table of a file's keys that have a comment. group: their prefix."""
-    values, told = dict[str, Any](), dict[str, str]()
-    for text in texts_of(path, not (group == "cluster" or path.parent == CONF)):
-        values |= yaml.safe_load(text) or {}
-        told |= {key: comment for key, comment in comments(text).items() if comment or key not in told}
+    text = path.read_text()
+    values: dict[str, Any] = yaml.safe_load(text) or {}
+    told = comments(text)
     rows = []
     for key, value in leaves(values, ""):
         above = key.rpartition(".")[0]
@@ -169,18 +168,6 @@ def key_table(path: Path, group: str) -> str:
             default = shown(value).replace("|", "\\|")
             rows.append(f"| `{group + '.' if group else ''}{key}` | `{default}` | {cell(comment)} |")
     return "| key | default | effect |\n|---|---|---|\n" + "\n".join(rows) + "\n" if any(told.values()) and rows else ""
-
-
-def texts_of(path: Path, inherited: bool) -> Iterator[str]:
-    """Yield the texts of the files that a configuration file is made of, by its defaults list, in their order."""
-    text = path.read_text()
-    names = (yaml.safe_load(text) or {}).get("defaults", ["_self_"]) if inherited else ["_self_"]
-    for name in names:
-        if name == "_self_":
-            yield text
-        elif isinstance(name, str):  # the others select choices of another group
-            folder = CONF if name.startswith("/") else path.parent
-            yield from texts_of(folder / f"{name.strip('/').partition('@')[0]}.yaml", inherited)
 
 
 def leaves(values: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -15,8 +15,7 @@ from tests.support.command import call, lines, summary
 from tests.support.idx_files import write_idx
 
 CONF = Path(__file__).parents[2] / "conf"
-ELSEWHERE = ("slurm", "parts")  # no part of a run; what several files have in common
-FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name not in ELSEWHERE)
+FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name != "slurm")  # which is no part of a run
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 # what else must be chosen for a choice to make sense
