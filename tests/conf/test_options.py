@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,17 @@ def test_help_names_every_group_and_choice(tmp_path: Path) -> None:
         assert f"\n{group}: {choices}\n" in result.stdout
     assert "dsgd-run resume=" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "data").glob("*.yaml")), ids=lambda path: path.stem)
+def test_help_says_of_a_choice_what_its_file_says(path: Path) -> None:
+    """Its heading begins as the file does, and a key has the comment that stands there."""
+    text = path.read_text()
+    shown = " ".join(ConfigTree().described([f"data={path.stem}"]).replace("# ", "").split())
+    opening = text.splitlines()[0].removeprefix("# ")
+    assert f"data={path.stem}: {opening}" in shown
+    for comment in re.findall(r"^\w+: .*?# (.*)$", text, re.MULTILINE):
+        assert " ".join(comment.split()) in shown
 
 
 def test_the_configuration_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
