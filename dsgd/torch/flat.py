@@ -48,7 +48,7 @@ class FlatModule:
         return [piece.as_strided(part.shape, _strides(part)) for piece, part in pairs]
 
     def read(self) -> None:
-        """Copy the parameters into x, where they are not its memory."""
+        """Copy the parameters into x."""
         for parameter, view in zip(self.parameters, self._values, strict=True):
             view.copy_(local_part(parameter).detach())
 
@@ -87,7 +87,8 @@ class FlatModule:
         parameter, view = self.parameters[index], self._gradients[index]
         if parameter.grad is not view:
             view.zero_() if parameter.grad is None else view.copy_(local_part(parameter.grad))
-            parameter.grad = parameter.grad if self.copied else view
+            if not self.copied:
+                parameter.grad = view
 
     def _registrations(self) -> list[int]:
         """Return what changes when a parameter is added, replaced or removed, or a trained one moved by `Module.to`."""

@@ -22,14 +22,16 @@ def check_placement(model: nn.Module, algo: object, group: object) -> None:
         if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
             raise ValueError(f"model must be the module itself, or sharded by fully_shard, got {type(module).__name__}")
     meshes = {name: x.device_mesh for name, x in model.named_parameters() if isinstance(x, DTensor)}
-    sharded = [*meshes]
-    if sharded and not (isinstance(model, FSDPModule) and all(mesh.ndim == 1 for mesh in meshes.values())):
+    if not meshes:
+        return
+    name, mesh = next(iter(meshes.items()))
+    if not (isinstance(model, FSDPModule) and all(each.ndim == 1 for each in meshes.values())):
         rule = "model must be whole, or sharded by fully_shard over a mesh of one dimension"
-        raise ValueError(f"{rule}, got {sharded[0]} on {meshes[sharded[0]]}")
-    if sharded and group is None:
-        raise ValueError(f"group must be that of the ranks with the same shards, as {sharded[0]} is sharded, got None")
-    if sharded and algo in CODED:
-        raise ValueError(f"algo must not be {algo}, whose codes need whole layers, as {sharded[0]} is sharded")
+        raise ValueError(f"{rule}, got {name} on {mesh}")
+    if group is None:
+        raise ValueError(f"group must be that of the ranks with the same shards, as {name} is sharded, got None")
+    if algo in CODED:
+        raise ValueError(f"algo must not be {algo}, whose codes need whole layers, as {name} is sharded")
 
 
 def local_part(tensor: Tensor) -> Tensor:

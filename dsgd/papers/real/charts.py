@@ -17,11 +17,11 @@ from dsgd.reproduction.paper import Chart, Evidence, of_task
 Draw = Callable[[Evidence, str], Figure]  # of a task
 
 
-def on_each_task(name: str, caption: str, studies: Sequence[str], draw: Draw) -> tuple[Chart, ...]:
-    """Return a figure for each task. studies: whose runs it needs."""
+def on_each_task(name: str, caption: str, studies: Callable[[str], Sequence[str]], draw: Draw) -> tuple[Chart, ...]:
+    """Return a figure for each task. studies: returns whose runs it needs on a task."""
 
     def chart_of(task: str) -> Chart:
-        needed = tuple(of_task(study, task) for study in studies)
+        needed = tuple(of_task(study, task) for study in studies(task))
         return Chart(of_task(name, task), f"{caption}, {task}", needed, lambda evidence: draw(evidence, task))
 
     return tuple(chart_of(task) for task in TASKS)

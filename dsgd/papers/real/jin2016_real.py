@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 from matplotlib.figure import Figure
 
-from dsgd.papers.real.charts import advantage_map
+from dsgd.papers.real.charts import advantage_map, on_each_task
 from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, sync
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
-from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, of_task
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, of_task
 from dsgd.reproduction.verdict import Finding, Verdict, over_region
 
 FEW, LAST = (4, 8, 16), 100
@@ -143,8 +142,7 @@ def _map(conditions: Conditions, cell: JudgeCell) -> Finding:
 
 
 def _null(evidence: Evidence, nodes: int) -> Null:
-    first = sync(evidence[race_on(nodes)].contenders, nodes, overlap=True)
-    return Null(first, evidence[f"null_{_group(nodes)}"].contender(algo="sync", nodes=nodes))
+    return null_of(evidence, race_on(nodes), nodes, f"null_{_group(nodes)}")
 
 
 def _group(nodes: int) -> str:
@@ -168,16 +166,15 @@ def _studies() -> Iterator[Study]:
         yield ending("null_hundred", task, named(SYNC[:1]), *hundred, NULL)
 
 
-def _maps() -> Iterator[Chart]:
-    """Yield a map for each task: of few nodes, and of all where those with many have been raced."""
-    for task in TASKS:
-        few, all_counts = ("map_few", "Who is before all-reduce on few nodes", FEW), (*FEW, *MANY[task])
-        for name, caption, counts in (few, ("map", "Who is before all-reduce", all_counts)):
-            needed = tuple(of_task(race_on(nodes), task) for nodes in counts)
-            yield Chart(of_task(name, task), f"{caption}, {task}", needed, partial(_draw, task, counts))
+def _races(counts: Sequence[int]) -> list[str]:
+    return [race_on(nodes) for nodes in counts]
 
 
-def _draw(task: str, counts: Sequence[int], evidence: Evidence) -> Figure:
+def _all_counts(task: str) -> Sequence[int]:
+    return (*FEW, *MANY[task])
+
+
+def _draw(evidence: Evidence, task: str, counts: Sequence[int]) -> Figure:
     return advantage_map(_conditions(evidence, counts, task), ASYNCHRONOUS)
 
 
@@ -207,5 +204,18 @@ PAPER = Paper(
         Claim(stated("J3"), (*map(race_on, AROUND), "null_few", "null_many"), j3, TASKS),
         Claim(stated("J4"), (race_on(8), "null_few"), j4, TASKS),
     ),
-    charts=tuple(_maps()),
+    charts=(
+        *on_each_task(
+            "map_few",
+            "Where EASGD and gossip are ahead of all-reduce on few nodes",
+            lambda _: _races(FEW),
+            lambda evidence, task: _draw(evidence, task, FEW),
+        ),
+        *on_each_task(
+            "map",
+            "Where EASGD and gossip are ahead of all-reduce",
+            lambda task: _races(_all_counts(task)),
+            lambda evidence, task: _draw(evidence, task, _all_counts(task)),
+        ),
+    ),
 )

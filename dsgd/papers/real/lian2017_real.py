@@ -85,7 +85,7 @@ PAPER = Paper(
     charts=on_each_task(
         "rates",
         "Test loss after 5,120 steps of eight workers",
-        ("rates",),
+        lambda _: ("rates",),
         lambda evidence, task: losses_over_rates(evidence[f"rates_{task}"]),
     ),
 )

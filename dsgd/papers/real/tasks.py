@@ -79,7 +79,7 @@ def sync(contenders: Sequence[Contender], nodes: int, overlap: bool) -> Contende
     return contender
 
 
-def null_of(evidence: Evidence, study: str, nodes: int) -> Null:
-    """Return the null test of a study on so many nodes."""
+def null_of(evidence: Evidence, study: str, nodes: int, null: str | None = None) -> Null:
+    """Return the null test of a study on so many nodes. null: the study that has it; None: `null_` and the name."""
     first = sync(evidence[study].contenders, nodes, overlap=True)
-    return Null(first, evidence[f"null_{study}"].contender(algo="sync", nodes=nodes))
+    return Null(first, evidence[null or f"null_{study}"].contender(algo="sync", nodes=nodes))
