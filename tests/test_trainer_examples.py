@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.support.own_loops import in_processes, problem_of
+from tests.support.required import need
 from tests.support.simulate import simulate
 from tests.support.simulated import assert_close
 from tests.test_examples import EXAMPLES, loops, printed
@@ -30,9 +31,9 @@ KEYS = ("algo=diloco", "algo.tau=4", "precision=fp64", f"batch_size={BATCH_SIZE}
 KEYS += ("optimizer.lr=0.1", "optimizer.momentum=0.5", "budget.epochs=null", f"budget.steps={STEPS}")
 
 
-def need(package: str) -> None:
-    if find_spec(package) is None:
-        (pytest.fail if "trainers" in os.environ.get("DSGD_REQUIRE", "").split(",") else pytest.skip)(f"no {package}")
+def need_package(name: str) -> None:
+    package = PACKAGES[name]
+    need("trainers", None if find_spec(package) else f"needs {package}")
 
 
 def sgd(module: nn.Module) -> torch.optim.SGD:
@@ -114,7 +115,7 @@ def launched(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_diloco_within_a_trainer_is_the_simulators_run(name: str, tmp_path: Path) -> None:
-    need(PACKAGES[name])
+    need_package(name)
     in_processes(tmp_path, "tests.test_trainer_examples:launched", name)
     simulated = simulate(*KEYS)
     centre = simulated.simulation.machine.centre()
@@ -125,7 +126,7 @@ def test_diloco_within_a_trainer_is_the_simulators_run(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_sync_within_a_trainer_has_the_losses_of_data_parallel(name: str) -> None:
-    need(PACKAGES[name])
+    need_package(name)
     lines = loops(name)
     assert list(lines) == ["ddp", "sync", "diloco"]
     losses, other = (printed(lines[algo], name) for algo in ("sync", "diloco"))

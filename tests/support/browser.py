@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.required import need
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
@@ -20,9 +19,9 @@ _CONSOLE = re.compile(r'CONSOLE[:(]\d+\)?\] "(.*)", source:')
 def find_browser() -> str:
     """The browser's command. Skips the test where there is none; with `browser` in DSGD_REQUIRE it fails."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None and "browser" in os.environ.get("DSGD_REQUIRE", "").split(","):
-        pytest.fail(f"DSGD_REQUIRE has browser: none of {', '.join(NAMES)} in PATH")
-    return found or pytest.skip("no browser: needs chromium (Debian: chromium-headless-shell)")
+    need("browser", None if found else f"none of {', '.join(NAMES)} in PATH (Debian: chromium-headless-shell)")
+    assert found is not None  # or the test was skipped
+    return found
 
 
 def opened(page: Path, script: str, folder: Path, width: int = 1000, dark: bool = False) -> tuple[str, list[str]]:
