@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsgd.papers.lian2018 import BANDWIDTHS, GRADIENT_S, MESSAGE, NODES, OFTEN, SHORT, b2, ring_ratio
+from dsgd.papers.lian2018 import BANDWIDTHS, GRADIENT_S, MESSAGE, NODES, OFTEN, b2, ring_ratio
 from dsgd.record.reader import Run
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.verdict import Verdict
@@ -25,14 +25,13 @@ def grid(slowest: float) -> dict[str, Logged]:
         for point in points
         for collective in ("ring", "best")
     ]
-    alone = timed("adpsgd", SHORT, 2, GRADIENT_S, OFTEN)
-    return {"all_reduce": study(*exact), "pairs": study(*pairs), "one_pair": study(alone)}
+    return {"all_reduce": study(*exact), "pairs": study(*pairs)}
 
 
 @pytest.mark.parametrize(
     ("slowest", "verdict"),
-    [(2e9, Verdict.PASS), (2.5e9, Verdict.INCONCLUSIVE), (5e9, Verdict.EXPLAINED)],
+    [(2e9, Verdict.PASS), (2.4e9, Verdict.INCONCLUSIVE), (5e9, Verdict.FAIL)],
 )
 def test_b2_is_open_where_the_grid_steps_over_its_threshold(slowest: float, verdict: Verdict) -> None:
-    """At 2.5 Gbit/s the ratio is below 4, at the next bandwidth above."""
+    """At 2.4 Gbit/s the ratio on 128 nodes is just below 4, at the next bandwidth above."""
     assert b2(grid(slowest)).verdict is verdict
