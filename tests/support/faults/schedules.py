@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
-TIMEOUT_S = 4.0  # engine.timeout_s: silence that nobody may keep
+TIMEOUT_S = 8.0  # engine.timeout_s: silence that nobody may keep; a busy machine keeps processes waiting for seconds
 NODES = 3
 STEPS = 100
 MORE_STEPS = 130  # of a run that is extended

@@ -53,10 +53,8 @@ RUN = (
     "data._target_=tests.support.slow_gradients.SlowGradients",
     "+data.step_s=0.01",
     f"eval.every_steps={MARK_STEPS}",
-    f"engine.timeout_s={TIMEOUT_S:g}",
-    "engine.patience_s=0.5",
-    f"budget.steps={STEPS}",
 )
+LIMITS = (f"engine.timeout_s={TIMEOUT_S:g}", "engine.patience_s=0.5")  # of a run that something happens to
 
 
 @dataclass
@@ -112,6 +110,7 @@ class Baselines:
     def __init__(self, prefork: Prefork, folder: Path) -> None:
         self._prefork = prefork
         self._folder = folder
+        self._begun = 0
         self._found: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
 
     def of(self, schedule: Schedule, steps: int) -> list[tuple[Any, ...]]:
@@ -119,9 +118,10 @@ class Baselines:
         options = tuple(text for text in schedule.options if text.partition("=")[0] not in others)
         options += (f"budget.steps={steps}",)
         if options not in self._found:
-            folder = self._folder / f"undisturbed{len(self._found)}"
+            folder = self._folder / f"undisturbed{self._begun}"
+            self._begun += 1
             folder.with_suffix(".skip").touch()
-            run = self._prefork.run(folder, *RUN[:-1], _skip(folder), *options)
+            run = self._prefork.run(folder, *RUN, _skip(folder), *options)
             assert run.poll() == 0, run.err
             self._found[options] = _results(schedule, folder)
         return self._found[options]
@@ -198,7 +198,8 @@ def _live(
 ) -> None:
     """Start the run, or go on with it, let faults happen to it, and judge how it ends. line: that extends it."""
     schedule, first = trial.schedule, not trial.ends
-    arguments = line or (*RUN, _skip(folder), *schedule.options, *(() if first else ("resume=auto",)))
+    steps, again = f"budget.steps={STEPS}", () if first else ("resume=auto",)
+    arguments = line or (*RUN, *LIMITS, steps, _skip(folder), *schedule.options, *again)
     before, untouched = (None, []) if first else (stored(folder), _contents(folder))
     if (err := folder.with_suffix(".err")).exists():
         err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
