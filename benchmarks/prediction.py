@@ -4,16 +4,17 @@
     python benchmarks/prediction.py --model resnet18 --rates 1gbit --algorithms sync gossip dpsgd delayfree \
         --out results/prediction_resnet18
     python benchmarks/prediction.py --algorithms all --out results/prediction_all
+    python benchmarks/prediction.py --algorithms all --latencies 1 5 --out results/prediction_latency
 
-On this machine (Linux, root) it makes four hosts with links of a known rate, as network namespaces. It calibrates them
-(`dsgd-calibrate`), runs each algorithm there in real processes, one a host, and simulates the same on the calibrated
-cluster. The hosts share this machine's processors, so with the mlp a gradient is mostly a pause, as if an accelerator
-computed it (`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a gradient's
-backward pass, so `sync` runs with algo.overlap=false. With resnet18, 46.8 MB a vector, the processors compute all of
-it. Medians of `--repeats` runs, each with a seed of its own; the figure and the table are `dsgd-plot`'s. With the mlp
-each run is also simulated with gradients, and `--log results/papers/sanity.jsonl.gz` puts all runs where claim G5 finds
-them; among them, as a study of their own, some of downpour with a quarter of its messages. Give the machine nothing
-else to do meanwhile.
+On this machine (Linux, root) it makes four hosts with links of a known rate and latency, as network namespaces. It
+calibrates them (`dsgd-calibrate`), runs each algorithm there in real processes, one a host, and simulates the same on
+the calibrated cluster. The hosts share this machine's processors, so with the mlp a gradient is mostly a pause, as if
+an accelerator computed it (`benchmarks/pausing.py`); everything else is real. Communication cannot hide behind such a
+gradient's backward pass, so `sync` runs with algo.overlap=false. With resnet18, 46.8 MB a vector, the processors
+compute all of it. Medians of `--repeats` runs, each with a seed of its own; the figure and the table are `dsgd-plot`'s.
+With the mlp each run is also simulated with gradients, and `--log results/papers/sanity.jsonl.gz` puts all runs where
+claim G5 finds them; among them, as a study of their own, some of downpour with a quarter of its messages. Give the
+machine nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
@@ -89,6 +91,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("outputs/prediction"), help="of the records")
     parser.add_argument("--model", choices=MODELS, default="mlp")
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"])
+    parser.add_argument("--latencies", nargs="+", type=float, default=[0.0], help="milliseconds between two hosts")
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), help="names, or all")
     parser.add_argument("--log", type=Path, help="archive that gets all runs, as the study `hosts`")
     parser.add_argument("--repeats", type=int, default=5)
@@ -100,10 +103,11 @@ def main() -> None:
     studies = [(STUDY, algorithm) for algorithm in algorithms]
     studies += [(RELIEVED, "downpour")] if options.log is not None else []
     shutil.rmtree(runs, ignore_errors=True)
-    for rate in options.rates:
+    for rate, latency_ms in product(options.rates, options.latencies):
         faster = 1 if rate == "100mbit" or options.model != "mlp" else 2
-        with Network(HOSTS, rate) as network:
-            calibrated = runs / "conf" / "cluster" / f"calibrated_{rate}.yaml"
+        link = f"{rate}_{latency_ms:g}ms" if latency_ms else rate
+        with Network(HOSTS, rate, latency_ms / 1000) as network:
+            calibrated = runs / "conf" / "cluster" / f"calibrated_{link}.yaml"
             on_all_hosts(network, "dsgd-calibrate", f"--out={calibrated}", *training)
             print(calibrated.read_text(), flush=True)
             for study, algorithm in studies:
@@ -118,15 +122,15 @@ def main() -> None:
                 arguments += SELDOM if study == RELIEVED else ()
                 arguments += ["algo.overlap=false"] if (algorithm, options.model) == ("sync", "mlp") else []
                 for seed in range(options.repeats):
-                    folder = runs / study / f"{algorithm}_{rate}_{seed}"
+                    folder = runs / study / f"{algorithm}_{link}_{seed}"
                     real = ["engine=dist", "engine.patience_s=20", "engine.checkpoint_every_s=null", f"seed={seed}"]
                     on_all_hosts(network, "dsgd-run", *arguments, *real, f"hydra.run.dir={folder}")
                 seeds = f"seed={','.join(map(str, range(options.repeats)))}"
                 # gradients do not change times
-                simulate(runs / study / f"{algorithm}_{rate}_times", *arguments, seeds, "engine.gradients=none")
+                simulate(runs / study / f"{algorithm}_{link}_times", *arguments, seeds, "engine.gradients=none")
                 if options.model == "mlp":
-                    simulate(runs / study / f"{algorithm}_{rate}_losses", *arguments, seeds, "data.pause_s=0")
-                print(f"{rate} {study} {algorithm}: done", flush=True)
+                    simulate(runs / study / f"{algorithm}_{link}_losses", *arguments, seeds, "data.pause_s=0")
+                print(f"{link} {study} {algorithm}: done", flush=True)
     subprocess.run([SCRIPTS / "dsgd-plot", runs / STUDY, "--only", "predicted", "--out", options.out], check=True)
     if options.log is not None:
         found = {study: Logged(tuple(find_runs([runs / study]))) for study, _ in studies}

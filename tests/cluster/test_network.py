@@ -40,6 +40,26 @@ if os.environ["HOST"] == "1":
     stream.sendall(bytes(size))
 """
 
+# Host 1 answers each byte of host 2, which prints the shortest of many round trips.
+ROUND_TRIP = """
+import os, socket, sys, time
+if os.environ["HOST"] == "1":
+    server = socket.create_server(("h1", 7000))
+    print("listens", flush=True)
+    stream, _ = server.accept()
+    while got := stream.recv(1):
+        stream.sendall(got)
+else:
+    stream = socket.create_connection(("h1", 7000), timeout=60)
+    times = []
+    for _ in range(100):
+        begin = time.monotonic()
+        stream.sendall(b"x")
+        stream.recv(1)
+        times.append(time.monotonic() - begin)
+    print(min(times))
+"""
+
 # Sends a byte to host 1 for each line of input, prints whether it came back soon.
 ASK = """
 import socket, sys
@@ -151,8 +171,22 @@ def test_a_stream_gets_the_rate_in_each_direction(network: Make, rate: str, reli
     raise AssertionError(f"{rates} bytes per second, of {nominal}")
 
 
-def test_a_link_that_is_down_passes_nothing_until_it_is_up(network: Make) -> None:
-    made = network(hosts=2, rate="100mbit")
+def test_a_latency_is_that_of_one_way_and_leaves_the_rate(network: Make) -> None:
+    made = network(hosts=3, rate="100mbit", latency_s=0.02)
+    server = listening(made, ROUND_TRIP)
+    client = made.run(3, *python(ROUND_TRIP), capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    server.communicate(timeout=PATIENCE_S)
+    assert 0.04 <= float(client.stdout) < 0.06
+    size = str(int(12.5e6 * 4))
+    server = listening(made, STREAM, size)
+    client = made.run(2, *python(STREAM, size), capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    rates = [float(server.communicate(timeout=PATIENCE_S)[0]), float(client.stdout)]
+    assert all(0.5 * 12.5e6 <= measured <= 12.5e6 for measured in rates)
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.01])
+def test_a_link_that_is_down_passes_nothing_until_it_is_up(network: Make, latency_s: float) -> None:
+    made = network(hosts=2, rate="100mbit", latency_s=latency_s)
     server = listening(made, ECHO)
     pipe = subprocess.PIPE
     client = made.popen(2, *python(ASK), stdin=pipe, stdout=pipe, text=True, bufsize=1)

@@ -8,7 +8,8 @@
 A host is a network, a UTS and a mount namespace: its own loopback, its own eth0 at 10.78.0.I, its own name hI, its own
 /dev/shm, and an /etc/hosts with all hosts; files, users and process ids are the machine's. Each eth0 is one end of a
 veth pair, the other end is a port of a bridge in a namespace of its own. Both ends are shaped with tbf, so the rate
-holds in both directions; it counts bytes on the wire, about 5 % more than what a TCP stream carries.
+holds in both directions; it counts bytes on the wire, about 5 % more than what a TCP stream carries. With a latency,
+a process forwards the frames later (`delay_line.py`) in the place of the bridge, in packets of 60,000 bytes.
 
 One process, the warden, holds all namespaces open. When the network is closed or its maker is gone, it kills whatever
 still runs on the hosts, and the rest vanishes with it. Nothing is named or written outside, so networks do not know of
@@ -38,6 +39,7 @@ from typing import Any
 PATIENCE_S = 20  # with the warden
 NAMESPACES = {"net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000}  # their files in /proc, and CLONE_NEW...
 BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+LONG = ("mtu", "60000")  # of links with a latency: their packets pass through a process
 TOOLS = ("ip", "tc", "nsenter", "env")
 
 
@@ -48,13 +50,22 @@ class Unavailable(Exception):
 class Network:
     """Hosts 1 to `hosts`, made at once and gone after `close` or the end of this process, whatever ends it.
 
-    rate: of every link, in both directions, like 100mbit or 1.5gbit. Raises Unavailable."""
+    rate: of every link, in both directions, like 100mbit or 1.5gbit. latency_s: of one way between two hosts. Raises
+    Unavailable."""
 
-    def __init__(self, hosts: int, rate: str) -> None:
+    def __init__(self, hosts: int, rate: str, latency_s: float = 0.0) -> None:
         burst_bytes(rate)
         self.hosts = range(1, hosts + 1)
         self._warden = subprocess.Popen(
-            [sys.executable, "-I", __file__, "--warden", f"--hosts={hosts}", f"--rate={rate}"],
+            [
+                sys.executable,
+                "-I",
+                __file__,
+                "--warden",
+                f"--hosts={hosts}",
+                f"--rate={rate}",
+                f"--latency={latency_s}",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process, which then closes the network
@@ -156,6 +167,10 @@ def _shape(interface: str, rate: str) -> list[str]:
     return ["tc", "qdisc", "replace", "dev", interface, "root", *bucket]
 
 
+def _delay_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-I", str(Path(__file__).with_name("delay_line.py")), *arguments]
+
+
 def _do(*command: str) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
@@ -167,7 +182,7 @@ def _call(function: str, *arguments: Any) -> None:
         raise Unavailable(f"{function}: {os.strerror(ctypes.get_errno())}")
 
 
-def _warden(hosts: int, rate: str) -> int:
+def _warden(hosts: int, rate: str, latency_s: float) -> int:
     """Make the network, say where its namespaces are, wait for the end of the input, kill what is left."""
     maker = os.getppid()
     namespaces: list[dict[str, int]] = []
@@ -193,13 +208,17 @@ def _warden(hosts: int, rate: str) -> int:
                 _call("setns", descriptor, NAMESPACES[kind])
             inside = f"/proc/{os.getpid()}/fd/{here['net']}"
             _do("ip", "link", "add", f"v{host}", "type", "veth", "peer", "name", "eth0", "netns", inside)
-            _do("ip", "link", "set", f"v{host}", "master", "br0", "up")
+            _do("ip", "link", "set", f"v{host}", *(LONG if latency_s else ("master", "br0")), "up")
             _do(*_shape(f"v{host}", rate))
             _call("setns", here["net"], NAMESPACES["net"])
             _do("ip", "address", "add", f"10.78.0.{host}/24", "dev", "eth0")
-            _do("ip", "link", "set", "eth0", "up")
+            _do("ip", "link", "set", "eth0", *(LONG if latency_s else ()), "up")
             _do(*_shape("eth0", rate))
+            if latency_s:
+                _do(*_delay_line("finish", "eth0"))
             _call("setns", namespaces[0]["net"], NAMESPACES["net"])
+        if latency_s:
+            subprocess.Popen(_delay_line(str(latency_s), *(f"v{host}" for host in range(1, hosts + 1))))
     except (Unavailable, OSError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 0
@@ -251,16 +270,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit", help="of each link, like 100mbit")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds of one way between two hosts")
     parser.add_argument("--warden", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="*", help="is run on each host, with $HOST from 1 and $HOSTS; after --")
     options = parser.parse_args(arguments)
     if options.warden:
-        return _warden(options.hosts, options.rate)
+        return _warden(options.hosts, options.rate, options.latency)
     if not options.command:
         parser.error("a command must be given after --")
     if reason := available():
         parser.exit(1, f"no network on this machine: {reason}\n")
-    with Network(options.hosts, options.rate) as network:
+    with Network(options.hosts, options.rate, options.latency) as network:
         processes = [network.popen(host, *options.command) for host in network.hosts]
         return max(abs(process.wait()) for process in processes)
 
