@@ -35,18 +35,22 @@ print(json.dumps(dataclasses.asdict(link)))
 def test_a_shaped_link_is_measured_as_what_it_is(network: Callable[..., Network]) -> None:
     """The shaper counts headers: of 100 Mbit/s a stream gets 95 to 96. A property of the shaper again; busy in both
     directions the acknowledgements wait behind the data, which costs short streams up to a fifth."""
+    links: list[dict[str, float]] = []
     for link in measured(network(hosts=2, rate="100mbit")):
+        links.append(link)
         one_way, both_ways = link["bytes_per_s"] / 12.5e6, link["duplex_bytes_per_s"] / 12.5e6
         if 0.9 <= one_way <= 1 and 0.7 <= both_ways <= 1:
             return
-    raise AssertionError(f"{link}, of 12.5e6 bytes per second")
+    raise AssertionError(f"{links}, of 12.5e6 bytes per second")
 
 
 def test_a_long_link_is_measured_as_long(network: Callable[..., Network]) -> None:
+    links: list[dict[str, float]] = []
     for link in measured(network(hosts=2, rate="100mbit", latency_s=0.02)):
+        links.append(link)
         if 0.02 <= link["latency_s"] <= 0.022:
             return
-    raise AssertionError(f"{link}, of 0.02 s")
+    raise AssertionError(f"{links}, of 0.02 s")
 
 
 def measured(made: Network) -> Iterator[dict[str, float]]:
