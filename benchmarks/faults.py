@@ -1,6 +1,6 @@
 """Inject faults at random moments of real runs: each run must end as docs/explanation/real_processes.md says.
 
-    python benchmarks/faults.py --schedules 1000 --out results/faults      # goes on where it was stopped
+    python benchmarks/faults.py --first 1000 --out results/faults          # goes on where it was stopped
     python benchmarks/faults.py --only 137                                 # one again, with all that it printed
 
 A schedule is drawn from its number: algorithm, options, launcher, and one or two faults between the first moment and

@@ -147,8 +147,9 @@ class Schedule:
                 return {INTERRUPTED} | lost | late | early | torchrun
             case "signals", _:
                 # the checkpoint waits for a process that stands still; meanwhile those that need not wait for it may
-                # come to the end
-                still = [other for other in self.faults if "pause" in other.kind or other.kind == "stop"]
+                # come to the end; so it does for a worker whose snapshots do not come
+                waits = ("pause", "long pause", "stop", "cut snapshots")
+                still = [other for other in self.faults if other.kind in waits]
                 goes_on = any(not self.lockstep or other.victim == "coordinator" for other in still)
                 return {INTERRUPTED} | late | early | ({COMPLETED} if goes_on else set())
             case "disk", _:  # an older checkpoint that goes may leave enough room for the rest

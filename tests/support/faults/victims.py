@@ -22,7 +22,8 @@ def family(pid: int) -> dict[str, int]:
     waiting = [pid]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            found[child.name if child.name.partition(" ")[0] in NAMES else str(child.pid)] = child.pid
+            name = child.name if child.name.partition(" ")[0] in NAMES else str(child.pid)
+            found.setdefault(name, child.pid)  # a fork has its parent's name until it takes its own
             waiting.append(child.pid)
     return found
 
