@@ -161,9 +161,9 @@ def report(cases: list[dict[str, Any]]) -> str:
     lines = [
         "# Faults at random moments",
         "",
-        f"{len(cases)} schedules ([benchmarks/faults.py](../../benchmarks/faults.py)), {len(faults)} faults, "
-        f"{len(happened)} of which found their victim. {hung} runs hung, {len(wrong)} were not as the rules say; "
-        f"{gone_on} times a run that had not completed was resumed.",
+        f"{len(cases)} schedules ([benchmarks/faults.py](../../benchmarks/faults.py)), {len(faults)} faults. "
+        f"{len(happened)} faults reached their victim. {hung} runs hung. {len(wrong)} runs broke the rules. "
+        f"Runs were resumed {gone_on} times.",
         "",
         *_table("algorithm", [*ALGORITHMS, PAIR], [(case["algo"], case) for case in cases]),
         "",

@@ -30,8 +30,8 @@ LINE = (
 REFUSAL = "dsgd-compare: --folder must not be in use by another command, got it"
 RESULTS = ("contest.csv", "contest.md", "verdict.txt")
 FAULTS = {"none": 2, "INT": 2, "TERM": 1, "HUP": 1, "KILL": 3, "STOP KILL": 2}
-SIGNALS = {"TERM": signal.SIGTERM, "HUP": signal.SIGHUP}
 EXITS = {"INT": 130, "TERM": 130, "HUP": 130, "KILL": -signal.SIGKILL, "STOP KILL": -signal.SIGKILL}
+EARLY = {"TERM": -signal.SIGTERM, "HUP": -signal.SIGHUP}  # before the command printed a line: Python was starting
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,11 @@ def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
 
 def _judge(trial: PairTrial, folder: Path) -> None:
     first, second = trial.ends
-    struck = EXITS.get(trial.pair.kind)
-    for name, status, may_be in (("first", first, {0, 2, struck}), ("second", second, {0, 2})):
-        early = trial.pair.kind in SIGNALS and status == -SIGNALS[trial.pair.kind]  # while Python itself was starting
-        if status not in may_be and not (name == "first" and early):
+    struck = {EXITS.get(trial.pair.kind, 0)}
+    if not _last_line(folder, "first"):
+        struck.add(EARLY.get(trial.pair.kind, 0))
+    for name, status, may_be in (("first", first, {0, 2, *struck}), ("second", second, {0, 2})):
+        if status not in may_be:
             trial.problems.append(f"{name}: its exit status is {status} ({shlex.join(_last_line(folder, name))})")
         if status == 2 and _last_line(folder, name) != [REFUSAL]:
             trial.problems.append(f"{name}: refused by {shlex.join(_last_line(folder, name))}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
-TIMEOUT_S = 8.0  # engine.timeout_s: silence that nobody may keep; a busy machine keeps processes waiting for seconds
+TIMEOUT_S = 8.0  # engine.timeout_s; on a busy machine a healthy process can be silent for 4 s
 NODES = 3
 STEPS = 100
 MORE_STEPS = 130  # of a run that is extended
