@@ -22,7 +22,7 @@ from dsgd.reproduction.verdict import exactly
 
 FEWEST = 5  # settings of an algorithm that is drawn
 WIDEST = 10.0  # factor that is drawn
-OF_CONTENDER = ("algo", "topology", "optimizer", "seed", "eval")  # what contenders of one setting may differ in
+OF_CONTENDER = ("algo", "topology", "optimizer", "seed", "eval", "budget", "engine")  # not of the setting
 
 Scores = Mapping[str, float]  # median seconds to the target in one setting, by algorithm
 

@@ -47,6 +47,17 @@ def test_an_algorithm_counts_once_in_a_setting_by_its_best_contender() -> None:
     assert settings_of(logged) == [{"sync": 2.0, "gossip": 1.0}, {"sync": 4.0}]
 
 
+def test_contenders_that_need_other_budgets_or_no_gradients_again_share_a_setting() -> None:
+    """All-reduce is timed again without gradients, and a slow method gets more steps."""
+
+    def ran(made: Contender, **other: Any) -> Contender:
+        return replace(made, runs=[replace(run, config=run.config | other) for run in made.runs])
+
+    short = ran(one("sync", 8, 2.0), engine={"name": "sim", "gradients": "none"}, budget={"steps": 256})
+    long = ran(one("easgd", 8, 3.0), engine={"name": "sim", "gradients": "auto"}, budget={"steps": 512})
+    assert settings_of(contest(short, long)) == [{"sync": 2.0, "easgd": 3.0}]
+
+
 def test_a_run_that_stops_at_the_crossing_of_its_own_rule_has_its_time() -> None:
     """By the stable rule these runs have no crossing: they fall below the target at the end."""
 
