@@ -8,9 +8,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from dsgd.host.files import regular_file
 from dsgd.record.bounded import json_object
@@ -20,6 +20,7 @@ from dsgd.record.written import write_atomically
 NAME = "checkpoint.pt"
 FORMAT = 1
 HEADER_BYTES, PIECE_BYTES = 2**24, 2**20
+SIGNATURE = 64  # characters
 REASON = 200  # characters of it
 NUMBER = (int, float)
 # The keys that a run needs to resume, and their types: a right signature only shows that a file is whole.
@@ -40,14 +41,45 @@ class CheckpointError(ValueError):
 
 
 def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> None:
-    """Replace the checkpoint in a folder; a crash leaves the previous one as it was.
+    """Replace the checkpoint in a folder; a crash leaves the previous one as it was. The state goes to the disk without
+    a copy in memory.
 
-    header: plain values, for `read_header`. state: plain values and tensors, for `read_state`."""
+    header: plain values, for `read_header`. state: plain values and tensors, for `read_state`. Raises OSError."""
     import torch
 
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_atomically(folder / NAME, _signed(header, buffer.getvalue()))
+    first = {"dsgd_checkpoint": FORMAT, **header}
+
+    def write(file: BufferedWriter) -> None:
+        file.write(_first_line(first, "0" * SIGNATURE))
+        payload = _Payload(file, first)
+        try:
+            torch.save(state, cast("IO[bytes]", payload))
+        except RuntimeError as error:  # torch's own, after one of the file's
+            raise payload.error or error from error
+        file.seek(0)
+        file.write(_first_line(first, payload.digest.hexdigest()))
+
+    write_atomically(folder / NAME, write)
+
+
+class _Payload:
+    """The part of a file behind its first line, as `torch.save` writes it. digest: of both. error: of the file."""
+
+    def __init__(self, file: BufferedWriter, first: dict[str, Any]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256(json.dumps(first).encode())
+        self.error: OSError | None = None
+
+    def write(self, piece: bytes) -> int:
+        self.digest.update(piece)
+        try:
+            return self._file.write(piece)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def with_header(path: Path, header: dict[str, Any]) -> bytes:
@@ -60,8 +92,11 @@ def with_header(path: Path, header: dict[str, Any]) -> bytes:
 
 def _signed(header: dict[str, Any], payload: bytes) -> bytes:
     first = {"dsgd_checkpoint": FORMAT, **header}
-    signed = {**first, "sha256": _digest(first, [payload])}
-    return json.dumps(signed).encode() + b"\n" + payload
+    return _first_line(first, _digest(first, [payload])) + payload
+
+
+def _first_line(first: dict[str, Any], signature: str) -> bytes:
+    return json.dumps({**first, "sha256": signature}).encode() + b"\n"
 
 
 def find_checkpoint(path: str) -> Path:

@@ -29,17 +29,16 @@ def open_kept(path: Path, flags: int) -> int:
     raise _link(path)
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Replace a file in one step: after a crash there is the old file or the new one, whole.
+Content = bytes | Iterable[bytes] | Callable[[BufferedWriter], None]  # of a file: whole, in pieces, or what writes it
 
-    content: of the file, or its pieces. A symbolic link is replaced, not followed. Raises OSError, also for a path that
-    leads to a device."""
+
+def write_atomically(path: Path, content: Content) -> None:
+    """Replace a file in one step: after a crash there is the old file or the new one, whole. A symbolic link is
+    replaced, not followed. Raises OSError, also for a path that leads to a device."""
     replace_together({path: content})
 
 
-def replace_together(
-    contents: Mapping[Path, bytes | Iterable[bytes]], between: Callable[[], None] = lambda: None
-) -> None:
+def replace_together(contents: Mapping[Path, Content], between: Callable[[], None] = lambda: None) -> None:
     """Replace files, each in one step, in their order, once the disk has all their contents. Raises OSError, as
     `write_atomically`; for want of room before anything is replaced. between: called when there is room for all."""
     partials: dict[Path, Path] = {}
@@ -48,7 +47,10 @@ def replace_together(
             check_replaceable(path)
             partials[path] = path.with_name(path.name + ".partial")
             with _new_file(partials[path]) as file:
-                file.writelines([content] if isinstance(content, bytes) else content)
+                if callable(content):
+                    content(file)
+                else:
+                    file.writelines([content] if isinstance(content, bytes) else content)
                 file.flush()
                 os.fsync(file.fileno())
         between()
