@@ -31,6 +31,7 @@ from dsgd.processes.worker.averaging import Groups
 from dsgd.processes.worker.compute import Compute
 
 WARM_UP = 3  # steps before the first that counts: memory is taken and kernels are chosen in them
+BLOCKS = 5  # of steps
 WORKER_WAIT_S = 600.0  # for the slowest worker
 LINK_WAIT_S = 60.0  # for the other end of a link, which has reached the same stage
 FIRST_FAILURE_WAIT_S = 6.0  # for the worker that failed first to report it
@@ -57,10 +58,11 @@ def step_times(
     problem: Problem,
     devices: Sequence[torch.device],
     rank: int,
-    repeats: int,
+    steps: range,
     exchange: Callable[[Tensor, int], Callable[[], Tensor]] | None = None,
 ) -> list[float]:
-    """Return the seconds of `repeats` local steps as the engine makes them, with a copy of x and the update.
+    """Return the seconds of local steps as the engine makes them, with a copy of x and the update. steps: their
+    numbers, each once with exchange; WARM_UP before the first are made, too.
 
     exchange(vector, step): starts an exchange and returns a function that waits for the received vector. With it every
     step sends a vector, receives one and adds it; waiting does not count."""
@@ -70,7 +72,7 @@ def step_times(
     compute = Compute(problem, devices, Groups(rank, 1))
     state = None
     times: list[float] = []
-    for step in range(WARM_UP + repeats):
+    for step in range(steps.start - WARM_UP, steps.stop):
         begin = time.perf_counter()
         arriving = None if exchange is None else exchange(x.to("cpu", copy=True), step)
         g = compute.gradient(x.clone(), buffers.clone(), rank, step).result()
@@ -84,6 +86,14 @@ def step_times(
         times.append(took_s + time.perf_counter() - begin)
     compute.close()
     return times[WARM_UP:]
+
+
+def blocks(repeats: int) -> list[range]:
+    """Return the numbers of the steps, in blocks with room for WARM_UP between them. Steps alone and steps with an
+    exchange take turns block by block: so a machine that becomes slower meanwhile does so for both."""
+    sizes = [repeats // BLOCKS + (i < repeats % BLOCKS) for i in range(BLOCKS)]
+    starts = [WARM_UP + sum(sizes[:i]) + i * WARM_UP for i in range(BLOCKS)]
+    return [range(start, start + size) for start, size in zip(starts, sizes, strict=True) if size]
 
 
 def calibrate(
@@ -105,12 +115,17 @@ def calibrate(
     with _failures_reported(store, rank):
         p = experiment.nodes
         _meet(store, "ready", rank, p)
-        say(f"{p} workers make {repeats} steps at once" if p > 1 else f"one worker makes {repeats} steps")
-        jitter = fit_jitter(step_times(experiment, problem, devices, rank, repeats))
-        store.set(f"jitter/{rank}", json.dumps(asdict(jitter)))
-        _meet(store, "stepped", rank, p)
-        if p > 1:
-            say(f"{p} workers make {repeats} steps and send a vector in each")
+        say(
+            f"{p} workers make {repeats} steps at once, and as many in which each sends a vector"
+            if p > 1
+            else f"one worker makes {repeats} steps"
+        )
+        measured = partial(step_times, experiment, problem, devices, rank)
+        alone: list[float] = []
+        if p == 1:
+            alone = measured(range(WARM_UP, WARM_UP + repeats))
+        else:
+            exchanging: list[float] = []
             source = (rank - 1) % p
             with _plane(problem, store, rank, p, address) as plane:
 
@@ -118,9 +133,14 @@ def calibrate(
                     arriving = plane.exchange({(rank + 1) % p: vector}, step, [source])
                     return lambda: arriving.result()[source]
 
-                with_exchange_s = statistics.fmean(step_times(experiment, problem, devices, rank, repeats, exchange))
-                _meet(store, "exchanged", rank, p)
-            store.set(f"overhead/{rank}", repr(max(0.0, with_exchange_s - jitter.mean_s)))
+                for steps in blocks(repeats):
+                    alone += measured(steps)
+                    _meet(store, f"stepped/{steps.stop}", rank, p)
+                    exchanging += measured(steps, exchange)
+                    _meet(store, f"exchanged/{steps.stop}", rank, p)
+            overhead_s = statistics.fmean(exchanging) - statistics.fmean(alone)
+            store.set(f"overhead/{rank}", repr(max(0.0, overhead_s)))
+        store.set(f"jitter/{rank}", json.dumps(asdict(fit_jitter(alone))))
         for first, second in pairs(p):
             _meet(store, f"link/{first}/{second}", rank, p)
             if rank == first:

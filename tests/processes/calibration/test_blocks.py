@@ -1,0 +1,18 @@
+"""Steps alone and steps with an exchange take turns, so that no step has the number of another."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.processes.calibration.cluster_calibration import BLOCKS, WARM_UP, blocks
+
+
+@given(st.integers(1, 1000))
+def test_blocks_have_all_steps_and_room_to_warm_up(repeats: int) -> None:
+    found = blocks(repeats)
+    numbers = [step for steps in found for step in range(steps.start - WARM_UP, steps.stop)]
+    assert sum(map(len, found)) == repeats
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 0
+    assert len(found) == min(BLOCKS, repeats)
