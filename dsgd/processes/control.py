@@ -24,11 +24,13 @@ from dsgd.processes.frames import (
     FRAME,
     NO_VECTORS,
     BadFrame,
+    Empty,
     Message,
     VectorLimit,
     decode_header,
     decode_text,
     encode,
+    in_memory,
     rooms,
 )
 from dsgd.processes.silence import SLICES_PER_WAIT
@@ -151,11 +153,19 @@ class Rules(Protocol):
 class Hub:
     """Receive messages from all clients and send to each, without waiting for any."""
 
-    def __init__(self, listener: socket.socket, token: bytes, log: Callable[[str], None], rules: Rules) -> None:
-        """listener: bound and listening already."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        token: bytes,
+        log: Callable[[str], None],
+        rules: Rules,
+        empty: Empty = in_memory,
+    ) -> None:
+        """listener: bound and listening already. empty: makes the vectors that are received."""
         self._greeting = CONTROL_MAGIC + token
         self._offences = OffenceLog(log)
         self._rules = rules
+        self._empty = empty
         self._clients: set[Client] = set()
         self._selector = selectors.DefaultSelector()
         self._admission = Admission(listener, self._selector, len(self._greeting), self._report)
@@ -188,19 +198,25 @@ class Hub:
         return events
 
     def send(
-        self, client: Client, message: Message, vectors: Mapping[str, Tensor] | None = None, *, droppable: bool = False
+        self,
+        client: Client | None,
+        message: Message,
+        vectors: Mapping[str, Tensor] | None = None,
+        *,
+        droppable: bool = False,
     ) -> None:
-        """Queue a message; never waits. The vectors, contiguous and on the CPU, are not copied.
+        """Queue a message; never waits. The vectors, contiguous and on the CPU, are not copied. client: None, or one
+        whose connection has ended, gets nothing.
 
         droppable: leave the message out while earlier ones are still queued."""
-        if client not in self._clients or (droppable and client.outgoing):
+        if client is None or client not in self._clients or (droppable and client.outgoing):
             return
         client.outgoing.extend(encode(message, vectors or {}))
         self._flush(client)
 
-    def drop(self, client: Client) -> None:
+    def drop(self, client: Client | None) -> None:
         """End the connection to a client. That it has ended is told by the next `poll`, as of any other."""
-        if client in self._clients:
+        if client is not None and client in self._clients:
             self._drop(client)
 
     def close(self) -> None:
@@ -266,7 +282,7 @@ class Hub:
             client.rooms.append(memoryview(bytearray(text_bytes)))
             return
         if client.arriving is None:
-            client.arriving = decode_text(complete, client.vectors_bytes, client.limit)
+            client.arriving = decode_text(complete, client.vectors_bytes, client.limit, self._empty)
             client.rooms.extend(rooms(client.arriving[1]))
         if not client.rooms:
             message, vectors = client.arriving

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ SPANS = ("computing", "communicating")  # names of vectors of intervals, (begin,
 
 Message = dict[str, Any]
 Listed = tuple[str, torch.dtype, int]  # name, type and length of a vector
+Empty = Callable[[int, torch.dtype], Tensor]
 
 
 class BadFrame(Exception):
@@ -56,6 +57,10 @@ class VectorLimit:
 NO_VECTORS = VectorLimit()
 
 
+def in_memory(length: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(length, dtype=dtype)
+
+
 def listed(vectors: Mapping[str, Tensor]) -> list[Listed]:
     return [(name, vector.dtype, vector.numel()) for name, vector in vectors.items()]
 
@@ -76,8 +81,11 @@ def decode_header(header: memoryview, limit: VectorLimit) -> tuple[int, int]:
     return text_bytes, vectors_bytes
 
 
-def decode_text(text: memoryview, vectors_bytes: int, limit: VectorLimit) -> tuple[Message, dict[str, Tensor]]:
-    """Return the message and its vectors, which are still to be received: in their order, into `rooms`.
+def decode_text(
+    text: memoryview, vectors_bytes: int, limit: VectorLimit, empty: Empty = in_memory
+) -> tuple[Message, dict[str, Tensor]]:
+    """Return the message and its vectors, which are still to be received: in their order, into `rooms`. empty: makes a
+    vector of a length and type.
 
     Raises BadFrame before any memory is taken for them."""
     try:
@@ -92,7 +100,7 @@ def decode_text(text: memoryview, vectors_bytes: int, limit: VectorLimit) -> tup
     if sum(dtype.itemsize * length for _, dtype, length in announced) != vectors_bytes:
         raise BadFrame("a message was not readable")
     limit.check(announced)
-    vectors = {name: torch.empty(length, dtype=dtype) for name, dtype, length in announced}
+    vectors = {name: empty(length, dtype) for name, dtype, length in announced}
     if len(vectors) != len(announced):
         raise BadFrame("a message named two vectors alike")
     return message, vectors

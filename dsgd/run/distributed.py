@@ -26,6 +26,8 @@ from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.processes.coordinator.coordinator import Coordinator
 from dsgd.processes.coordinator.messages import MessageRules
 from dsgd.processes.coordinator.sharded import evaluate, evaluator_ranks, is_sharded
+from dsgd.processes.coordinator.snapshot_schedule import WAITING_LIMIT
+from dsgd.processes.coordinator.spool import Spool
 from dsgd.processes.job import Limits, ProcessJob
 from dsgd.processes.launch.lifeline import Lifeline, overseen
 from dsgd.processes.launch.parent import Child, Parent
@@ -226,7 +228,7 @@ class CoordinatedTraining(Coordinator):
     @property
     def state(self) -> TrainingState:
         monitor, marks = self.monitor, self.progress.marks
-        return TrainingState(monitor.status, monitor.error, monitor.time_s, monitor.members.samples, marks)
+        return TrainingState(monitor.status, monitor.error, monitor.phase.time_s, monitor.members.samples, marks)
 
     def trace_rows(self) -> list[TraceRow]:
         return self.monitor.trace
@@ -235,7 +237,9 @@ class CoordinatedTraining(Coordinator):
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket, line: Lifeline) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
     with overseen(line) as stops:
-        training = CoordinatedTraining(plan, job, Hub(listener, job.token, _print, MessageRules(job)))
+        spool = Spool(folder, WAITING_LIMIT, _print)
+        hub = Hub(listener, job.token, _print, MessageRules(job), spool.empty)
+        training = CoordinatedTraining(plan, job, hub)
         training.listen()
         status = live(plan, folder, training, stops)
     if status == "failed":

@@ -66,14 +66,12 @@ class Coordinator:
             except Empty:
                 continue
             if item is None:
-                # a mark before the end that was evaluated after it
-                if monitor.status in ("completed", "diverged") and monitor.verdict is not None:
-                    monitor.status = monitor.verdict
+                monitor.phase.settle()
                 return
             monitor.schedule.release(item)
             if item.is_checkpoint:
                 self._save(item, save)
-            elif monitor.verdict is None:
+            elif monitor.phase.verdict is None:
                 yield self._evaluate(item)
 
     def summary(self) -> Mark:
@@ -120,8 +118,8 @@ class Coordinator:
         values = mark.counters(experiment).fields(experiment) | self._measure(mark.key, xs, buffers, centre)
         self.progress.marks += 1
         status = self.progress.judge(experiment, values)
-        if status is not None and self.monitor.verdict is None:
-            self.monitor.conclude(status, mark.totals(experiment))
+        if status is not None and self.monitor.phase.verdict is None:
+            self.monitor.phase.conclude(status, mark.totals(experiment))
         # only now is it known whether this mark is the last
         everybody = is_first or status is not None or mark.key == LAST
         chosen = evaluated_workers(experiment.eval, len(xs), everybody)

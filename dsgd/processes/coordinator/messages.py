@@ -24,7 +24,7 @@ KEY_LIMIT = 100  # characters in the name of a mark or checkpoint
 PRINTED_LIMIT = 10_000  # characters of what a process says about an error
 FACT_LIMIT = 1000  # characters of a fact of a worker's GPUs
 PRINTED = ("error", "name")  # fields that go to the terminal
-OF_WORKERS = ("computed", "diverged", "gpu")  # not of servers
+OF_WORKERS = ("computed", "diverged", "gpu", "offer")  # not of servers
 SUMS = 5  # numbers of `dsgd.problem.problem.Sums`
 FieldCheck = Callable[[Any], bool]
 
@@ -70,6 +70,10 @@ def _are_counters(value: Any) -> bool:
         (isinstance(content, list) and all(map(_is_number, content))) or _is_number(content)
         for content in value.values()
     )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_key, value))
 
 
 def _are_sums(value: Any) -> bool:
@@ -142,6 +146,7 @@ class MessageRules:
                 "failed": failed,
             },
             "snapshots": {
+                "offer": {"key": _is_key, "digests": self._are_digests},
                 "snapshot": {
                     **steps, "key": _is_key, "time_s": _is_time, "counters": _are_counters, "extra": self._is_extra
                 },
@@ -169,6 +174,8 @@ class MessageRules:
             expected = self._kinds[client.role][kind]
             if kind == "evaluated":
                 expected = {"error": _is_text} if "error" in message else {"sums": _are_sums}
+            if kind == "snapshot" and "same" in message:  # names of vectors that another worker sends
+                expected = {**expected, "same": _are_names}
             self._check_fields(message, expected)
             if kind in ("heartbeat", "snapshot") and client.node is not None:
                 self._check_counters(client.node, message["counters"])
@@ -211,6 +218,7 @@ class MessageRules:
             for name in vectors
             if is_worker and (name in self._remembered or name.startswith("kept."))
         }
+        lengths = {name: length for name, length in lengths.items() if name not in message.get("same", ())}
         spans = [vectors[name] for name in SPANS if name in vectors] if self._limit.spans else []
         if any(name not in vectors or vectors[name].numel() != length for name, length in lengths.items()):
             raise BadFrame("a snapshot had a vector of another length")
@@ -233,6 +241,16 @@ class MessageRules:
             isinstance(value, dict)
             and value.keys() == self._parts
             and all(isinstance(part, dict) and all(map(_is_text, part.values())) for part in value.values())
+        )
+
+    def _are_digests(self, value: Any) -> bool:
+        """Return whether these are digests of vectors that a snapshot may have, in lock-step."""
+        return (
+            self._lockstep
+            and isinstance(value, dict)
+            and len(value) <= self._limit.vectors
+            and all(name in ("x", "buffers", *self._remembered) or name.startswith("kept.") for name in value)
+            and all(map(_is_key, (*value, *value.values())))
         )
 
     def _is_rank(self, value: Any) -> bool:

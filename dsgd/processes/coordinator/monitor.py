@@ -11,15 +11,17 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.engine.trace import TraceRow
-from dsgd.problem.problem_digest import complaint
 from dsgd.processes.control import Client, Hub, Message
 from dsgd.processes.coordinator.membership import Member, Membership, failure_line
 from dsgd.processes.coordinator.quorum_decision import QuorumDecision
+from dsgd.processes.coordinator.run_phase import RunPhase
 from dsgd.processes.coordinator.sample_totals import SampleTotals
 from dsgd.processes.coordinator.sharded import EvaluatorClient, EvaluatorPool
+from dsgd.processes.coordinator.shared_vectors import SharedVectors
 from dsgd.processes.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.processes.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot
 from dsgd.processes.coordinator.start import RunStart, StartFailed
+from dsgd.processes.frames import BadFrame
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
 
 EVENT_POLL_S = 0.01
@@ -31,17 +33,15 @@ CLOSE_TIMEOUT_S = 5.0
 class RunMonitor:
     """Decides how a run goes on. Attributes and methods without an underscore are for the thread that evaluates marks.
 
-    status: running, then completed | diverged | interrupted | failed. error: one line, for failed. culprit: name of
-    the member whose log may tell more. complete: marks and checkpoints with all their snapshots; None: no more follow.
-    verdict: the status with which a mark ends the run. stop_requested: the run is to end with a checkpoint.
+    culprit: name of the member whose log may tell more. complete: marks and checkpoints with all their snapshots; None:
+    no more follow. stop_requested: the run is to end with a checkpoint.
     """
 
     def __init__(self, job: ProcessJob, hub: Hub, log: Callable[[str], None], checkpoint_every_s: float | None) -> None:
-        self.status, self.error = "running", ""
+        self.phase = RunPhase(job.state["time_s"] if job.state is not None else 0.0)
         self.culprit: str | None = None
         self.trace: list[TraceRow] = []
         self.complete: SimpleQueue[PendingSnapshots | None] = SimpleQueue()
-        self.verdict: str | None = None
         self.stop_requested = threading.Event()
         self.members = Membership(job.experiment, job.limits, log)
         self.schedule = SnapshotSchedule(job.experiment, self.members, self._send, checkpoint_every_s)
@@ -51,17 +51,11 @@ class RunMonitor:
         self._experiment = job.experiment
         self._hub = hub
         self._log = log
-        self._phase = "starting"  # then training, ending, over
         self._starting = RunStart(job, self.members, self._send)
+        self._shared = SharedVectors(job.experiment.nodes)
         self._totals = SampleTotals(self.members, self._send)
         self._quorum = QuorumDecision(job.experiment, lambda message: self._send(self._member_clients, message))
         self._heartbeat_sent = time.monotonic()
-        self._time_origin = 0.0  # time.monotonic() at 0 s of the training clock
-        self._start_s = 0.0  # of the training clock, where this process began
-        self._end_s: float | None = None
-        self._ends_as = "completed"  # or diverged, with the mark at the end
-        self._ended_with: RunTotals | None = None  # the last mark, or the checkpoint that ends the run
-        self._concluded_with: RunTotals | None = None  # the mark of the verdict
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
         self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
         self._begun = threading.Event()
@@ -69,7 +63,6 @@ class RunMonitor:
         self._outcome = "failed"
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
         if job.state is not None:
-            self._start_s = job.state["time_s"]
             self.schedule.restore(job.state)
             self.members.restore(job.state)
 
@@ -84,24 +77,18 @@ class RunMonitor:
         self._begun.set()
 
     @property
-    def time_s(self) -> float:
-        """Seconds on the training clock; at the end, those of the whole run."""
-        if self._end_s is not None:
-            return self._end_s
-        return time.monotonic() - self._time_origin if self._phase in ("training", "ending") else self._start_s
+    def status(self) -> str:
+        """The status so far, as `RunPhase` has it."""
+        return self.phase.status
+
+    @property
+    def error(self) -> str:
+        """Why the run failed, in one line."""
+        return self.phase.error
 
     def totals(self) -> RunTotals:
         """Return what the run has come to: at what ended it, a mark or a checkpoint, else as far as known."""
-        if self.status == self.verdict and self._concluded_with is not None:
-            return self._concluded_with
-        if self.status != "failed" and self._ended_with is not None:
-            return self._ended_with
-        return self.members.totals(self.time_s)
-
-    def conclude(self, status: str, totals: RunTotals) -> None:
-        """End the run with the status that a mark has shown."""
-        self._concluded_with = totals
-        self.verdict = status
+        return self.phase.totals or self.members.totals(self.phase.time_s)
 
     def close(self, outcome: str) -> None:
         """Let all processes go. outcome: the status in the record."""
@@ -116,7 +103,7 @@ class RunMonitor:
         try:
             self._listen()
         except BaseException as error:  # the run must end, and say why
-            self._end("failed", f"the coordinator failed: {type(error).__name__}: {error}")
+            self.phase.end("failed", f"the coordinator failed: {type(error).__name__}: {error}")
             raise
         finally:
             self.complete.put(None)
@@ -127,7 +114,7 @@ class RunMonitor:
                 self._hub.close()
 
     def _listen(self) -> None:
-        while self._phase != "over":
+        while not self.phase.is_over:
             self._receive_events()
             self._tick(time.monotonic())
         self._send(self._member_clients, {"kind": "exit", "status": self.status})
@@ -142,14 +129,11 @@ class RunMonitor:
 
     def _tick(self, now: float) -> None:
         self._heartbeat(now)
-        if self._phase == "over":
-            return
         if self._closing.is_set():  # the record cannot be written
-            self._end(self._outcome)
-        elif self.verdict is not None and self._concluded_with is not None:
-            self._end_s = self._concluded_with.counters.time_s
-            self._end(self.verdict)
-        elif self._complaint is not None and now > self._complaint[0]:
+            self.phase.end(self._outcome)
+        if self.phase.is_over or self.phase.end_as_concluded():
+            return
+        if self._complaint is not None and now > self._complaint[0]:
             self._fail(*self.members.blame(self._complaint[1], self._complaint[2]))
         else:
             for member in self.members.half_gone(now):
@@ -157,9 +141,9 @@ class RunMonitor:
             for member in self.members.silent(now):
                 self._lose(member, f"has been silent for {self._job.limits.timeout_s:g} s")
                 self._give_up(member)
-            if self._phase == "starting":
+            if self.phase.name == "starting":
                 self._start_training(now)
-            elif self._phase == "training":
+            elif self.phase.name == "training":
                 self._train(now)
 
     def _heartbeat(self, now: float) -> None:
@@ -171,7 +155,7 @@ class RunMonitor:
     def _start_training(self, now: float) -> None:
         """Start training when all members are ready."""
         if self.stop_requested.is_set():
-            self._end("interrupted")
+            self.phase.end("interrupted")
             return
         try:
             is_ready = self._starting.advance(now)
@@ -179,8 +163,7 @@ class RunMonitor:
             self._fail(str(error), error.culprit)
             return
         if is_ready and self._begun.is_set():
-            self._phase = "training"
-            self._time_origin = time.monotonic() - self._start_s
+            self.phase.train()
             self.schedule.checkpoint_time = now
             for member in self.members.members:
                 member.heard = now
@@ -188,7 +171,7 @@ class RunMonitor:
 
     def _train(self, now: float) -> None:
         """Request marks and checkpoints that are due, and the last mark when the budget is used up."""
-        experiment, time_s, samples = self._experiment, now - self._time_origin, self.members.samples
+        experiment, time_s, samples = self._experiment, self.phase.time_s, self.members.samples
         if not any(worker.ready and not worker.lost for worker in self.members.workers):
             return  # no worker could hand in anything; one that takes the place of another may be ready soon
         lockstep, total, limit_s = experiment.algo.lockstep, experiment.total_samples, experiment.budget.time_s
@@ -204,16 +187,16 @@ class RunMonitor:
             if not lockstep:
                 self._totals.tell(now)
 
-    def _finish_training(self, time_s: float, samples: int | None = None) -> None:
-        self._phase, self._end_s = "ending", time_s
+    def _finish_training(self, time_s: float, ends_as: str = "completed", samples: int | None = None) -> None:
+        self.phase.finish_training(time_s, ends_as)
         self.schedule.request_last(time_s, samples)
 
     def _diverge(self, time_s: float, steps: int) -> None:
         """End the run at a mini-batch whose loss is beyond the limit, unless its budget ends it before."""
         limit_s, lockstep = self._experiment.budget.time_s, self._experiment.algo.lockstep
-        if self._phase == "training" and (limit_s is None or time_s <= limit_s):
-            self._ends_as, self.schedule.steps_under_way = "diverged", lockstep
-            self._finish_training(time_s, steps * self._experiment.unit if lockstep else None)
+        if self.phase.name == "training" and (limit_s is None or time_s <= limit_s):
+            self.schedule.steps_under_way = lockstep
+            self._finish_training(time_s, "diverged", steps * self._experiment.unit if lockstep else None)
 
     # Messages
 
@@ -225,16 +208,18 @@ class RunMonitor:
         """Send to clients; None stands for a member that has not joined. Never waits."""
         droppable = message["kind"] in ("heartbeat", "total")  # the next one will do as well
         for client in clients:
-            if client is not None:
-                self._hub.send(client, message, droppable=droppable)
+            self._hub.send(client, message, droppable=droppable)
 
     def _send_go(self, member: Member) -> None:
-        message = {"kind": "go", "time_s": self.time_s, "samples": self.members.samples, "own_steps": member.steps}
-        self._send([member.client], message)
+        progress = {"time_s": self.phase.time_s, "samples": self.members.samples}
+        self._send([member.client], {"kind": "go", **progress, "own_steps": member.steps})
 
     def _receive_events(self) -> None:
-        for event in self._hub.poll(EVENT_POLL_S):
-            self._receive(*event)
+        for client, message, vectors in self._hub.poll(EVENT_POLL_S):
+            try:
+                self._receive(client, message, vectors)
+            except BadFrame as error:
+                self._hub.refuse(client, str(error))
 
     def _receive(self, client: Client, message: Message | None, vectors: dict[str, Tensor]) -> None:
         """Handle one event. Members are ignored once the run is over, even within one poll."""
@@ -255,25 +240,19 @@ class RunMonitor:
         elif message["kind"] == "interrupt":  # by a parent
             self.stop_requested.set()
         elif message["kind"] == "start":  # likewise
-            self._give_start(client, message)
-        elif self._phase != "over" and message["kind"] == "hello":
+            try:
+                self._hub.send(client, {"kind": "start"}, self._starting.vectors_for(message))
+            except StartFailed as error:
+                self._fail(str(error))
+        elif not self.phase.is_over and message["kind"] == "hello":
             self._starting.came(message)
             client.owner = self.members[message["node"]]
             if role == "node":
                 self._join(client.owner, client, (message["host"], message["port"]))
             else:
                 self._open_snapshots(client.owner, client)
-        elif self._phase != "over" and (client.owner is None or client.owner.owns(client)):
+        elif not self.phase.is_over and (client.owner is None or client.owner.owns(client)):
             self._receive_from_member(client.owner, message, vectors)
-
-    def _give_start(self, client: Client, message: Message) -> None:
-        """Answer a parent of another command whose problem is this one, with the vectors to start from if its own are
-        others. End the run if the problem is another one."""
-        job = self._job
-        if differs := complaint(message["digest"], job.digest, "rank 0"):
-            return self._fail(f"rank {message['rank']} has {differs}")
-        vectors = {"x": job.problem.start, "buffers": job.problem.start_buffers}
-        self._hub.send(client, {"kind": "start"}, None if message["hash"] == job.start_hash else vectors)
 
     def _receive_from_member(self, member: Any, message: Message, vectors: dict[str, Tensor]) -> None:
         """Handle a message of a worker or server. member: None if it has failed before it could say who it is."""
@@ -282,7 +261,7 @@ class RunMonitor:
                 member.gpu = message["facts"]
             case "ready":
                 member.ready = True
-                if self._phase == "training":
+                if self.phase.name == "training":
                     self._send_go(member)
             case "steps" | "heartbeat":
                 self.members.update(member, message["steps"], message.get("counters"))
@@ -298,8 +277,13 @@ class RunMonitor:
                 self.members.update(member, message["steps"])
                 self.schedule.retry_checkpoint(message["key"])
                 self._pass_on_complete()
+            case "offer":
+                wanted = self._shared.offer(member.node, message["key"], message["digests"])
+                self._send([member.snapshots], {"kind": "wanted", "names": wanted})
             case "snapshot":
-                self._add_snapshot(member, message, vectors)
+                for node, whole, its_vectors in self._shared.receive(member.node, message, vectors):
+                    if not self.phase.is_over:
+                        self._add_snapshot(self.members[node], whole, its_vectors)
             case "failed" if not message["caused_by_peer"]:
                 self._fail(failure_line(member, message), member.name if member is not None else None)
             case "failed" if self._complaint is None:
@@ -310,21 +294,21 @@ class RunMonitor:
         """Let a new process hand in snapshots. What the one before may still have sent is dropped."""
         previous, member.snapshots, member.half_gone = member.snapshots, client, None
         if previous is not None:
-            self._drop(previous)
+            self._hub.drop(previous)
             self._give_up(member)
 
     def _join(self, member: Member, client: Client, address: tuple[str, int]) -> None:
-        if self._phase == "ending" and member.joined:  # it replaces one that has just died
+        if self.phase.name == "ending" and member.joined:  # it replaces one that has just died
             self._send([client], {"kind": "exit", "status": "completed"})
             return
-        rejoins = self._phase == "training" and not self._experiment.algo.lockstep
+        rejoins = self.phase.name == "training" and not self._experiment.algo.lockstep
         if member.joined and not rejoins:
             self._fail(f"{member.name} has come twice")
             return
         previous, rejoined = member.client, member.joined
         member.join(client, address)
         if rejoined:
-            self._drop(previous)
+            self._hub.drop(previous)
             self._give_up(member)
             self._log(f"{member.name} is back, as a new process")
             others = [other.client for other in self.members.members if other is not member]
@@ -335,7 +319,7 @@ class RunMonitor:
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])
         self.members.update(member, message["steps"], message["counters"])
         spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
-        needed = self.schedule.add(member.node, message["key"], snapshot, self._phase == "training")
+        needed = self.schedule.add(member.node, message["key"], snapshot, self.phase.name == "training")
         if needed and spans and message["key"] == LAST:  # a worker that ended by itself adds them to other marks, too
             self.trace.append(TraceRow(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
         self._pass_on_complete()
@@ -346,11 +330,9 @@ class RunMonitor:
             if not self.schedule.is_repeated(pending):
                 self.complete.put(pending)
             if pending.key == LAST:
-                self._ended_with = pending.totals(self._experiment)
-                self._end(self._ends_as)
+                self.phase.end_with(pending.totals(self._experiment))
             elif pending.is_checkpoint and self.stop_requested.is_set():
-                self._ended_with = pending.totals(self._experiment)
-                self._end("interrupted")
+                self.phase.end_with(pending.totals(self._experiment), "interrupted")
                 return
 
     # Lost members, and the end
@@ -366,28 +348,22 @@ class RunMonitor:
             return
         if not member.joined:  # whoever it was: for the worker there is still time to come
             return
-        if member.client is None and member.snapshots is None:
-            member.half_gone = None
+        member.half_gone = time.monotonic() if member.client is not None or member.snapshots is not None else None
+        if member.half_gone is None:
             self._give_up(member)
-        else:
-            member.half_gone = time.monotonic()
 
     def _drop_other_half(self, member: Member) -> None:
         """End the connection of a member whose other one has ended: none is of use alone."""
         if member.client is not None:
             self._lose(member, "has lost its connection for snapshots")
         for client in (member.client, member.snapshots):
-            self._drop(client)
+            self._hub.drop(client)
         member.client = member.snapshots = member.half_gone = None
         self._give_up(member)
 
-    def _drop(self, client: Client | None) -> None:
-        if client is not None:
-            self._hub.drop(client)
-
     def _give_up(self, member: Member) -> None:
         """Stop waiting for the snapshots that a member was asked for. In lock-step the last mark needs all workers."""
-        if self._phase == "over":
+        if self.phase.is_over:
             return
         if self._experiment.algo.lockstep and member.lost and not self.schedule.has_last(member.node):
             return self._fail_without(member, f"{member.name} was lost before its last mark had come")
@@ -396,12 +372,12 @@ class RunMonitor:
 
     def _lose(self, member: Member, how: str) -> None:
         """Go on without a member, or end the run."""
-        if self._phase == "over":
+        if self.phase.is_over:
             return
         member.lost = True
-        line = f"{member.name} {how}" + (f" after {member.steps} steps" if self._phase == "training" else "")
+        line = f"{member.name} {how}" + (f" after {member.steps} steps" if self.phase.name == "training" else "")
         needed = member.is_server or self._experiment.algo.lockstep or not self.members.live_workers
-        if self._phase == "starting":
+        if self.phase.name == "starting":
             self._fail(line, member.name)
         elif needed and not member.ended:
             self._fail_without(member, line)
@@ -409,14 +385,8 @@ class RunMonitor:
             self._log(f"{line}; the others go on")
 
     def _fail_without(self, member: Member, line: str) -> None:
-        name = type(self._experiment.algo).__name__.lower()
-        self._fail(f"{line}; {name} cannot go on without it", member.name)
+        self._fail(f"{line}; {type(self._experiment.algo).__name__.lower()} cannot go on without it", member.name)
 
     def _fail(self, error: str, culprit: str | None = None) -> None:
         self.culprit = self.culprit or culprit
-        self._end("failed", error)
-
-    def _end(self, status: str, error: str = "") -> None:
-        if self._phase != "over":
-            self._end_s = self.time_s
-            self.status, self.error, self._phase = status, error, "over"
+        self.phase.end("failed", error)

@@ -88,8 +88,7 @@ class SnapshotSchedule:
         if pending is None or node not in pending.missing:
             return False
         with self._waiting_lock:
-            self._waiting_bytes += snapshot.nbytes
-        pending.add(node, snapshot)
+            self._waiting_bytes += pending.add(node, snapshot)
         if key == LAST:  # time has run out: this worker will not make the steps of other workers' marks
             for mark in [mark for mark in self._queue if mark.key.startswith(STEP) and node in mark.missing]:
                 self._drop(mark)

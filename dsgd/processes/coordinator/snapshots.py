@@ -30,10 +30,6 @@ class Snapshot:
     vectors: dict[str, Tensor]
     extra: dict[str, Any]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(vector.nbytes for vector in self.vectors.values())
-
 
 @dataclass(frozen=True)
 class RunTotals:
@@ -52,7 +48,7 @@ class PendingSnapshots:
     taken from the snapshots. absent: the last known steps and counters of nodes without a snapshot. next_marks: numbers
     of the next mark by samples and by time: those with which a run goes on if it has to make this mark again, or from
     this checkpoint; None for a mark that nobody requests by number. floor: the counters of the mark before, below
-    which nothing that is told later may be.
+    which nothing that is told later may be. nbytes: of the vectors, of which several snapshots may have one together.
     """
 
     key: str
@@ -63,6 +59,8 @@ class PendingSnapshots:
     absent: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     next_marks: tuple[int, int] | None = None
     floor: Counters = NOTHING
+    nbytes: int = 0
+    _vectors: set[int] = field(default_factory=set)
 
     @property
     def is_checkpoint(self) -> bool:
@@ -72,13 +70,14 @@ class PendingSnapshots:
     def complete(self) -> bool:
         return not self.missing
 
-    @property
-    def nbytes(self) -> int:
-        return sum(snapshot.nbytes for snapshot in self.snapshots.values())
-
-    def add(self, node: int, snapshot: Snapshot) -> None:
+    def add(self, node: int, snapshot: Snapshot) -> int:
+        """Add a node's snapshot. Return the bytes of its vectors that none before it had."""
         self.missing.discard(node)
         self.snapshots[node] = snapshot
+        news = {id(vector): vector.nbytes for vector in snapshot.vectors.values() if id(vector) not in self._vectors}
+        self._vectors |= news.keys()
+        self.nbytes += sum(news.values())
+        return sum(news.values())
 
     def give_up(self, node: int, steps: int, counters: dict[str, Any]) -> None:
         """Stop waiting for a node; what it has done counts all the same."""

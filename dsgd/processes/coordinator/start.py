@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.problem.problem_digest import complaint
 from dsgd.processes.control import Client, Message
 from dsgd.processes.coordinator.membership import Member, Membership
 from dsgd.processes.job import JOIN_TIMEOUT_S, ProcessJob
@@ -44,6 +46,16 @@ class RunStart:
         self._parents_to_come -= message["role"] == "agent"
         if message.get("gpus"):
             self._on_gpus.add(message["node"])
+
+    def vectors_for(self, message: Message) -> dict[str, Tensor] | None:
+        """Return the vectors to start from for the parent of another command; None where its own are the same. Raises
+        StartFailed if its problem is another one."""
+        job = self._job
+        if differs := complaint(message["digest"], job.digest, "rank 0"):
+            raise StartFailed(f"rank {message['rank']} has {differs}")
+        if message["hash"] == job.start_hash:
+            return None
+        return {"x": job.problem.start, "buffers": job.problem.start_buffers}
 
     def advance(self, now: float) -> bool:
         """Send all addresses when all members have come; returns whether all are ready.

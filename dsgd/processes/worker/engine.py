@@ -13,7 +13,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from dsgd.engine.divergence import Diverged
@@ -23,14 +22,16 @@ from dsgd.experiment import Experiment
 from dsgd.host.gpu_facts import peak_bytes
 from dsgd.optimizer import State, remembered
 from dsgd.problem.problem import Problem
-from dsgd.processes.pairwise.plane import Plane, Unreachable
+from dsgd.processes.pairwise.plane import Plane
 from dsgd.processes.worker.answers import between_events
-from dsgd.processes.worker.averaging import Averaging, CollectiveFailed, finish
+from dsgd.processes.worker.averaging import Averaging, finish
 from dsgd.processes.worker.compute import Compute
 from dsgd.processes.worker.device_vectors import DeviceVectors
-from dsgd.processes.worker.process import CannotGoOn, CoordinatorClient
+from dsgd.processes.worker.pairwise_requests import PairwiseRequests
+from dsgd.processes.worker.process import CoordinatorClient, result_of
 from dsgd.processes.worker.quorum_steps import QuorumMember, Taken
 from dsgd.processes.worker.spans import as_vector
+from dsgd.processes.worker.traffic import Traffic
 from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,
@@ -81,33 +82,27 @@ class WorkerEngine:
         self.batches = 0
         self.events: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = SimpleQueue()
         self.total = (0, 0)  # samples of all workers, and steps of this one among them, as last received
-        self.staleness = [0, 0, 0]  # sum, count, largest
-        self.missed = 0  # pulls, pushes and asks that failed
+        self.traffic = Traffic(rank, experiment.nodes + experiment.algo.servers)
         self.ended = False  # True: the loop stops, and pending requests are dropped
         self.communicating: list[tuple[float, float]] | None = [] if experiment.trace else None
-        # bytes of the messages that this worker has begun, by the nodes that sent and received them. They are counted
-        # when its algorithm goes on, so that a checkpoint counts a message at both ends or not at all
-        nodes = experiment.nodes + experiment.algo.servers
-        self._sent, self._received = [0] * nodes, [0] * nodes
-        self._reduced = 0  # bytes of the vectors that it gave to collectives
-        self._earlier: dict[str, Any] = {}  # counters as earlier versions stored them
         self._busy_s = 0.0  # time spent in the coroutines
         self._begun = 0.0
         self._mark_due = False
         self._checkpoint: tuple[str, int | None] | None = None
         self._task: Task[None] | None = None
         self.quorum = QuorumMember(self.worker, client, partial(self._compute, compute.gradient), self._reduce)
+        peers = PairwiseRequests(self.worker, experiment.algo.servers, vectors, self.traffic, self._then)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
             MeanOfFirst: self._mean_of_first,
             Busy: lambda task, request: self.events.put((task.resume, ())),
             AllReduceMean: self._all_reduce_mean,
-            Exchange: self._exchange,
-            Pull: self._pull,
-            Push: self._push,
-            Ask: self._ask,
-            Call: self._call,
+            Exchange: peers.exchange,
+            Pull: peers.pull,
+            Push: peers.push,
+            Ask: peers.ask,
+            Call: peers.call,
         }
 
         vectors.answer_with(self._answer)
@@ -199,13 +194,8 @@ class WorkerEngine:
     def counters(self) -> dict[str, Any]:
         """Return this worker's contribution to the fields of a mark."""
         return {
-            **self._earlier,
-            "sent": list(self._sent),
-            "received": list(self._received),
-            "reduced": self._reduced,
+            **self.traffic.fields(),
             "busy_s": self.compute.passes.busy_s + self._busy_s,
-            "staleness": list(self.staleness),
-            "missed": self.missed,
             **peak_bytes(self.compute.devices),
         }
 
@@ -255,14 +245,8 @@ class WorkerEngine:
 
     def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
         """Go on with the steps and the counters of a process before this one; at the start of a run there are none."""
-        self._earlier = {name: counters[name] for name in ("bytes_sent", "bytes_received") if name in counters}
-        self._sent, self._received = (
-            list(counters.get("sent", self._sent)),
-            list(counters.get("received", self._received)),
-        )
-        self._reduced = counters.get("reduced", 0)
+        self.traffic.restore(counters)
         self._busy_s = counters.get("busy_s", 0.0)
-        self.staleness, self.missed = list(counters.get("staleness", (0, 0, 0))), counters.get("missed", 0)
         self.worker.steps = self.batches = steps
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -307,7 +291,7 @@ class WorkerEngine:
         self.batches += 1
 
         def answer(done: Future[Tensor]) -> None:
-            gradient = None if isinstance(done.exception(), Diverged) else _result(done)
+            gradient = None if isinstance(done.exception(), Diverged) else result_of(done)
 
             def taken() -> Tensor | None:
                 self.buffers = buffers
@@ -336,80 +320,20 @@ class WorkerEngine:
         """Give a task the mean of `count` workers' vectors; the others' are zero."""
         entered = self.worker.steps
         future = self.averaging.all_reduce_mean(vector, count)
-        self._then(future, lambda done: self._resume(task, _result(done), entered))
+        self._then(future, lambda done: self._resume(task, result_of(done), entered))
 
     def _count_collective(self, what: str, vector: Tensor) -> None:
         if not self.experiment.algo.lockstep:
             raise TypeError(f"{what} needs all workers: an algorithm that awaits it must say lockstep = True")
-        self._reduced += vector.nbytes
+        self.traffic.reduced(vector)
 
     def _count_mean(self, task: Task[Any], entered: int) -> None:
         """Count the staleness of a mean where the algorithm takes it. entered: the steps made when it gave its
         vector."""
         if task is self._task:
-            self._count(self.worker.steps - entered)
+            self.traffic.stale(self.worker.steps - entered)
         else:
-            task.when_taken(lambda: self._count(self.worker.steps - entered))
-
-    # Pairwise messages and server calls
-
-    def _exchange(self, task: Task[Any], request: Exchange) -> None:
-        future = self.vectors.exchange(request.vectors, self.worker.steps, request.sources)
-
-        def answer(done: Future[dict[int, Tensor]]) -> None:
-            received = _result(done)
-            for source, vector in received.items():
-                self._moved(source, self.worker.rank, vector)
-            self._count(0, len(received))
-            task.resume(received)
-
-        self._then(future, answer)
-
-    def _pull(self, task: Task[Any], request: Pull) -> None:
-        def answer(done: Future[Any]) -> None:
-            if isinstance(done.exception(), Unreachable):
-                self.missed += 1
-                task.resume(None)
-                return
-            pulled = done.result()
-            self._moved(request.peer, self.worker.rank, pulled.vector)
-            self._count(pulled.peer_steps - pulled.steps)
-            task.resume(pulled.vector)
-
-        self._then(self.vectors.pull(request.peer), answer)
-
-    def _push(self, task: Task[Any], request: Push) -> None:
-        steps = self.worker.steps
-
-        def answer(done: Future[bool]) -> None:
-            lost = isinstance(done.exception(), Unreachable)
-            if lost or not done.result():
-                self.missed += 1
-                if not lost:  # its inbox was full
-                    self._sent[self.worker.rank] += request.vector.nbytes
-            else:
-                self._moved(self.worker.rank, request.peer, request.vector)
-                self._count(self.worker.steps - steps)  # acknowledged on arrival
-            task.resume()
-
-        self._then(self.vectors.push(request.peer, request.vector, steps), answer)
-
-    def _ask(self, task: Task[Any], request: Ask) -> None:
-        steps = self.worker.steps
-
-        def answer(done: Future[Any]) -> None:
-            if isinstance(done.exception(), Unreachable):
-                self.missed += 1
-                task.resume(None)
-                return
-            answered = done.result()
-            self._moved(self.worker.rank, request.peer, request.vector)
-            self._moved(request.peer, self.worker.rank, answered.vector)
-            self._count(self.worker.steps - steps)  # of the question, known by its answer
-            self._count(answered.peer_steps - answered.steps)
-            task.resume(answered.vector)
-
-        self._then(self.vectors.ask(request.peer, request.vector, steps), answer)
+            task.when_taken(lambda: self.traffic.stale(self.worker.steps - entered))
 
     def _answer(self, vector: Tensor, limit_s: float) -> tuple[Tensor, int] | None:
         """Return the algorithm's answer to a peer's vector, and the steps so far; None if there is none within limit_s
@@ -419,47 +343,3 @@ class WorkerEngine:
             return self.experiment.algo.answer(self.worker, vector), self.worker.steps
 
         return between_events(self.events, answer, limit_s)
-
-    def _call(self, task: Task[Any], request: Call) -> None:
-        p, k = self.experiment.nodes, self.experiment.algo.servers
-        parts = [None] * k if request.vector is None else list(request.vector.tensor_split(k))
-        answers: dict[int, Tensor | None] = {}
-
-        def answer(shard: int, done: Future[Any]) -> None:
-            answers[shard], staleness = _result(done)
-            for source, target, vector in (
-                (self.worker.rank, p + shard, parts[shard]),
-                (p + shard, self.worker.rank, answers[shard]),
-            ):
-                if vector is not None:
-                    self._moved(source, target, vector)
-            if request.vector is not None:
-                self._count(staleness)
-            if len(answers) == k:
-                received = [answers[i] for i in range(k)]
-                whole = [part for part in received if part is not None]
-                task.resume(None if received[0] is None else torch.cat(whole))
-
-        for shard, part in enumerate(parts):
-            future = self.vectors.call(p + shard, request.operation, part, request.scalars)
-            self._then(future, lambda done, shard=shard: answer(shard, done))
-
-    def _moved(self, source: int, target: int, vector: Tensor) -> None:
-        """Count a vector that has gone from one node to another."""
-        self._sent[source] += vector.nbytes
-        self._received[target] += vector.nbytes
-
-    def _count(self, staleness: int, times: int = 1) -> None:
-        self.staleness[0] += staleness * times
-        self.staleness[1] += times
-        self.staleness[2] = max(self.staleness[2], staleness)
-
-
-def _result(done: Future[T]) -> T:
-    """Return the result; raise CannotGoOn where a peer is the reason that there is none."""
-    error = done.exception()
-    if isinstance(error, Unreachable):
-        raise CannotGoOn(str(error), error.rank) from error
-    if isinstance(error, CollectiveFailed):
-        raise CannotGoOn(str(error), error.peer) from error
-    return done.result()

@@ -34,7 +34,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     """Train as worker `rank`. A replacement starts from the others' current parameters."""
     keep_freed_memory()
     torch.set_num_threads(job.threads)
-    client.open_snapshot_channel(rank)
+    client.open_snapshot_channel(rank, shares=job.experiment.algo.lockstep and job.experiment.nodes > 1)
     experiment, problem = job.experiment, job.problem
     plane = open_plane(job, rank, client)  # from now on it shows that it is alive: the rest may take long
     devices = [torch.device(name) for name in job.devices[rank]]

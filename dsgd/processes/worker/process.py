@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from dsgd.data import DataLost
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import Unsuitable
 from dsgd.processes.control import CoordinatorConnection, CoordinatorGone, Message
-from dsgd.processes.frames import BadFrame, listed
+from dsgd.processes.frames import SPANS, BadFrame, listed
 from dsgd.processes.job import (
     EXIT_FAILED,
     EXIT_OK,
@@ -33,7 +35,10 @@ from dsgd.processes.worker.averaging import CollectiveFailed
 
 READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
 REPORT_S = 0.005  # between two looks of a worker at its steps, of which the coordinator is told
+OFFERED_BYTES = 1 << 16  # of a vector, for which a question pays
 REPORTS_PER_S = 2000  # from all workers together, at most: the coordinator must keep up
+
+T = TypeVar("T")
 
 
 class CannotGoOn(ConnectionError):
@@ -42,6 +47,25 @@ class CannotGoOn(ConnectionError):
     def __init__(self, text: str, peer: int | None = None) -> None:
         super().__init__(text)
         self.peer = peer
+
+
+def digests_of(vectors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return a digest of each vector that is large enough to be worth asking whether another worker has it, too."""
+    return {
+        name: hashlib.blake2b(vector.numpy().data, digest_size=16).hexdigest()
+        for name, vector in vectors.items()
+        if name not in SPANS and vector.nbytes >= OFFERED_BYTES
+    }
+
+
+def result_of(done: Future[T]) -> T:
+    """Return the result; raise CannotGoOn where a peer is the reason that there is none."""
+    error = done.exception()
+    if isinstance(error, Unreachable):
+        raise CannotGoOn(str(error), error.rank) from error
+    if isinstance(error, CollectiveFailed):
+        raise CannotGoOn(str(error), error.peer) from error
+    return done.result()
 
 
 class CoordinatorClient:
@@ -71,15 +95,22 @@ class CoordinatorClient:
         """Let the coordinator send models, which nobody but an evaluator gets."""
         self._line.limit = self._job.model_limit
 
-    def open_snapshot_channel(self, node: int) -> None:
-        """Open the second connection, which `submit` uses in a thread of its own."""
+    def open_snapshot_channel(self, node: int, shares: bool = False) -> None:
+        """Open the second connection, which `submit` uses in a thread of its own. shares: other workers may have the
+        same vectors, of which the coordinator wants one."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
 
         def send_snapshots() -> None:
             try:
                 while True:
-                    line.send(*self._snapshots.get())
+                    message, vectors = self._snapshots.get()
+                    if offered := digests_of(vectors) if shares else {}:
+                        line.send({"kind": "offer", "key": message["key"], "digests": offered})
+                        wanted = line.receive()["names"]
+                        message["same"] = [name for name in offered if name not in wanted]
+                        vectors = {name: vector for name, vector in vectors.items() if name not in message["same"]}
+                    line.send(message, vectors)
             except CoordinatorGone as error:
                 time.sleep(2 * HALF_GONE_S)  # at the end of a run `exit` comes over the other connection, and says so
                 _say(f"no snapshot can be sent: {error}")

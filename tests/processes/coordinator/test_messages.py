@@ -280,6 +280,27 @@ def test_a_snapshot_that_is_none_ends_the_connection(
     assert listening.hears(SNAPSHOTS, SNAPSHOT, vectors=model())
 
 
+OFFER = {"kind": "offer", "key": "last", "digests": {"x": "0" * 32, "buffers": "1" * 32, "kept.a": "2" * 32}}
+
+
+def test_an_offer_that_is_none_ends_the_connection(listening: Listening, lockstep: Listening) -> None:
+    for digests in (
+        *(None, 5, [], "x", {"x": 5}, {"x": None}, {"x": "0" * 101}, {"y": "0"}, {"": "0"}, {"kept." + "a" * 101: "0"}),
+        {f"kept.{i}": "0" for i in range(LOCKSTEP.snapshot_limit.vectors + 1)},
+    ):
+        assert not lockstep.hears(SNAPSHOTS, {**OFFER, "digests": digests}), digests
+    for message in (without(OFFER, "key"), {**OFFER, "key": 5}, {**OFFER, "steps": 5}):
+        assert not lockstep.hears(SNAPSHOTS, message), message
+    assert not lockstep.hears(NODE, OFFER)
+    assert not listening.hears(SNAPSHOTS, OFFER)  # not in lock-step: no vectors are alike
+    assert lockstep.hears(SNAPSHOTS, OFFER)
+    assert lockstep.hears(SNAPSHOTS, {**SNAPSHOT, "same": ["x"]}, vectors={"buffers": JOB.problem.start_buffers})
+    for same in (None, 5, "x", {"x": 1}, [5], [None]):
+        assert not lockstep.hears(SNAPSHOTS, {**SNAPSHOT, "same": same}, vectors=model()), same
+    assert not lockstep.hears(SNAPSHOTS, {**SNAPSHOT, "same": ["buffers"]}, vectors={})
+    assert not lockstep.hears(NODE, {**HEARTBEAT, "same": []})
+
+
 @pytest.mark.parametrize("hello", [None, NODE, EVALUATOR, AGENT], ids=str)
 def test_who_carries_no_snapshots_sends_no_vectors(listening: Listening, hello: dict[str, Any] | None) -> None:
     """The header alone is enough: nothing that follows is waited for."""
