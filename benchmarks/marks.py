@@ -1,10 +1,10 @@
 """What does a mark cost the coordinator? Memory, bytes of vectors and seconds, with many workers and a large model.
 
     python benchmarks/marks.py
-    python benchmarks/marks.py --nodes 16 --hidden 20000
+    python benchmarks/marks.py --nodes 16 --model resnet8
 
-Each worker is a process that hands in one vector, as at the end of a run, and trains nothing: so 64 of them, with as
-many parameters as a ResNet-18, fit on one machine. The coordinator is the package's own. With `sync` all vectors are
+Each worker is a process that hands in one vector, as at the end of a run, and trains nothing: so 64 of them, with a
+ResNet-18, fit on one machine. The coordinator is the package's own. With `sync` all vectors are
 equal, as after an all-reduce; with `dpsgd` and `gossip` each is another. Memory: the largest growth of what the process
 has of its own, sampled every 5 ms; pages of files, which the system can write out, do not count.
 """
@@ -27,6 +27,15 @@ from dsgd.sim.simulation import build_problem
 from tests.support.cases import prepared
 from tests.support.last_mark import STEPS, last_mark
 
+IMAGES = (
+    "data=shapes",
+    "data.resolution=32",
+    "data.channels=3",
+    "data.train_size=256",
+    "data.test_size=16",
+    "batch_size=1",
+)
+ONE_MARK = ("budget.epochs=null", "eval.every_epochs=null", "eval.every_steps=null")
 STATUS = Path("/proc/self/status")
 
 
@@ -37,9 +46,9 @@ def own_mb() -> float:
     return int(match[1]) * 1024 / 1e6
 
 
-def measure(algo: str, nodes: int, hidden: int) -> str:
+def measure(algo: str, nodes: int, model: str) -> str:
     """Return a line about one mark."""
-    training = ("model=mlp", f"model.hidden=[{hidden}]", f"budget.steps={STEPS}", "budget.epochs=null")
+    training = (f"model={model}", *IMAGES, *ONE_MARK, f"budget.steps={STEPS}")
     experiment = prepared(f"algo={algo}", f"nodes={nodes}", *training)
     problem = build_problem(experiment)
     before, over = own_mb(), threading.Event()
@@ -72,10 +81,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", default=["sync", "dpsgd", "gossip"])
     parser.add_argument("--nodes", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=156_000, help="units; 75 parameters each")
+    parser.add_argument("--model", default="resnet18")
     options = parser.parse_args()
     for algo in options.algorithms:
-        print(measure(algo, options.nodes, options.hidden), flush=True)
+        print(measure(algo, options.nodes, options.model), flush=True)
 
 
 if __name__ == "__main__":
