@@ -15,6 +15,8 @@ from dsgd.sim.network import Network, PortMessage
 from dsgd.sim.server_failures import ServerFailures
 from dsgd.worker import Call
 
+Answers = dict[int, Tensor | None]  # of the shards to one call, as they arrive
+
 
 class Servers:
     """Carry the parts of a call to all shards, have each of them served on arrival, and carry the answers back.
@@ -48,15 +50,14 @@ class Servers:
     def call(self, task: Task[Any], request: Call) -> None:
         """Send a call to all shards. The task is resumed with their answers."""
         k, rank = len(self.shards), task.owner.worker.rank
-        answers: list[Any] = [None] * k
-        missing = [k]  # shared by the shards' answers
+        answers: Answers = {}
         if request.vector is None:
             for shard, port in enumerate(self.ports):
-                self._network.notify(rank, port, self._serve, task, request, shard, None, answers, missing)
+                self._network.notify(rank, port, self._serve, task, request, shard, None, answers)
             return
         size = request.size * self._message_bytes / k
         messages = [
-            (self.ports[shard], size, self._serve, (task, request, shard, part, answers, missing))
+            (self.ports[shard], size, self._serve, (task, request, shard, part, answers))
             for shard, part in enumerate(request.vector.tensor_split(k))
         ]
         self.send(rank, messages)
@@ -70,24 +71,23 @@ class Servers:
         if leaving:
             self._network.send(port, leaving)
 
-    def _serve(
-        self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: list[Any], missing: list[int]
-    ) -> None:
+    def _serve(self, task: Task[Any], request: Call, shard: int, part: Tensor | None, answers: Answers) -> None:
         rank, failures = task.owner.worker.rank, self.failures
-        if failures is not None and failures.holds(shard, self._serve, task, request, shard, part, answers, missing):
+        if failures is not None and failures.holds(shard, self._serve, task, request, shard, part, answers):
             return
-        answers[shard], staleness = self._serve_part(task, request, shard, part)
+        answer, staleness = self._serve_part(task, request, shard, part)
         if part is not None:
             self._count_staleness(staleness)
-        if answers[shard] is None:
-            self._network.notify(self.ports[shard], rank, self._answered, task, answers, missing)
+        if answer is None:
+            self._network.notify(self.ports[shard], rank, self._answered, task, shard, None, answers)
             return
         size = request.size * self._message_bytes / len(self.shards)
-        self.send(self.ports[shard], [(rank, size, self._answered, (task, answers, missing))])
+        self.send(self.ports[shard], [(rank, size, self._answered, (task, shard, answer, answers))])
 
-    def _answered(self, task: Task[Any], answers: list[Any], missing: list[int]) -> None:
-        missing[0] -= 1
-        if missing[0] or task.closed:  # a failed worker does not receive
+    def _answered(self, task: Task[Any], shard: int, answer: Tensor | None, answers: Answers) -> None:
+        answers[shard] = answer
+        if len(answers) < len(self.shards) or task.closed:  # a failed worker does not receive
             return
-        task.owner.received += answers[0] is not None
-        self._take(task, None if answers[0] is None else answers[0] if len(answers) == 1 else torch.cat(answers))
+        parts = [part for _, part in sorted(answers.items()) if part is not None]
+        task.owner.received += bool(parts)
+        self._take(task, None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts))
