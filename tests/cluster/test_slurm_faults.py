@@ -154,12 +154,12 @@ def test_a_node_that_goes_down_ends_the_run_and_the_job_goes_on_without_it(slurm
 
 
 def test_a_full_disk_ends_the_run_with_the_checkpoint_before(slurm: Slurm, tmp_path: Path) -> None:
-    """A file system of a megabyte holds one checkpoint of 0.6 MB, and not a second one beside it."""
+    """A file system of a megabyte holds one checkpoint of 0.6 MB, a vector that both workers have, and not two."""
     disk = tmp_path / "disk"
     disk.mkdir()
     slurm.on(1, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
     skip_file = tmp_path / "skip_pauses"
-    large = f"data.dim=40000 engine.checkpoint_every_s=0.3 +data.skip_file={skip_file}"
+    large = f"data.dim=80000 engine.checkpoint_every_s=0.3 +data.skip_file={skip_file}"
     command = f"srun {RUN} {SLOW} algo=sync nodes=2 {BUDGET} {large} hydra.run.dir={disk}/run resume=auto"
     batch = submit(slurm, tmp_path, f"{command}; {REQUEUE}", "--nodelist=h1", "--ntasks=2")
     batch.ends("FAILED")
