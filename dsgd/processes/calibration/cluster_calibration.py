@@ -62,7 +62,7 @@ def step_times(
     exchange: Callable[[Tensor, int], Callable[[], Tensor]] | None = None,
 ) -> list[float]:
     """Return the seconds of local steps as the engine makes them, with a copy of x and the update. steps: their
-    numbers, each once with exchange; WARM_UP before the first are made, too.
+    numbers, of which none may be exchanged twice. WARM_UP steps with the numbers before the first do not count.
 
     exchange(vector, step): starts an exchange and returns a function that waits for the received vector. With it every
     step sends a vector, receives one and adds it; waiting does not count."""
@@ -121,11 +121,10 @@ def calibrate(
             else f"one worker makes {repeats} steps"
         )
         measured = partial(step_times, experiment, problem, devices, rank)
-        alone: list[float] = []
         if p == 1:
             alone = measured(range(WARM_UP, WARM_UP + repeats))
         else:
-            exchanging: list[float] = []
+            alone, exchanging = list[float](), list[float]()
             source = (rank - 1) % p
             with _plane(problem, store, rank, p, address) as plane:
 

@@ -18,8 +18,10 @@ from dsgd.worker import Ask, Call, Exchange, Pull, Push, Worker
 
 
 class PairwiseRequests:
-    """Performs them for one worker, and counts what has moved. A message to a peer that is lost is one missed; of an
-    exchange or a server, it ends the run (CannotGoOn)."""
+    """Performs the requests of one worker, and counts the bytes and the staleness of their messages.
+
+    If the peer of a pull, push or ask is unreachable, the message counts as missed. If a peer of an exchange, or a
+    server, is unreachable, CannotGoOn ends the run."""
 
     def __init__(
         self,

@@ -96,8 +96,8 @@ class CoordinatorClient:
         self._line.limit = self._job.model_limit
 
     def open_snapshot_channel(self, node: int, shares: bool = False) -> None:
-        """Open the second connection, which `submit` uses in a thread of its own. shares: other workers may have the
-        same vectors, of which the coordinator wants one."""
+        """Open the second connection, which `submit` uses in a thread of its own. shares: offer the digest of each
+        vector first, since the coordinator may have it from another worker."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
 

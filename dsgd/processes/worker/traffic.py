@@ -31,7 +31,7 @@ class Traffic:
         self._reduced += vector.nbytes
 
     def stale(self, staleness: int, times: int = 1) -> None:
-        """Count the staleness of what has arrived, in steps."""
+        """Count the staleness of one message, in steps; of several with the same: times."""
         self._staleness[0] += staleness * times
         self._staleness[1] += times
         self._staleness[2] = max(self._staleness[2], staleness)

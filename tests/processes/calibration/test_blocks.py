@@ -10,9 +10,9 @@ from dsgd.processes.calibration.cluster_calibration import BLOCKS, WARM_UP, bloc
 
 @given(st.integers(1, 1000))
 def test_blocks_have_all_steps_and_room_to_warm_up(repeats: int) -> None:
-    found = blocks(repeats)
-    numbers = [step for steps in found for step in range(steps.start - WARM_UP, steps.stop)]
-    assert sum(map(len, found)) == repeats
+    parts = blocks(repeats)
+    numbers = [step for steps in parts for step in range(steps.start - WARM_UP, steps.stop)]
+    assert sum(map(len, parts)) == repeats
     assert numbers == sorted(set(numbers))
     assert numbers[0] == 0
-    assert len(found) == min(BLOCKS, repeats)
+    assert len(parts) == min(BLOCKS, repeats)

@@ -1,4 +1,4 @@
-"""Workers in lock-step, in processes of their own, hand in a mark: what they have alike comes once."""
+"""Real worker processes hand in a mark: of equal vectors in lock-step, the coordinator receives one."""
 
 from __future__ import annotations
 
