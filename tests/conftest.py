@@ -32,6 +32,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the further cases that DSGD_FURTHER does not draw; without it, all stay."""
     draw = os.environ.get("DSGD_FURTHER")
     if draw:
-        left_out = [one for one in items if one.get_closest_marker("further") and not is_drawn(one.nodeid, draw)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [one for one in items if one not in {*left_out}]
+        left_out = {one for one in items if one.get_closest_marker("further") and not is_drawn(one.nodeid, draw)}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [one for one in items if one not in left_out]

@@ -1,11 +1,23 @@
-"""A shard of the parameter server, for every engine."""
+"""A shard of the parameter server, for every engine: its operations, and the way of a call's vector to and from it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
+
+
+def parts_of(vector: Tensor | None, shards: int) -> list[Tensor | None]:
+    """Split the vector of a call into one part for each shard, in order; a call without a vector has parts without."""
+    return [None] * shards if vector is None else [*vector.tensor_split(shards)]
+
+
+def joined(answers: Mapping[int, Tensor | None]) -> Tensor | None:
+    """Return the answer of all shards to one call. answers: of each shard, by number; None where it has none."""
+    parts = [part for _, part in sorted(answers.items()) if part is not None]
+    return None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class Shard:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from dsgd.engine.shard import Shard
+from dsgd.engine.shard import Shard, joined, parts_of
 from dsgd.engine.task import Task
 from dsgd.sim.loop import EventLoop
 from dsgd.sim.network import Network, PortMessage
@@ -58,7 +57,7 @@ class Servers:
         size = request.size * self._message_bytes / k
         messages = [
             (self.ports[shard], size, self._serve, (task, request, shard, part, answers))
-            for shard, part in enumerate(request.vector.tensor_split(k))
+            for shard, part in enumerate(parts_of(request.vector, k))
         ]
         self.send(rank, messages)
 
@@ -88,6 +87,6 @@ class Servers:
         answers[shard] = answer
         if len(answers) < len(self.shards) or task.closed:  # a failed worker does not receive
             return
-        parts = [part for _, part in sorted(answers.items()) if part is not None]
-        task.owner.received += bool(parts)
-        self._take(task, None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts))
+        whole = joined(answers)
+        task.owner.received += whole is not None
+        self._take(task, whole)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from dsgd.engine.shard import joined, parts_of
 from dsgd.engine.task import Task
 from dsgd.processes.pairwise.plane import Plane, Unreachable
 from dsgd.processes.worker.device_vectors import DeviceVectors
@@ -52,9 +52,7 @@ class PairwiseRequests:
 
     def pull(self, task: Task[Any], request: Pull) -> None:
         def answer(done: Future[Any]) -> None:
-            if isinstance(done.exception(), Unreachable):
-                self._traffic.missed()
-                task.resume(None)
+            if self._is_missed(task, done):
                 return
             pulled = done.result()
             self._traffic.moved(request.peer, self._worker.rank, pulled.vector)
@@ -62,6 +60,14 @@ class PairwiseRequests:
             task.resume(pulled.vector)
 
         self._then(self._vectors.pull(request.peer), answer)
+
+    def _is_missed(self, task: Task[Any], done: Future[Any]) -> bool:
+        """Check that the peer was unreachable; if so, count a missed message and resume the task without a vector."""
+        if not isinstance(done.exception(), Unreachable):
+            return False
+        self._traffic.missed()
+        task.resume(None)
+        return True
 
     def push(self, task: Task[Any], request: Push) -> None:
         steps = self._worker.steps
@@ -81,9 +87,7 @@ class PairwiseRequests:
         steps = self._worker.steps
 
         def answer(done: Future[Any]) -> None:
-            if isinstance(done.exception(), Unreachable):
-                self._traffic.missed()
-                task.resume(None)
+            if self._is_missed(task, done):
                 return
             answered = done.result()
             self._traffic.moved(self._worker.rank, request.peer, request.vector)
@@ -96,7 +100,7 @@ class PairwiseRequests:
 
     def call(self, task: Task[Any], request: Call) -> None:
         p, k = self._worker.nodes, self._servers
-        parts = [None] * k if request.vector is None else list(request.vector.tensor_split(k))
+        parts = parts_of(request.vector, k)
         answers: dict[int, Tensor | None] = {}
 
         def answer(shard: int, done: Future[Any]) -> None:
@@ -110,9 +114,7 @@ class PairwiseRequests:
             if request.vector is not None:
                 self._traffic.stale(staleness)
             if len(answers) == k:
-                received = [answers[i] for i in range(k)]
-                whole = [part for part in received if part is not None]
-                task.resume(None if received[0] is None else torch.cat(whole))
+                task.resume(joined(answers))
 
         for shard, part in enumerate(parts):
             future = self._vectors.call(p + shard, request.operation, part, request.scalars)
