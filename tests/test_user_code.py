@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dsgd
+from tests.support.long import long_but
 
 MINE = """
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def run(line: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("what", LINES)
+@pytest.mark.parametrize("what", long_but(["data"], LINES))
 def test_a_module_that_imports_torchvision(what: str, tmp_path: Path) -> None:
     ended = run(LINES[what], MINE.replace("IMPORT", TORCHVISION).replace("LATER", "pass"), tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -78,6 +78,7 @@ def test_a_contradiction_is_one_line_before_anything_is_written(
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.further
 def test_a_master_elsewhere_is_one_line(slurm: Slurm, tmp_path: Path) -> None:
     script = f"srun {RUN} {QUADRATIC} nodes=2"
     batch = submit(slurm, tmp_path, script, "--nodelist=h1", "--ntasks=2", MASTER_ADDR="h3")

@@ -131,6 +131,7 @@ def test_what_slurm_refuses_is_one_line_and_can_be_submitted_again(login: Login)
     assert login.states() == {"pending": 1}
 
 
+@pytest.mark.further
 def test_what_failed_is_tried_again_and_what_did_not_is_not(login: Login) -> None:
     """Jobs fail before they begin as long as a file is missing."""
     site = "\"slurm.setup=['cat $SLURM_ARRAY_TASK_ID.txt || exit 3']\""
@@ -171,6 +172,7 @@ def test_cancelled_points_leave_the_queue_and_can_be_taken_up_again(login: Login
     assert login.states() == {"pending": 3}
 
 
+@pytest.mark.further
 def test_a_point_that_slurm_warns_goes_on_by_itself(login: Login) -> None:
     """As before its time limit: a checkpoint, back to the queue, on to the end, in one record."""
     login.sweep("submit experiment=quadratic budget.steps=8000 eval.every_steps=100 nodes=2 engine=sim")

@@ -135,6 +135,7 @@ def test_two_that_ask_each_other_at_once_swap_their_vectors() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.further
 def test_a_single_average_shrinks_the_spread_as_computed() -> None:
     """V = sum_i |x_i - mean|^2. Of p / 2 active and as many passive workers, whose means are a distance D from that of
     all, an average leaves E[V'] = V (1 - 1 / p) - D^2.

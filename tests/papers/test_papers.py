@@ -20,6 +20,7 @@ from dsgd.papers.real.tasks import TASKS
 from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.paper import REAL, SCALES, SMALL, Paper, Study
 from dsgd.run.plan import plan_run
+from tests.support.long import all_long_but
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "papers"
@@ -118,8 +119,7 @@ def planned(study: Study, scale: str) -> int:
     return len(jobs)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("paper", "study"), STUDIES, ids=[f"{p.key}-{s.name}" for p, s in STUDIES])
+@pytest.mark.parametrize(("paper", "study"), all_long_but((), STUDIES), ids=[f"{p.key}-{s.name}" for p, s in STUDIES])
 def test_every_point_of_a_study_resolves(paper: Paper, study: Study) -> None:
     assert any(study.at(scale) is not None for scale in SCALES)
     for scale in SCALES:

@@ -13,6 +13,7 @@ import pytest
 from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header
 from dsgd.record.reader import find_runs, read_status
 from tests.support.command import call
+from tests.support.long import further_but
 
 PATIENCE_S = 500  # after which a test gives up; nothing is measured with it
 ROOT = Path(__file__).parents[2]
@@ -37,8 +38,7 @@ def killed(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in ended.stdout.splitlines()]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", further_but((), ["sim", "dist"]))
 def test_a_run_that_is_killed_while_it_is_extended_never_claims_what_is_not_so(tmp_path: Path, engine: str) -> None:
     """Its record says completed only with all steps of the configuration beside it, and so does the exit status."""
     line = [*RUN, f"engine={engine}", "engine.keep_checkpoint=true"]
@@ -60,8 +60,7 @@ def test_a_run_that_is_killed_while_it_is_extended_never_claims_what_is_not_so(t
     assert claims <= {(2, killed_status), (4, 0), (4, -9)}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", further_but(["sim"], ["sim", "dist"]))
 def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path, engine: str) -> None:
     kills = killed(tmp_path, *RUN, f"engine={engine}", OFTEN)
     left_over = []
