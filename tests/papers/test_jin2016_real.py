@@ -100,4 +100,12 @@ def test_every_claim_and_figure_uses_what_its_studies_are() -> None:
     assert {of_task(claims.race_on(nodes), "shapes") for nodes in (4, 8, 16, 32, 64, 100)} <= names
     evidence = {of_task(claims.race_on(nodes), "shapes"): race(nodes, AHEAD) for nodes in claims.FEW}
     (drawn,) = (drawing for drawing in claims.PAPER.charts if drawing.name == "map_few_shapes")
-    assert len(drawn.draw(evidence).axes) == 2 * (1 + len(claims.JITTERS))
+    for counts in ((4, 8, 16), (4, 8)):  # also while a race is not run
+        run = {of_task(claims.race_on(nodes), "shapes") for nodes in counts}
+        (axes,) = drawn.draw({name: logged for name, logged in evidence.items() if name in run}).axes
+        assert [label.get_text() for label in axes.get_xticklabels()] == [str(nodes) for nodes in counts]
+        conditions = [label.get_text() for label in axes.get_yticklabels()]
+        assert len(conditions) == 2 * (1 + len(claims.JITTERS))
+        assert [text.split()[0] for text in conditions] == [j for j in ("100", "30", "10", "0") for _ in range(2)]
+        assert len(axes.texts) == len(counts) * len(conditions)
+        assert all("gossip" in text.get_text() for text in axes.texts)  # who is ahead everywhere

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib.figure import Figure
 
 from dsgd.papers.real.tasks import TASKS
-from dsgd.report.contest import Contender, final_loss
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.contest import Contender, contest, final_loss
+from dsgd.report.interval import estimate
+from dsgd.report.winner_map import map_cell, map_figure
 from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
-from dsgd.reproduction.paired import ratio
 from dsgd.reproduction.paper import Chart, Evidence, of_task
 
 Draw = Callable[[Evidence, str], Figure]  # of a task
@@ -39,34 +39,19 @@ def losses_over_rates(logged: Logged) -> Figure:
     return chart([ChartPanel("", "learning rate", "test loss at the end", lines, log_x=True, log_y=True)])
 
 
-def advantage_map(conditions: Mapping[str, Sequence[Contender]], algos: Sequence[str]) -> Figure:
-    """Draw how many times as soon as all-reduce each algorithm, in its best form, reaches the target, against nodes: a
-    panel for each condition and each form of all-reduce."""
-    panels = []
-    for overlap in (True, False):
-        for name, contenders in conditions.items():
-            lines = [ChartLine(algo, algo, _advantages(contenders, algo, overlap)) for algo in algos]
-            title = f"{name}, {'overlap' if overlap else 'no overlap'}"
-            panels.append(
-                ChartPanel(title, "nodes", "time of sync over theirs", lines, log_x=True, log_y=True, level=1.0)
-            )
-    return chart(panels, ["above the dashed line the algorithm, in its best form, is before all-reduce"])
-
-
-def _advantages(contenders: Sequence[Contender], algo: str, overlap: bool) -> list[tuple[float, Estimate]]:
-    points = []
-    for nodes in sorted({contender.nodes for contender in contenders}):
-        on_nodes = [contender for contender in contenders if contender.nodes == nodes]
-        (exact,) = (
-            contender
-            for contender in on_nodes
-            if contender.algo == "sync" and _setting(contender, "algo.overlap") == overlap
-        )
-        ratios = [ratio(exact, contender, rule=None) for contender in on_nodes if contender.algo == algo]
-        if ratios:
-            points.append((float(nodes), max(ratios, key=lambda value: value.median)))
-    return points
-
-
-def _setting(contender: Contender, key: str) -> object:
-    return contender.runs[0].setting(key)
+def soonest_map(conditions: Mapping[float, Sequence[Contender]]) -> Figure:
+    """Draw who reaches the target first, by the number of nodes, the jitter and the form of all-reduce. conditions: all
+    contenders under each jitter."""
+    cells = []
+    for jitter, contenders in conditions.items():
+        for nodes in {contender.nodes for contender in contenders}:
+            for overlap in (True, False):
+                racing = [
+                    contender
+                    for contender in contenders
+                    if contender.nodes == nodes
+                    and (contender.algo != "sync" or contender.runs[0].setting("algo.overlap") == overlap)
+                ]
+                condition = f"{100 * jitter:3.0f} %, {'overlap' if overlap else 'no overlap'}"  # sorts by the jitter
+                cells.append(map_cell({"nodes": nodes, "jitter and all-reduce": condition}, contest(racing)))
+    return map_figure(cells)
