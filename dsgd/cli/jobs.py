@@ -127,10 +127,7 @@ def _start_jobs(sweep: LocalSweep, checked: Checked, multirun: Multirun, interru
     """Start every job of a sweep on this machine."""
     multirun.begin()
     folders = list(checked.folders)
-    waiting = list(range(len(folders)))
-    while waiting:
-        number = sweep.next(waiting)
-        waiting.remove(number)
+    for number in sweep.in_turn(range(len(folders))):
         _start_job(sweep, number, checked, folders[number], multirun.folder.name, interruption)
     _finish(sweep, interruption)
 

@@ -12,7 +12,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +103,14 @@ class LocalSweep:
             return waiting[0]
         unknown = [number for number in waiting if self._kinds[number] not in self._durations]
         return unknown[0] if unknown else max(waiting, key=lambda number: self._durations[self._kinds[number]])
+
+    def in_turn(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield these jobs, each when it is its turn to start (`next`)."""
+        waiting = list(numbers)
+        while waiting:
+            number = self.next(waiting)
+            waiting.remove(number)
+            yield number
 
     def start(self, number: int, folder: Path, run: Callable[[], str]) -> None:
         """Start a job, once there is room for it. Raises KeyboardInterrupt if a signal has asked for the end."""

@@ -105,11 +105,8 @@ class LocalRunner:
         outcome: dict[Path, str] = {}
         at_once = jobs_at_once(self._at_once, [plan for _, plan in missing.values()])
         plans = [(folder, plan) for folder, (_, plan) in missing.items()]
-        waiting = list(range(len(plans)))
         with LocalSweep(labels, at_once, outcome, kinds, self._tally, self._printed) as sweep:
-            while waiting:
-                number = sweep.next(waiting)
-                waiting.remove(number)
+            for number in sweep.in_turn(range(len(plans))):
                 folder, plan = plans[number]
                 # the tally shows how far it has come
                 sweep.start(number, folder, self._job(replace(plan, logged=False), folder))
