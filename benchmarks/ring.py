@@ -36,7 +36,7 @@ def take_turns(ways: dict[str, Callable[[Tensor], object]], numbers: int, rounds
     found: list[list[tuple[float, ...]]] = [[] for _ in ways]
     for place in range(rounds + 1):
         for way, run in enumerate(ways.values()):
-            v = torch.ones(numbers)
+            v = torch.full((numbers,), 1e-30)  # sums of sums are finite
             dist.barrier()
             begin = time.perf_counter(), time.process_time()
             for _ in range(sums):
