@@ -14,6 +14,7 @@ from dsgd.report.time_to_target import rule_of
 from dsgd.reproduction import archive
 from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.null_tests import null_tests
 from dsgd.reproduction.paired import RULE
 from dsgd.reproduction.paper import SMALL, Chart, Claim, Paper, Study, of_task
 from dsgd.reproduction.verdict import Check, Finding, Verdict, over_tasks
@@ -95,6 +96,7 @@ def write_paper(paper_results: Results, results: Path) -> None:
             ["what", "value", "status"],
             [[assumption.what, assumption.value, assumption.status] for assumption in paper.assumptions],
         ),
+        *_null_tests(paper_results),
         "## Runs",
         _runs(paper_results),
     ]
@@ -188,6 +190,21 @@ def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> st
         for check in checks
     ]
     return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
+
+
+def _null_tests(paper_results: Results) -> list[str]:
+    """Return the section of the null tests, if there are any."""
+    lines = [
+        [test.study, test.contender, test.measure, shown(test.value), f"{test.spread:.3g}"]
+        for test in null_tests(paper_results.logged)
+    ]
+    if not lines:
+        return []
+    note = (
+        "One algorithm, tuned and measured under two names. The spread is how far the interval reaches away from 1, or "
+        "from 0: every interval of the same study and kind is longer by it at both ends."
+    )
+    return ["## Null tests", note, table(["study", "algorithm", "compared", "measured", "spread"], lines)]
 
 
 def _runs(paper_results: Results) -> str:
