@@ -75,7 +75,7 @@ def test_a_module_that_imports_torchvision(what: str, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("what", ["data", "model"])
+@pytest.mark.parametrize("what", long_but(["data"], ["data", "model"]))
 def test_a_function_that_imports_torchvision_when_it_is_called(what: str, tmp_path: Path) -> None:
     ended = run(LINES[what], MINE.replace("IMPORT", "").replace("LATER", TORCHVISION), tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -75,7 +75,7 @@ def test_a_hangup_ends_a_run_with_a_checkpoint(engine: str, tmp_path: Path) -> N
     assert (run / "checkpoint.pt").stat().st_size > 0
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
 def test_a_command_that_was_started_to_outlive_a_hangup_does(engine: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     line = shlex.join(["nohup", *typed(f"{ENDLESS} engine={engine}")])

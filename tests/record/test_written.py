@@ -30,7 +30,7 @@ PLACES: dict[str, Callable[[Path, Path], None]] = {
     "FIFO": lambda path, victim: os.mkfifo(path),
 }
 KINDS = pytest.mark.parametrize("kind", PLACES)
-MAIN_KINDS = pytest.mark.parametrize("kind", long_but(["symbolic link", "FIFO"], list(PLACES)))
+MAIN_KINDS = pytest.mark.parametrize("kind", long_but(["symbolic link"], list(PLACES)))
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_a_run_that_is_stopped_waits_for_what_it_has_sent(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("algo", "number"),
     all_long_but(
-        [("diloco", signal.SIGKILL), ("delayfree", signal.SIGTERM)],
+        [("diloco", signal.SIGKILL)],
         list(zip(RESUMING, (signal.SIGKILL, signal.SIGTERM) * len(RESUMING), strict=False)),
     ),
 )
