@@ -6,8 +6,8 @@ Every way of a case runs in a process of its own with one thread, and they take 
 time, which other programs on the machine hardly change. A gradient is what the evaluator spends on it, reading its
 batch included; an update is a gradient and its share of events, messages and optimiser. Evaluation is left out. The
 peak is a product of two matrices by torch, in the same thread and type. bf16 is measured where the processor has AMX;
-without, it is torch's, many times slower than fp32. The row of two cores is of wall time, and tells
-nothing where other programs use them.
+without, it is torch's, many times slower than fp32. The row of two cores is of wall time, and tells nothing where other
+programs use them.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--latencies", nargs="+", type=float, default=[0.0], help="milliseconds between two hosts")
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), help="names, or all")
-    parser.add_argument("--keys", nargs="+", default=[], help="of dsgd-run, after those of an algorithm")
+    parser.add_argument("--keys", nargs="+", default=[], help="key=value of dsgd-run, for every algorithm")
     parser.add_argument("--log", type=Path, help="archive that gets all runs, as the study `hosts`")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()

@@ -38,10 +38,25 @@ class Null:
     second: Contender
 
 
+def null_time(null: Null) -> Estimate:
+    """Return the seconds to the target of the first name over those of the second."""
+    return paired.ratio(null.first, null.second, rule=None)
+
+
+def null_loss(null: Null) -> Estimate:
+    """Return the test loss at the end of the first name over that of the second."""
+    return _losses(null.first, null.second)
+
+
+def null_gain(null: Null) -> Estimate:
+    """Return the test accuracy at the end of the first name minus that of the second."""
+    return paired.accuracy_gain(null.first, null.second)
+
+
 def time_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the seconds to the target of a contender over those of another. checks: of the claim."""
     value = paired.ratio(candidate, reference, confidence=confidence_of_each(checks), rule=None)
-    return widened_ratio(value, null_factor(paired.ratio(null.first, null.second, rule=None)))
+    return widened_ratio(value, null_factor(null_time(null)))
 
 
 def sample_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
@@ -53,7 +68,7 @@ def sample_ratio(candidate: Contender, reference: Contender, checks: int, null: 
 def loss_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test loss at the end of a contender over that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
-    value = widened_ratio(_losses(candidate, reference, confidence), null_factor(_losses(null.first, null.second)))
+    value = widened_ratio(_losses(candidate, reference, confidence), null_factor(null_loss(null)))
     return widened_ratio(value, _loss_error(candidate, reference, confidence))
 
 
@@ -65,14 +80,14 @@ def loss_growth(
     Each of the two ratios has the error of its own test losses, and the spread of the null test."""
     confidence = confidence_of_each(checks, SOURCES + 1)
     value = paired_ratio(_growths(pair), _growths(reference), confidence)
-    spread = null_factor(_losses(null.first, null.second)) ** 2
+    spread = null_factor(null_loss(null)) ** 2
     return widened_ratio(value, spread * _loss_error(*pair, confidence) * _loss_error(*reference, confidence))
 
 
 def accuracy_gain(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
     confidence = confidence_of_each(checks, SOURCES)
-    spread = null_difference(paired.accuracy_gain(null.first, null.second))
+    spread = null_difference(null_gain(null))
     error = _gain_error(candidate, reference, confidence)
     return widened(paired.accuracy_gain(candidate, reference, confidence=confidence), spread + error)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate
-from dsgd.reproduction import paired
+from dsgd.reproduction.fair import Null, null_gain, null_loss, null_time
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.protocol import null_difference, null_factor
 
@@ -19,9 +19,9 @@ DECIDING += ("optimizer", "schedule", "cluster", "budget", "target")
 
 @dataclass(frozen=True)
 class NullTest:
-    """One algorithm under two names. study: which has the second. contender: its name there. measure: what is compared,
-    the first over the second, or less it. value: which would be 1, or 0. spread: how far its interval reaches away from
-    that, as a factor or a difference."""
+    """One algorithm under two names. study: of the second name, contender. measure: what is compared. value: ratio of
+    the first to the second, or their difference. spread: how far its interval reaches away from 1, as a factor, or from
+    0."""
 
     study: str
     contender: str
@@ -38,12 +38,13 @@ def null_tests(logged: Mapping[str, Logged]) -> Iterator[NullTest]:
             first = next((candidate for candidate in firsts if _are_one(candidate, second)), None)
             if first is None:
                 continue
-            ratio = paired.ratio(first, second, rule=None)
+            null = Null(first, second)
             if second.runs[0].target is not None:
-                yield NullTest(name, second.name, "time to the target, ratio", ratio, null_factor(ratio))
+                time = null_time(null)
+                yield NullTest(name, second.name, "time to the target, ratio", time, null_factor(time))
                 continue
-            yield NullTest(name, second.name, "test loss at the end, ratio", ratio, null_factor(ratio))
-            gain = paired.accuracy_gain(first, second)
+            loss, gain = null_loss(null), null_gain(null)
+            yield NullTest(name, second.name, "test loss at the end, ratio", loss, null_factor(loss))
             yield NullTest(name, second.name, "test accuracy at the end, difference", gain, null_difference(gain))
 
 

@@ -108,4 +108,4 @@ def test_every_claim_and_figure_uses_what_its_studies_are() -> None:
         assert len(conditions) == 2 * (1 + len(claims.JITTERS))
         assert [text.split()[0] for text in conditions] == [j for j in ("100", "30", "10", "0") for _ in range(2)]
         assert len(axes.texts) == len(counts) * len(conditions)
-        assert all("gossip" in text.get_text() for text in axes.texts)  # who is ahead everywhere
+        assert all("gossip" in text.get_text() for text in axes.texts)  # the soonest in AHEAD

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from dsgd.papers.real.tasks import TASKS
+from dsgd.papers.real.tasks import TASKS, sync
 from dsgd.report.contest import Contender, contest, final_loss
 from dsgd.report.interval import estimate
 from dsgd.report.winner_map import map_cell, map_figure
@@ -46,12 +46,8 @@ def soonest_map(conditions: Mapping[float, Sequence[Contender]]) -> Figure:
     for jitter, contenders in conditions.items():
         for nodes in {contender.nodes for contender in contenders}:
             for overlap in (True, False):
-                racing = [
-                    contender
-                    for contender in contenders
-                    if contender.nodes == nodes
-                    and (contender.algo != "sync" or contender.runs[0].setting("algo.overlap") == overlap)
-                ]
+                others = [each for each in contenders if each.nodes == nodes and each.algo != "sync"]
+                racing = [sync(contenders, nodes, overlap), *others]
                 condition = f"{100 * jitter:3.0f} %, {'overlap' if overlap else 'no overlap'}"  # sorts by the jitter
                 cells.append(map_cell({"nodes": nodes, "jitter and all-reduce": condition}, contest(racing)))
     return map_figure(cells)

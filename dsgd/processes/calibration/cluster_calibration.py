@@ -62,7 +62,7 @@ def step_times(
     exchange: Callable[[Tensor, int], Callable[[], Tensor]] | None = None,
 ) -> list[float]:
     """Return the seconds of local steps as the engine makes them, with a copy of x and the update. steps: their
-    numbers, of which none may be exchanged twice. WARM_UP steps with the numbers before the first do not count.
+    numbers, each exchanged once at most. WARM_UP steps with the numbers before the first do not count.
 
     exchange(vector, step): starts an exchange and returns a function that waits for the received vector. With it every
     step sends a vector, receives one and adds it; waiting does not count."""
