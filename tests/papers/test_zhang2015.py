@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dsgd.papers.zhang2015.claims import CONVERGED, e1, e2, e3, e4, e5
+from dsgd.papers.zhang2015.claims import CONVERGED, e1, e2, e3, e4, e5, e6
 from dsgd.papers.zhang2015.stability import (
+    admm_radius,
     delayed_rate_bound,
     delayed_rate_by_bisection,
     growth_per_step,
@@ -178,3 +179,28 @@ def periods(gain: float) -> Logged:
 )
 def test_e4_takes_the_period_by_validation_and_allows_its_margin(gain: float, later: float, verdict: Verdict) -> None:
     assert e4({"periods": periods(gain), "periods_later": periods(later)}).verdict is verdict
+
+
+@pytest.mark.parametrize(("lr_h", "stable"), [(1e-3, False), (1e-2, True)])
+def test_admm_grows_as_its_radius_says(lr_h: float, stable: bool) -> None:
+    """The iteration, written as in the paper, against the spectral radius of its map."""
+    workers, rho, rounds = 3, 2.5, 20_000
+    x, multipliers, centre = np.ones(workers), np.zeros(workers), 1.0
+    largest = []
+    for _ in range(rounds):
+        for i in range(workers):
+            multipliers[i] -= x[i] - centre
+            x[i] = (x[i] - lr_h * x[i] + lr_h * rho * (multipliers[i] + centre)) / (1 + lr_h * rho)
+            centre = float(np.mean(x - multipliers))
+        largest.append(np.abs([*x, *multipliers, centre]).max())
+    first, last = (max(largest[end - 2000 : end]) for end in (rounds // 2, rounds))
+    radius = admm_radius(workers, lr_h, rho)
+    assert (radius < 1) is stable
+    if stable:
+        assert last < 1e-12
+    else:
+        assert (last / first) ** (2 / rounds) == pytest.approx(radius, abs=1e-5)
+
+
+def test_easgd_is_stable_where_admm_is_not() -> None:
+    assert e6({}).verdict is Verdict.PASS

@@ -37,6 +37,7 @@ PAPER = Paper(
         Claim(CLAIMS["E3"], ("alone", "race", "downpour_rates_short"), claims.e3),
         Claim(CLAIMS["E4"], ("periods", "periods_later"), claims.e4),
         Claim(CLAIMS["E5"], tuple(study.name for study in DELAYED), claims.e5),
+        Claim(CLAIMS["E6"], (), claims.e6),
     ),
     charts=(
         Chart(
@@ -50,6 +51,12 @@ PAPER = Paper(
             "Growth on a line, just below and just above the bounds of stability",
             (charts.ROUND_ROBIN_AT_1.name, *(study.name for study in DELAYED)),
             charts.stability_figure,
+        ),
+        Chart(
+            "admm",
+            "Growth of an error in turn: EASGD diverges only beyond its bound, ADMM at small rates",
+            (),
+            charts.admm_figure,
         ),
         Chart("race", "Test loss against time, period 10, rates tuned", ("race",), charts.race_figure),
         Chart(

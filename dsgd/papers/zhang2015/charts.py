@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsgd.papers.zhang2015.claims import CONVERGED, racers
 from dsgd.papers.zhang2015.stability import (
+    admm_radius,
     delayed_rate_bound,
     growth_per_step,
     moving_rate_bound,
@@ -108,6 +109,30 @@ def stability_figure(evidence: Evidence) -> Figure:
             ChartPanel("Downpour, in turn", "learning rate over its bound", growth, stale, level=1.0),
         ]
     )
+
+
+def admm_figure(_: Evidence) -> Figure:
+    """Draw how fast an error grows with EASGD and with ADMM, over the rate: above 0 they diverge."""
+    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+
+    rates = [10 ** (-4 + i / 10) for i in range(31)]
+    panels = []
+    for p in (3, 16):
+        lines = []
+        for i, rho in enumerate((1.0, 10.0)):
+            elastic = [(rate, _exponent(round_robin_radius(p, rate, rate * rho), rate)) for rate in rates]
+            admm = [(rate, _exponent(admm_radius(p, rate, rho), rate)) for rate in rates]
+            lines.append(ChartLine(f"EASGD, rho = {rho:g}", "easgd", elastic, i, markers=False))
+            lines.append(ChartLine(f"ADMM, rho = {rho:g}", "admm", admm, i, markers=False))
+        panels.append(
+            ChartPanel(f"p = {p}", "rate times curvature, lr h", "ln(radius) / (lr h)", lines, log_x=True, level=0.0)
+        )
+    return chart(panels)
+
+
+def _exponent(radius: float, lr_h: float) -> Estimate:
+    """Return the growth of a round for each unit of lr h, as an exponent."""
+    return exactly(math.log(radius) / lr_h)
 
 
 def _growth(runs: Sequence[Run], key: str, bound: float) -> list[tuple[float, Estimate]]:

@@ -8,6 +8,7 @@ from statistics import median
 
 from dsgd.papers import CLAIMS
 from dsgd.papers.zhang2015.stability import (
+    admm_radius,
     delayed_rate_bound,
     delayed_rate_by_bisection,
     extremes,
@@ -39,6 +40,9 @@ from dsgd.reproduction.verdict import Check, Finding
 CONVERGED = 0.5  # of the test loss at the start: a run that ends below has converged
 RADIUS_WORKERS = (3, 4, 5, 6, 8, 16, 32, 64)
 RADIUS_RATES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+ADMM_WORKERS, PENALTIES = (3, 4, 8, 16), (0.5, 1.0, 2.5, 5.0, 10.0)
+SMALL_RATE, LARGE_RATE = 1e-4, 0.1  # times curvature
+EXAMPLE = (3, 1e-3, 2.5)  # workers, rate and penalty
 LATER = 4  # a period that has four times as many samples, for the cause of a failure
 TARGET_SHARE = 0.8  # of the budget of one worker
 
@@ -207,6 +211,33 @@ def e5(evidence: Evidence) -> Finding:
     staleness = max(abs(number(run.final("staleness_max")) - (run.nodes or 0) + 1) for run in runs)
     checks.append(claim.check("staleness", "runs: largest staleness less p - 1, largest difference", staleness))
     return claim.judged(checks)
+
+
+def e6(evidence: Evidence) -> Finding:
+    """Compare spectral radii of a round of EASGD and of ADMM with 1, over workers, rates and penalties."""
+    claim = CLAIMS["E6"]
+    pairs = [(p, rho) for p in ADMM_WORKERS for rho in PENALTIES]
+    rates = (SMALL_RATE, EXAMPLE[1], 0.01, LARGE_RATE)
+    elastic = [
+        round_robin_radius(p, lr_h, lr_h * rho)
+        for p, rho in pairs
+        for lr_h in rates
+        if lr_h * rho <= moving_rate_bound(lr_h)
+    ]
+    small, large = ([admm_radius(p, lr_h, rho) for p, rho in pairs] for lr_h in (SMALL_RATE, LARGE_RATE))
+    checks = [
+        claim.check(
+            "stable", f"EASGD: largest radius less 1, lr h = {SMALL_RATE:g} to {LARGE_RATE:g}", max(elastic) - 1
+        ),
+        claim.check("grows", f"ADMM: smallest radius less 1, lr h = {SMALL_RATE:g}", min(small) - 1),
+        claim.check("shrinks", f"ADMM: largest radius less 1, lr h = {LARGE_RATE:g}", max(large) - 1),
+    ]
+    p, lr_h, rho = EXAMPLE
+    reason = (
+        f"ADMM is unstable at small rates and stable at larger ones: its radius is {admm_radius(*EXAMPLE):.5f} with "
+        f"p = {p}, lr h = {lr_h:g} and rho = {rho:g}. The moving rate of EASGD is lr rho."
+    )
+    return claim.judged(checks, reason)
 
 
 def _validation_loss(run: Run) -> float:

@@ -1,6 +1,7 @@
-"""Where the iterations are stable, written out in NumPy: elastic averaging in round-robin order, and delayed gradients.
+"""Where the iterations are stable, written out in NumPy: elastic averaging and ADMM in round-robin order, and delayed
+gradients.
 
-Both are linear on a quadratic of curvature h, so that they are stable where the spectral radius is at most 1."""
+All are linear on a quadratic of curvature h, so that they are stable where the spectral radius is at most 1."""
 
 from __future__ import annotations
 
@@ -33,6 +34,24 @@ def round_robin_radius(workers: int, lr_h: float, alpha: float) -> float:
         turn[i, centre] = turn[centre, i] = alpha
         turn[centre, centre] = 1 - alpha
         round_map = turn @ round_map
+    return float(np.abs(np.linalg.eigvals(round_map)).max())
+
+
+def admm_radius(workers: int, lr_h: float, rho: float) -> float:
+    """Return the spectral radius of one round of linearised ADMM (Zhang et al. 2015, section 4).
+
+    lr_h: rate times curvature. rho: penalty over curvature. In its turn a worker with the multiplier l does
+    l -= x - c, then x = (x - lr h x + lr rho (l + c)) / (1 + lr rho), then c is the mean of all x - l.
+    The state is (l_1, ..., l_p, x_1, ..., x_p, c), as distances from the minimum."""
+    centre = 2 * workers
+    pull = lr_h * rho
+    round_map = np.eye(centre + 1)
+    for i in range(workers):
+        multiplier, step, mean = (np.eye(centre + 1) for _ in range(3))
+        multiplier[i, workers + i], multiplier[i, centre] = -1, 1
+        step[workers + i, [i, workers + i, centre]] = np.array([pull, 1 - lr_h, pull]) / (1 + pull)
+        mean[centre] = [*[-1 / workers] * workers, *[1 / workers] * workers, 0]
+        round_map = mean @ step @ multiplier @ round_map
     return float(np.abs(np.linalg.eigvals(round_map)).max())
 
 
