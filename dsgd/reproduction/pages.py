@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
@@ -16,7 +17,7 @@ from dsgd.reproduction.criterion import ClaimKind
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.null_tests import null_tests
 from dsgd.reproduction.paired import RULE
-from dsgd.reproduction.paper import SMALL, Chart, Claim, Paper, Study, of_task
+from dsgd.reproduction.paper import SMALL, Chart, Claim, Evidence, Paper, Study, of_task
 from dsgd.reproduction.verdict import Check, Finding, Verdict, over_tasks
 from dsgd.safe_text import for_markdown
 
@@ -81,8 +82,8 @@ def write_paper(paper_results: Results, results: Path) -> None:
     charts = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
     for chart in charts:
         with drawing("double"):
-            runs = [run for name in chart.studies for run in paper_results.logged[name].runs]
-            save(add_setting(chart.draw(paper_results.logged), runs), results / _file(paper, chart))
+            shown_runs = runs_of(chart, paper_results.logged)
+            save(add_setting(chart.draw(paper_results.logged), shown_runs), results / _file(paper, chart))
     parts = [
         f"# {paper.title}",
         paper.reference,
@@ -102,6 +103,11 @@ def write_paper(paper_results: Results, results: Path) -> None:
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
     write_atomically(page_of(paper, results), text.encode())
+
+
+def runs_of(chart: Chart, logged: Evidence) -> list[Run]:
+    """Return the runs that a figure shows: those of its studies, and of the others that are run."""
+    return [run for name in (*chart.studies, *chart.more) if name in logged for run in logged[name].runs]
 
 
 def page_of(paper: Paper, results: Path) -> Path:

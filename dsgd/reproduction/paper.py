@@ -87,12 +87,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure. name: of its file. caption: what one sees. studies: whose runs it shows."""
+    """A figure. name: of its file. caption: what one sees. studies: whose runs it shows. more: studies whose runs it
+    shows as well, once they are run."""
 
     name: str
     caption: str
     studies: tuple[str, ...]
     draw: Callable[[Evidence], Figure]
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Paper:
         if len({*names}) < len(names):
             raise ValueError(f"{self.key}: studies must have names that differ, got {', '.join(names)}")
         for user in (*self.claims, *self.charts):
-            needed = user.needs if isinstance(user, Claim) else user.studies
+            needed = user.needs if isinstance(user, Claim) else (*user.studies, *user.more)
             if unknown := {*needed} - {*names}:
                 raise ValueError(f"{self.key}: {user} names studies that there are not: {', '.join(unknown)}")
 

@@ -11,6 +11,7 @@ import pytest
 from dsgd.papers.real import jin2016_real as claims
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Elsewhere, Logged
+from dsgd.reproduction.pages import runs_of
 from dsgd.reproduction.paper import of_task
 from dsgd.reproduction.verdict import Verdict
 from tests.support import logged
@@ -102,7 +103,9 @@ def test_every_claim_and_figure_uses_what_its_studies_are() -> None:
     (drawn,) = (drawing for drawing in claims.PAPER.charts if drawing.name == "map_few_shapes")
     for counts in ((4, 8, 16), (4, 8)):  # also while a race is not run
         run = {of_task(claims.race_on(nodes), "shapes") for nodes in counts}
-        (axes,) = drawn.draw({name: logged for name, logged in evidence.items() if name in run}).axes
+        made = {name: logged for name, logged in evidence.items() if name in run}
+        assert {shown.nodes for shown in runs_of(drawn, made)} == {*counts}  # of which its last line tells the setting
+        (axes,) = drawn.draw(made).axes
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(nodes) for nodes in counts]
         conditions = [label.get_text() for label in axes.get_yticklabels()]
         assert len(conditions) == 2 * (1 + len(claims.JITTERS))

@@ -16,7 +16,7 @@ MOST_THREADS = 6
 
 @pytest.mark.long
 def test_many_workers_of_gossip_start_and_complete_with_few_threads(prefork: Prefork, tmp_path: Path) -> None:
-    options = ("algo=gossip", "engine=dist", "experiment=quadratic", "nodes=128", "budget.steps=200")
+    options = ("algo=gossip", "engine=dist", "experiment=quadratic", "nodes=128", "budget.steps=50")
     run = prefork.start(tmp_path / "run", *options)
     threads: dict[int, int] = {}  # the most of each worker
     while (status := run.poll()) is None:

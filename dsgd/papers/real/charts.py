@@ -17,12 +17,15 @@ from dsgd.reproduction.paper import Chart, Evidence, of_task
 Draw = Callable[[Evidence, str], Figure]  # of a task
 
 
-def on_each_task(name: str, caption: str, studies: Callable[[str], Sequence[str]], draw: Draw) -> tuple[Chart, ...]:
-    """Return a figure for each task. studies: returns whose runs it needs on a task."""
+def on_each_task(
+    name: str, caption: str, studies: Callable[[str], Sequence[str]], draw: Draw, more: Sequence[str] = ()
+) -> tuple[Chart, ...]:
+    """Return a figure for each task. studies: returns whose runs it needs on a task. more: whose runs it shows as well,
+    once they are run."""
 
     def chart_of(task: str) -> Chart:
-        needed = tuple(of_task(study, task) for study in studies(task))
-        return Chart(of_task(name, task), f"{caption}, {task}", needed, lambda evidence: draw(evidence, task))
+        needed, later = (tuple(of_task(study, task) for study in names) for names in (studies(task), more))
+        return Chart(of_task(name, task), f"{caption}, {task}", needed, lambda evidence: draw(evidence, task), later)
 
     return tuple(chart_of(task) for task in TASKS)
 

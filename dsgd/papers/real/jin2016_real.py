@@ -202,8 +202,9 @@ PAPER = Paper(
         *on_each_task(
             "map_few",
             f"Who reaches the target first on few nodes, by jitter and form of all-reduce, {TUNED}",
-            lambda _: _races(FEW[:2]),  # and on 16, once they are run
+            lambda _: _races(FEW[:2]),
             lambda evidence, task: _draw(evidence, task, FEW),
+            more=_races(FEW[2:]),
         ),
         *on_each_task(
             "map",
