@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -119,8 +119,8 @@ class Client:
     """One connection that has shown the token.
 
     heard: when data last came, by time.monotonic(). owner: set by the coordinator. role, node: what the client has said
-    that it is. exclusive: what one connection at a time may send. limit: of the vectors that it may send. rooms: memory
-    that is still to be filled of the header, the JSON or the vectors; filled: bytes in the first of them."""
+    that it is. exclusive: what one connection at a time may send. limit: of the vectors that it may send. room: memory
+    that is still to be filled, of a header, a JSON or a vector; next_room: yields the memory for what follows."""
 
     socket: socket.socket
     host: str
@@ -131,10 +131,8 @@ class Client:
     exclusive: str | None = None
     limit: VectorLimit = NO_VECTORS
     outgoing: deque[memoryview] = field(default_factory=deque)
-    rooms: deque[memoryview] = field(default_factory=lambda: deque([memoryview(bytearray(FRAME.size))]))
-    filled: int = 0
-    vectors_bytes: int | None = None  # that follow the JSON, once the header is complete
-    arriving: tuple[Message, dict[str, Tensor]] | None = None  # once the JSON is complete
+    next_room: Iterator[memoryview] = field(init=False)
+    room: memoryview = field(init=False)
 
 
 HubEvent = tuple[Client, Message | None, dict[str, Tensor]]  # no message: the connection has ended
@@ -192,6 +190,8 @@ class Hub:
             else:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client = Client(sock, host, time.monotonic())
+                client.next_room = self._receive(client)
+                client.room = next(client.next_room)
                 self._clients.add(client)
                 self._selector.register(sock, selectors.EVENT_READ, client)
         events, self._events = self._events, []
@@ -256,42 +256,34 @@ class Hub:
             self._report(offence, client.host)
             self._drop(client)
 
+    def _receive(self, client: Client) -> Iterator[memoryview]:
+        """Yield the memory for what comes next from a client, and go on once it is full. Raises BadFrame."""
+        while True:
+            yield (header := memoryview(bytearray(FRAME.size)))
+            text_bytes, vectors_bytes = decode_header(header, client.limit)
+            yield (text := memoryview(bytearray(text_bytes)))
+            message, vectors = decode_text(text, vectors_bytes, client.limit, self._empty)
+            yield from rooms(vectors)
+            self._rules.check(client, message, vectors)
+            if message["kind"] == "hello" and client.exclusive is not None:
+                self._make_room(client)
+            self._events.append((client, message, vectors))
+
     def _read(self, client: Client) -> None:
         try:
             for _ in range(READS_PER_POLL):
-                count = client.socket.recv_into(client.rooms[0][client.filled :])
+                count = client.socket.recv_into(client.room)
                 if count == 0:
                     self._drop(client)
                     return
                 client.heard = time.monotonic()
-                client.filled += count
-                if client.filled == len(client.rooms[0]):
-                    self._advance(client, client.rooms.popleft())
+                client.room = client.room[count:] or next(client.next_room)
         except BlockingIOError:
             return
         except OSError:
             self._drop(client)
         except BadFrame as error:
             self.refuse(client, str(error))
-
-    def _advance(self, client: Client, complete: memoryview) -> None:
-        """Decode a complete header or JSON, and make room for what follows. Raises BadFrame."""
-        client.filled = 0
-        if client.vectors_bytes is None:
-            text_bytes, client.vectors_bytes = decode_header(complete, client.limit)
-            client.rooms.append(memoryview(bytearray(text_bytes)))
-            return
-        if client.arriving is None:
-            client.arriving = decode_text(complete, client.vectors_bytes, client.limit, self._empty)
-            client.rooms.extend(rooms(client.arriving[1]))
-        if not client.rooms:
-            message, vectors = client.arriving
-            self._rules.check(client, message, vectors)
-            if message["kind"] == "hello" and client.exclusive is not None:
-                self._make_room(client)
-            self._events.append((client, message, vectors))
-            client.arriving = client.vectors_bytes = None
-            client.rooms.append(memoryview(bytearray(FRAME.size)))
 
     def _make_room(self, client: Client) -> None:
         """Let a client take the place of one that has gone. Raises BadFrame if that is still there."""
