@@ -43,8 +43,8 @@ def losses_over_rates(logged: Logged) -> Figure:
 
 
 def soonest_map(conditions: Mapping[float, Sequence[Contender]]) -> Figure:
-    """Draw who reaches the target first, by the number of nodes, the jitter and the form of all-reduce. conditions: all
-    contenders under each jitter."""
+    """Draw who reaches the target first, by the number of nodes, the jitter and the form of all-reduce. Of the variants
+    of an algorithm only the soonest competes. conditions: all contenders under each jitter."""
     cells = []
     for jitter, contenders in conditions.items():
         for nodes in {contender.nodes for contender in contenders}:
@@ -52,5 +52,14 @@ def soonest_map(conditions: Mapping[float, Sequence[Contender]]) -> Figure:
                 others = [each for each in contenders if each.nodes == nodes and each.algo != "sync"]
                 racing = [sync(contenders, nodes, overlap), *others]
                 condition = f"{100 * jitter:3.0f} %, {'overlap' if overlap else 'no overlap'}"  # sorts by the jitter
-                cells.append(map_cell({"nodes": nodes, "jitter and all-reduce": condition}, contest(racing)))
+                rivals = contest(_soonest_variants(racing))
+                cells.append(map_cell({"nodes": nodes, "jitter and all-reduce": condition}, rivals))
     return map_figure(cells)
+
+
+def _soonest_variants(contenders: Sequence[Contender]) -> list[Contender]:
+    """Return of each algorithm the contender that is first among its own."""
+    by_algo: dict[str, Contender] = {}
+    for standing in contest(contenders).standings:
+        by_algo.setdefault(standing.contender.algo, standing.contender)
+    return [*by_algo.values()]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 
 from matplotlib.figure import Figure
 
 from dsgd.papers.real.charts import on_each_task, soonest_map
 from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, sync
 from dsgd.report.contest import Contender
+from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, of_task
-from dsgd.reproduction.verdict import Finding, Verdict, over_region
+from dsgd.reproduction.verdict import Check, Finding, Verdict, over_region
 
 FEW, LAST = (4, 8, 16), 100
 AROUND = (16, 64)  # the crossover
@@ -29,6 +31,7 @@ EASGD = [{"algo": "easgd", "algo.tau": tau} for tau in TAUS]
 GOSSIP = [{"algo": "gossip", "algo.mode": mode, "algo.tau": tau} for mode in ("pull", "push") for tau in TAUS]
 SELDOM = [options for options in (*EASGD, *GOSSIP) if options["algo.tau"] == TAUS[-1]]
 
+NEARNESS = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)  # of an algorithm to what the claim says
 Conditions = Mapping[float, Sequence[Contender]]  # all contenders under each jitter
 JudgeCell = Callable[[Sequence[Contender], bool], Finding]  # overlap
 
@@ -40,27 +43,51 @@ def race_on(nodes: int) -> str:
 
 def j1(evidence: Evidence) -> Finding:
     """Compare times to the target on few nodes, in every cell of overlap and jitter."""
+    claim = stated("J1")
 
     def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
-        checks = len(FEW) * len([*EASGD, *GOSSIP])
+        count = len(FEW) * len([*EASGD, *GOSSIP])
         by_algo = []
         for algo in ASYNCHRONOUS:
-            ratios = []
-            for nodes in FEW:
-                exact = sync(contenders, nodes, overlap)
-                others = [contender for contender in contenders if contender.algo == algo and contender.nodes == nodes]
-                all_ratios = [
-                    (time_ratio(exact, contender, checks, _null(evidence, nodes)), contender) for contender in others
-                ]
-                best, contender = max(all_ratios, key=lambda pair: (pair[0].low, pair[0].median))
-                what = f"{nodes} nodes: time of sync over that of {contender.name}"
-                ratios.append(stated("J1").check("sooner", what, best))
-            by_algo.append(stated("J1").judged(ratios))
-        passed = [finding for finding in by_algo if finding.verdict is Verdict.PASS]
-        undecided = [finding for finding in by_algo if finding.verdict is Verdict.INCONCLUSIVE]
-        return (passed or undecided or by_algo)[0]
+            of_algo = [contender for contender in contenders if contender.algo in ("sync", algo)]
+            checks = (_against_all("sooner", claim, of_algo, nodes, overlap, evidence, count) for nodes in FEW)
+            by_algo.append(claim.judged([max(variants, key=_nearness) for variants in checks]))
+        return max(by_algo, key=lambda finding: (NEARNESS.index(finding.verdict), _middle(finding)))
 
     return _map(_conditions(evidence, FEW), cell)
+
+
+def _against_all(
+    name: str,
+    claim: Statement,
+    contenders: Sequence[Contender],
+    nodes: int,
+    overlap: bool,
+    evidence: Evidence,
+    count: int,
+) -> list[Check]:
+    """Check the time of all-reduce over that of each asynchronous contender on so many nodes. name: of the criterion.
+    count: of the claim's checks."""
+    exact = sync(contenders, nodes, overlap)
+    others = [contender for contender in contenders if contender.algo in ASYNCHRONOUS and contender.nodes == nodes]
+    ratios = ((contender, time_ratio(exact, contender, count, _null(evidence, nodes))) for contender in others)
+    what = f"{nodes} nodes: time of sync over that of"
+    return [claim.check(name, f"{what} {contender.name}", ratio) for contender, ratio in ratios]
+
+
+def _nearness(check: Check) -> tuple[int, float, float]:
+    """Return how near a check is to passing, of a claim that some algorithm is sooner than all-reduce."""
+    return NEARNESS.index(check.verdict), check.value.low, check.value.high
+
+
+def _nearness_to_first(check: Check) -> tuple[int, float, float]:
+    """Return how near a check is to passing, of a claim that all-reduce is sooner than all algorithms."""
+    return NEARNESS.index(check.verdict), -check.value.high, -check.value.low
+
+
+def _middle(finding: Finding) -> float:
+    """Return the ratio that decides whether an algorithm can pass at two of three numbers of nodes."""
+    return median(check.value.high for check in finding.checks)
 
 
 def j2(evidence: Evidence) -> Finding:
@@ -87,18 +114,12 @@ def j3(evidence: Evidence) -> Finding:
     """Find whether all-reduce is behind with 16 nodes, and first with 64, in every cell of overlap and jitter."""
     claim = stated("J3")
     count = 2 * len([*EASGD, *GOSSIP])
+    before, last = AROUND
 
     def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
-        checks = []
-        for name, nodes in zip(("before", "behind"), AROUND, strict=True):
-            exact = sync(contenders, nodes, overlap)
-            others = [
-                contender for contender in contenders if contender.algo in ASYNCHRONOUS and contender.nodes == nodes
-            ]
-            ratios = [(time_ratio(exact, contender, count, _null(evidence, nodes)), contender) for contender in others]
-            ratio, contender = max(ratios, key=lambda pair: (pair[0].low, pair[0].median))
-            checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {contender.name}", ratio))
-        return claim.judged(checks)
+        behind_some = _against_all("before", claim, contenders, before, overlap, evidence, count)
+        before_all = _against_all("behind", claim, contenders, last, overlap, evidence, count)
+        return claim.judged([max(behind_some, key=_nearness), min(before_all, key=_nearness_to_first)])
 
     return _map(_conditions(evidence, AROUND), cell)
 
