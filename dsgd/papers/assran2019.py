@@ -52,7 +52,7 @@ def b4(evidence: Evidence) -> Finding:
 
 def steps(evidence: Evidence) -> Figure:
     """Draw the time of a step against the bandwidth."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     lines = [
         ChartLine(name, algo, [(b / 1e9, exactly(_step_s(evidence, b, overlap))) for b in BANDWIDTHS], i)
@@ -66,7 +66,7 @@ def steps(evidence: Evidence) -> Figure:
 
 def accuracy(evidence: Evidence) -> Figure:
     """Draw the test accuracy against epochs."""
-    from dsgd.reproduction.charts import ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartPanel, chart, curve
 
     panels = []
     for p in NODES:

@@ -83,7 +83,7 @@ def gain(logged: Logged, nodes: int, backups: int) -> Estimate:
 
 def slowest(evidence: Evidence) -> Figure:
     """Draw the time of a step against the number of nodes."""
-    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 
     panels = []
     for tail in TAILS:
@@ -97,7 +97,7 @@ def slowest(evidence: Evidence) -> Figure:
 
 def backups(evidence: Evidence) -> Figure:
     """Draw the rate of used gradients against the number of backups."""
-    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 
     panels = []
     for tail in TAILS:

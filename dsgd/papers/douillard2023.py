@@ -97,7 +97,7 @@ def of_period(logged: Logged, tau: int) -> Contender:
 
 def rounds(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the number of local steps, and against epochs."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart, curve
 
     logged = evidence["rounds"]
     ends = [(float(tau), estimate(scores(of_period(logged, tau)))) for tau in PERIODS]

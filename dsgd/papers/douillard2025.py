@@ -30,7 +30,7 @@ def d4(evidence: Evidence) -> Finding:
 
 def losses(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the delay."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     each = {delay: evidence["delays"].contender(algo__delay=delay) for delay in (0, *DELAYS)}
     points = [(float(delay), estimate(scores(contender))) for delay, contender in each.items()]

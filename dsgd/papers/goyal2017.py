@@ -137,7 +137,7 @@ CONDITIONS = (("no_overlap", "without overlap"), ("jitter", "with overlap, where
 
 def batches_figure(evidence: Evidence) -> Figure:
     """Draw the test error against the batch: with the rule and warm-up, with the rule alone, with neither."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     named = (("linear scaling, warm-up", "scaled"), ("linear scaling", "abrupt"), ("neither", "unscaled"))
     lines = [
@@ -152,7 +152,7 @@ def batches_figure(evidence: Evidence) -> Figure:
 
 def scaling_figure(evidence: Evidence) -> Figure:
     """Draw the efficiency against the number of servers."""
-    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 
     named = [("overlap", "with overlap"), ("no_overlap", "without overlap"), ("jitter", "with overlap, jitter of 5 %")]
     lines = [

@@ -116,7 +116,7 @@ def tuned_diloco(evidence: Evidence, overlap: str, tau: int) -> Contender:
 
 def times(evidence: Evidence) -> Figure:
     """Draw the hours of training against the bandwidth."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     named = (
         ("data parallel", "sync", "data_parallel"),
@@ -140,7 +140,7 @@ def times(evidence: Evidence) -> Figure:
 
 def losses(evidence: Evidence) -> Figure:
     """Draw the test loss at the end against the number of local steps, and over those without overlap."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     axis, names = "local steps of a round, H", {"none": "no overlap", "delayed": "delayed", "eager": "eager"}
     ends = [

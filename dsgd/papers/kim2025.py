@@ -52,7 +52,7 @@ def ratio(evidence: Evidence, times: str, other: str, gradient_s: float) -> floa
 
 def gains(evidence: Evidence) -> Figure:
     """Draw the ratios of times against the time of a gradient."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     panels = []
     for other in ("synchronous", "asynchronous"):

@@ -103,7 +103,7 @@ def by_gamma(logged: Logged, name: str) -> dict[float, float]:
 
 def codes(evidence: Evidence) -> Figure:
     """Draw the loss against the bytes, and the loss at the end against gamma."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart, curve
 
     logged = evidence["codes"]
     plain = reference(logged)

@@ -106,7 +106,7 @@ def ring_ratio(bandwidth: float, p: int) -> float:
 
 def epochs(evidence: Evidence) -> Figure:
     """Draw the ratio of epoch times against the bandwidth, and how often AD-PSGD averages there."""
-    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 
     places = [(bandwidth, bandwidth / 1e9) for bandwidth in sorted(BANDWIDTHS)]
     p = NODES[0]
@@ -128,7 +128,7 @@ def epochs(evidence: Evidence) -> Figure:
 
 def slow_worker(evidence: Evidence) -> Figure:
     """Draw the test loss against time beside a slow worker."""
-    from dsgd.reproduction.charts import ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartPanel, chart, curve
 
     panels = [
         ChartPanel(

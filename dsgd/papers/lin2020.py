@@ -63,7 +63,7 @@ def of_period(logged: Logged, tau: int, switch: int = 0) -> Contender:
 
 def periods(evidence: Evidence) -> Figure:
     """Draw losses and accuracies at the end against the period."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     logged = evidence["periods"]
     panels = []

@@ -83,7 +83,7 @@ def accuracies(logged: Logged, algo: str, alpha: float) -> list[float]:
 
 def shares(evidence: Evidence) -> Figure:
     """Draw the accuracy at the end against the skew, and its curves where data differ most."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart, curve
 
     logged = evidence["shares"]
     ends = [

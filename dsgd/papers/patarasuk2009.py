@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from dsgd.papers import CLAIMS
-from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding, exactly
 

@@ -12,7 +12,7 @@ from dsgd.papers import CLAIMS
 from dsgd.papers.lian2017.studies import TARGET_LOSS
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
-from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, curve
 from dsgd.reproduction.pages import shown
 from dsgd.reproduction.paired import accuracy_gain, ratio
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study

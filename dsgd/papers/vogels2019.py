@@ -78,7 +78,7 @@ def expected_crossing(evidence: Evidence) -> float:
 
 def speed(evidence: Evidence) -> Figure:
     """Draw how many times as fast a step is as with all-reduce, and the accuracy by the rank."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
     from dsgd.reproduction.verdict import exactly
 
     faster = [(bandwidth / 1e9, exactly(speed_up(evidence, bandwidth))) for bandwidth in BANDWIDTHS]

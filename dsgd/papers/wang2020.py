@@ -65,7 +65,7 @@ def loss_ratio(logged: Logged, p: int, beta: float) -> Estimate:
 
 def momenta(evidence: Evidence) -> Figure:
     """Draw the training loss at the end against the slow momentum."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     logged = evidence["slow_momentum"]
     lines = [

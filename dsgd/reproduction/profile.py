@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate, estimate
-from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import RULE, scores
 from dsgd.reproduction.verdict import exactly

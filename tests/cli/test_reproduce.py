@@ -14,7 +14,7 @@ from dsgd.cli import reproduce
 from dsgd.cli.forecast import MLP_S
 from dsgd.cli.reproduce import main
 from dsgd.reproduction import archive
-from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.criterion import ClaimKind, Statement
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding, at_least, exactly, judged

@@ -9,7 +9,7 @@ from dsgd.papers.jin2016.studies import BYTES_PER_S, FEW, GRADIENT_S, LAST, MANY
 from dsgd.papers.lian2017.studies import TARGET_LOSS
 from dsgd.report.contest import Contender, final_loss
 from dsgd.report.interval import estimate
-from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, curve
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import exactly
 

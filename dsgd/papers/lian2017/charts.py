@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from dsgd.papers.lian2017.studies import DIM, EIGENVALUES, NAMES, NETWORKS, TARGET_LOSS, consensus_distance, stationary
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate
-from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart, curve
+from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, curve
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import exactly
 

@@ -10,7 +10,7 @@ from dsgd.papers.real.tasks import TASKS, sync
 from dsgd.report.contest import Contender, contest, final_loss
 from dsgd.report.interval import estimate
 from dsgd.report.winner_map import map_cell, map_figure
-from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Chart, Evidence, of_task
 

@@ -10,7 +10,7 @@ from dsgd.papers.real.charts import on_each_task
 from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated
 from dsgd.papers.vogels2019 import CLAIMED, RANKS, P
 from dsgd.report.interval import Estimate
-from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.fair import Null, accuracy_gain
 from dsgd.reproduction.paired import accuracy_gain as over_seeds
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, of_task

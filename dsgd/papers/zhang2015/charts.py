@@ -31,7 +31,7 @@ NAMES = ("EAMSGD", "EASGD", "Downpour")
 
 def rates_figure(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the rate, for each period."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     panels = []
     for tau in (*SHORT, *LONG):
@@ -51,7 +51,7 @@ def rates_figure(evidence: Evidence) -> Figure:
 
 def race_figure(evidence: Evidence) -> Figure:
     """Draw the test loss against time, for each number of workers."""
-    from dsgd.reproduction.charts import ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartPanel, chart, curve
 
     panels = []
     for nodes in WORKERS:
@@ -64,7 +64,7 @@ def race_figure(evidence: Evidence) -> Figure:
 
 def periods_figure(evidence: Evidence) -> Figure:
     """Draw the test error of the centre against the period, and against time for each period."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart, curve
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart, curve
 
     runs = {tau: evidence["periods"].contender(algo__tau=tau).runs for tau in PERIODS}
     errors = [(tau, estimate([1 - number(run.final("test_accuracy")) for run in runs[tau]])) for tau in PERIODS]
@@ -81,7 +81,7 @@ def periods_figure(evidence: Evidence) -> Figure:
 
 def stability_figure(evidence: Evidence) -> Figure:
     """Draw by how much runs on a line grow in each round, just below and just above the bounds."""
-    from dsgd.reproduction.charts import FORMULA, ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 
     runs = evidence[ROUND_ROBIN_AT_1.name].runs
     bound = moving_rate_bound(1.0)
@@ -113,7 +113,7 @@ def stability_figure(evidence: Evidence) -> Figure:
 
 def admm_figure(_: Evidence) -> Figure:
     """Draw how fast an error grows with EASGD and with ADMM, over the rate: above 0 they diverge."""
-    from dsgd.reproduction.charts import ChartLine, ChartPanel, chart
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     rates = [10 ** (-4 + i / 10) for i in range(31)]
     panels = []

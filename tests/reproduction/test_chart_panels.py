@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
 from dsgd.report.style import drawing
-from dsgd.reproduction.charts import CENSORED, FORMULA, ChartLine, ChartPanel, chart
+from dsgd.reproduction.chart_panels import CENSORED, FORMULA, ChartLine, ChartPanel, chart
 from dsgd.reproduction.verdict import exactly
 
 
