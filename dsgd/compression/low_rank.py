@@ -27,7 +27,7 @@ async def low_rank_mean(worker: Worker, a: Tensor, r: int, seed: int) -> tuple[T
         if layers:
             await worker.all_reduce_mean(a, q_size / d)
         return a, a
-    kept = worker.keep("q", first_q(a, q_size, seed))
+    kept = worker.keep("q", None if "q" in worker.kept else first_q(a, q_size, seed))
     matrices = [a[begin : begin + n * m].view(n, m) for begin, n, m in layers]
     qs = [q.view(m, r) for q, (_, _, m) in zip(kept[:q_size].split([m * r for *_, m in layers]), layers, strict=True)]
     parts = [(M @ Q).flatten() for M, Q in zip(matrices, qs, strict=True)] + [a[slice(*each)] for each in whole]
