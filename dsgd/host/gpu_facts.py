@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
 
 import torch
 from torch.cuda import nccl as torch_nccl
 
 from dsgd.host.gpus import driver_version
 
-FACTS = ("gpu", "gpu_driver", "cuda", "cudnn", "nccl")  # names of the fields
+FactName = Literal["gpu", "gpu_driver", "cuda", "cudnn", "nccl"]
+FACTS: tuple[str, ...] = get_args(FactName)
 PEAK = "gpu_peak_bytes"
 
 
