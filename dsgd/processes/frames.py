@@ -11,9 +11,10 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
 FRAME = struct.Struct("<IQ")
@@ -24,6 +25,13 @@ SPANS = ("computing", "communicating")  # names of vectors of intervals, (begin,
 Message = dict[str, Any]
 Listed = tuple[str, torch.dtype, int]  # name, type and length of a vector
 Empty = Callable[[int, torch.dtype], Tensor]
+
+
+class Announcement(Struct, frozen=True):
+    """The fields that every message may have. vectors: name, type and length of each that follows."""
+
+    kind: str
+    vectors: tuple[tuple[str, str, Annotated[int, Meta(ge=0)]], ...] = ()
 
 
 class BadFrame(Exception):
@@ -89,13 +97,10 @@ def decode_text(
 
     Raises BadFrame before any memory is taken for them."""
     try:
-        message = json.loads(bytes(text))
-        if not isinstance(message, dict) or not isinstance(message["kind"], str):
-            raise TypeError("no message")
-        announced = [(name, DTYPES[dtype], length) for name, dtype, length in message.pop("vectors", ())]
-        if any(type(name) is not str or type(length) is not int or length < 0 for name, _, length in announced):
-            raise TypeError("no list of vectors")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        message = json.loads(bytes(text))  # msgspec reads no NaN, which a loss may be
+        announced = [(name, DTYPES[dtype], length) for name, dtype, length in convert(message, Announcement).vectors]
+        message.pop("vectors", None)
+    except (ValueError, KeyError, RecursionError, ValidationError) as error:
         raise BadFrame("a message was not readable") from error
     if sum(dtype.itemsize * length for _, dtype, length in announced) != vectors_bytes:
         raise BadFrame("a message was not readable")
