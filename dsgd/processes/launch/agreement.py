@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from ipaddress import IPv4Address
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta, Struct, ValidationError, convert
 from nacl.public import PrivateKey
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -28,9 +29,7 @@ from dsgd.safe_text import for_terminal
 VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
 VALUE_LIMIT = 1 << 20  # bytes of a value in the store
 OBJECTION_LIMIT = 2000  # characters
-OFFER = {"host": str, "port": int, "folder": str, "config": dict, "version": str}
-ANSWER = {"objection": str, "public": str}
-VERDICT = {"objection": str, "sealed": dict}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,27 @@ class Meeting:
     resolved. version: of the code."""
 
     host: str
-    port: int
+    port: Annotated[int, Meta(gt=0, lt=1 << 16)]
     folder: str
     config: Mapping[str, Any]
     version: str
+
+    def __post_init__(self) -> None:
+        IPv4Address(self.host)
+
+
+class MeetingAnswer(Struct, frozen=True):
+    """What a rank > 0 says to the offer. public: the key to seal the token with."""
+
+    objection: str
+    public: str
+
+
+class MeetingVerdict(Struct, frozen=True):
+    """What comes of all answers: an objection, or the token, sealed for each rank."""
+
+    objection: str
+    sealed: dict[str, Any]  # `unseal` says what is wrong with its own
 
 
 def meet(
@@ -79,9 +95,9 @@ def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) 
             if answer in late:
                 continue
             try:
-                _, fields = _read(launch, store, answer, ANSWER)
-                objections.append(_one_line(fields["objection"]))
-                sealed[str(rank)] = seal(bytes.fromhex(token), fields["public"], _context(launch, rank, text))
+                _, reply = _read(launch, store, answer, MeetingAnswer)
+                objections.append(_one_line(reply.objection))
+                sealed[str(rank)] = seal(bytes.fromhex(token), reply.public, _context(launch, rank, text))
             except (NoMeeting, NotSealed) as error:
                 objections.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
         if late:
@@ -107,18 +123,18 @@ def _attend(
         raise NoMeeting(
             f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {store_address(launch)}"
         )
-    text, fields = _read(launch, store, offer, OFFER)
-    private, meeting = PrivateKey.generate(), Meeting(**fields)
+    text, meeting = _read(launch, store, offer, Meeting)
+    private = PrivateKey.generate()
     try:
         objection = object_to(meeting)
         reply = "" if objection is None else f"rank {launch.rank}: {objection}"
         store.set(answer, json.dumps({"objection": reply, "public": public_key(private)}))
         if _missing(store, [verdict], deadline + VERDICT_MARGIN_S):
             raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {store_address(launch)}")
-        _, fields = _read(launch, store, verdict, VERDICT)
-        if fields["objection"]:
-            raise NoMeeting(_one_line(fields["objection"]))
-        token = unseal(str(fields["sealed"].get(str(launch.rank))), private, _context(launch, launch.rank, text))
+        _, outcome = _read(launch, store, verdict, MeetingVerdict)
+        if outcome.objection:
+            raise NoMeeting(_one_line(outcome.objection))
+        token = unseal(str(outcome.sealed.get(str(launch.rank))), private, _context(launch, launch.rank, text))
     except NotSealed as error:
         raise NoMeeting(_foreign(launch, verdict, error)) from error
     finally:
@@ -148,25 +164,17 @@ def _one_line(text: str) -> str:
     return for_terminal(text[:OBJECTION_LIMIT])[:OBJECTION_LIMIT]
 
 
-def _read(launch: Launch, store: TCPStore, key: str, expected: Mapping[str, type]) -> tuple[str, dict[str, Any]]:
-    """Return the text of a value, a JSON object, and its expected fields. Anybody may have written it: raises NoMeeting
-    for anything else."""
+def _read(launch: Launch, store: TCPStore, key: str, expected: type[T]) -> tuple[str, T]:
+    """Return the text of a value, a JSON object, and what it says. Anybody may have written it: raises NoMeeting for
+    anything else."""
     try:
         content = store.get(key)
         if len(content) > VALUE_LIMIT:
             raise ValueError(f"{len(content)} bytes")
         text = content.decode()
-        value = json.loads(text)
-        fields = {name: value[name] for name in expected}
-        wrong = [name for name, kind in expected.items() if type(fields[name]) is not kind]
-        if "host" in expected:
-            socket.inet_pton(socket.AF_INET, fields["host"])
-            wrong += [] if 0 < fields["port"] < 1 << 16 else ["port"]
-        if wrong:
-            raise TypeError(f"{wrong} of another type")
-    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        return text, convert(json.loads(text), expected)
+    except (ValueError, RecursionError, ValidationError) as error:
         raise NoMeeting(_foreign(launch, key, "it cannot be read")) from error
-    return text, fields
 
 
 def _foreign(launch: Launch, key: str, why: object) -> str:
