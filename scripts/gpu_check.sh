@@ -7,8 +7,8 @@
 #
 # 1: devices gradients dropout streams dist. 2: graphs threshold. 3: step. 4: input tests. --wheels: on a machine without
 # a network that has torch, install dsgd into .venv-gpu beside that torch, with hydra-core, omegaconf,
-# antlr4-python3-runtime, msgspec and simplejpeg from the wheels in a folder. Otherwise PYTHON, by default
-# .venv/bin/python, is a Python that has dsgd. Each call ends in one table: part, goal, measured, ok.
+# antlr4-python3-runtime, msgspec, pynacl, cffi, pycparser and simplejpeg from the wheels in a folder. Otherwise PYTHON,
+# by default .venv/bin/python, is a Python that has dsgd. Each call ends in one table: part, goal, measured, ok.
 set -u
 wheels=
 if [ "${1:-}" = --wheels ]; then
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.." || exit 1
 if [ -n "$wheels" ]; then
     [ -e .venv-gpu ] || python3 -m venv --system-site-packages .venv-gpu || exit 1
     .venv-gpu/bin/python -m pip install -q --no-index --no-deps --find-links "$wheels" \
-        hydra-core omegaconf antlr4-python3-runtime msgspec simplejpeg || exit 1
+        hydra-core omegaconf antlr4-python3-runtime msgspec pynacl cffi pycparser simplejpeg || exit 1
     .venv-gpu/bin/python -m pip install -q --no-index --no-deps --no-build-isolation -e . || exit 1
     PYTHON=.venv-gpu/bin/python
 fi
