@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dsgd.crossing import WINDOW, Aim, Crossing, Crossings, CurvePoint
 from dsgd.record.reader import Run, number
@@ -11,13 +12,15 @@ from dsgd.record.reader import Run, number
 EARLIER_RULE = "stable"  # of records that were made before there was a choice
 
 
-def crossings(run: Run) -> Crossings:
-    """Return the crossings of the run's target; marks without a number are left out.
+def crossings(run: Run, level: float | None = None) -> Crossings:
+    """Return the crossings of the run's target; marks without a number are left out. level: instead of the target's.
 
     `first` is what the curve shows. A run that diverged or collapsed has no other: it has reached nothing."""
     aim = _aim(run)
     if aim is None:
         return Crossings(None, None, None)
+    if level is not None:
+        aim = replace(aim, level=level)
     marks = [(number(mark.get("time_s")), number(mark.get(aim.field))) for mark in run.metrics]
     known: list[CurvePoint] = [mark for mark in marks if not math.isnan(sum(mark))]
     reached = aim.crossings_of(known)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, final_loss
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
+from dsgd.report.time_to_target import crossings, rule_of
 from dsgd.reproduction import paired
 from dsgd.reproduction.protocol import (
     confidence_of_each,
@@ -27,7 +29,8 @@ from dsgd.reproduction.protocol import (
 )
 
 TEST_SAMPLES = {"fashion_mnist": 10_000}  # of data sets that do not say it in their options
-SOURCES = 2  # of error of a loss or an accuracy: seeds and test set
+SOURCES = 2  # of error: seeds and test set
+EASIER = 1.05  # times the target loss: from there the slope of a curve at its target is measured
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ def null_time(null: Null) -> Estimate:
     return paired.ratio(null.first, null.second, rule=None)
 
 
+def null_samples(null: Null) -> Estimate:
+    """Return the samples to the target of the first name over those of the second."""
+    return paired.sample_ratio(null.first, null.second, rule=None)
+
+
 def null_loss(null: Null) -> Estimate:
     """Return the test loss at the end of the first name over that of the second."""
     return _losses(null.first, null.second)
@@ -53,16 +61,27 @@ def null_gain(null: Null) -> Estimate:
     return paired.accuracy_gain(null.first, null.second)
 
 
-def time_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
-    """Return the seconds to the target of a contender over those of another. checks: of the claim."""
-    value = paired.ratio(candidate, reference, confidence=confidence_of_each(checks), rule=None)
-    return widened_ratio(value, null_factor(null_time(null)))
+def time_ratio(
+    candidate: Contender,
+    reference: Contender,
+    checks: int,
+    null: Null,
+    tested: tuple[Contender, Contender] | None = None,
+) -> Estimate:
+    """Return the seconds to the target loss of a contender over those of another. checks: of the claim. tested: both
+    under the conditions whose runs tell the error of the test set; None: as they are."""
+    confidence = confidence_of_each(checks, SOURCES)
+    value = paired.ratio(candidate, reference, confidence=confidence, rule=None)
+    value = widened_ratio(value, null_factor(null_time(null)))
+    return widened_ratio(value, _target_error(candidate, reference, confidence, tested))
 
 
 def sample_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
-    """Return the samples to the target of a contender over those of another. checks: of the claim."""
-    value = paired.sample_ratio(candidate, reference, confidence=confidence_of_each(checks), rule=None)
-    return widened_ratio(value, null_factor(paired.sample_ratio(null.first, null.second, rule=None)))
+    """Return the samples to the target loss of a contender over those of another. checks: of the claim."""
+    confidence = confidence_of_each(checks, SOURCES)
+    value = paired.sample_ratio(candidate, reference, confidence=confidence, rule=None)
+    value = widened_ratio(value, null_factor(null_samples(null)))
+    return widened_ratio(value, _target_error(candidate, reference, confidence))
 
 
 def loss_ratio(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
@@ -107,6 +126,33 @@ def _loss_error(candidate: Contender, reference: Contender, confidence: float) -
     pair = (candidate.runs[0], reference.runs[0])
     deviations = [number(run.metrics[-1].get("test_loss_deviation")) for run in pair]
     return ratio_error([final_loss(run) for run in pair], deviations, test_size(candidate.runs[0]), confidence)
+
+
+def _target_error(
+    candidate: Contender,
+    reference: Contender,
+    confidence: float,
+    tested: tuple[Contender, Contender] | None = None,
+) -> float:
+    """Return the factor that the test set adds to a ratio of times to a target loss: what it adds to the loss, to the
+    power of the steeper curve's slope, in the median over seeds."""
+    if candidate.runs[0].target_field != "test_loss":
+        return 1.0  # of another target it is unknown; no study has one
+    slopes = ([slope for run in side.runs if (slope := _slope(run)) is not None] for side in (candidate, reference))
+    steepest = max((median(each) for each in slopes if each), default=0.0)
+    return _loss_error(*(tested or (candidate, reference)), confidence) ** steepest
+
+
+def _slope(run: Run) -> float | None:
+    """Return by how much the time to the target grows as the target falls, both as logarithms; None where it was not
+    reached."""
+    target = run.target
+    assert target is not None  # of every run with a time to it
+    times = [crossings(run, level).by(rule_of(run)) for level in (target * EASIER, target)]
+    if any(crossing is None or crossing.time_s == 0 for crossing in times):
+        return None
+    early, late = (crossing.time_s for crossing in times if crossing is not None)
+    return math.log(late / early) / math.log(EASIER)
 
 
 def _gain_error(candidate: Contender, reference: Contender, confidence: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate
-from dsgd.reproduction.fair import Null, null_gain, null_loss, null_time
+from dsgd.reproduction.fair import Null, null_gain, null_loss, null_samples, null_time
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.protocol import null_difference, null_factor
 
@@ -42,6 +42,8 @@ def null_tests(logged: Mapping[str, Logged]) -> Iterator[NullTest]:
             if second.runs[0].target is not None:
                 time = null_time(null)
                 yield NullTest(name, second.name, "time to the target, ratio", time, null_factor(time))
+                samples = null_samples(null)
+                yield NullTest(name, second.name, "samples to the target, ratio", samples, null_factor(samples))
                 continue
             loss, gain = null_loss(null), null_gain(null)
             yield NullTest(name, second.name, "test loss at the end, ratio", loss, null_factor(loss))

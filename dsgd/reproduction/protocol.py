@@ -71,12 +71,18 @@ def student_quantile(probability: float, degrees: int) -> float:
 
 
 def widened(value: Estimate, error: float) -> Estimate:
-    """Return a difference whose interval is longer by an error at each end."""
+    """Return a difference whose interval is longer by an error at each end. Raises ValueError for an unknown error,
+    whose interval would miss every threshold."""
+    if math.isnan(error):
+        raise ValueError("the error of a difference must be a number, got nan")
     return replace(value, low=value.low - error, high=value.high + error)
 
 
 def widened_ratio(value: Estimate, factor: float) -> Estimate:
-    """Return a ratio whose interval is longer by a factor at each end."""
+    """Return a ratio whose interval is longer by a factor at each end. Raises ValueError for an unknown factor, whose
+    interval would miss every threshold."""
+    if math.isnan(factor):
+        raise ValueError("the error of a ratio must be a factor, got nan")
     return replace(value, low=value.low / factor, high=value.high * factor)
 
 

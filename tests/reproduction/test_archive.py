@@ -144,7 +144,7 @@ def test_contenders_under_other_conditions_come_back_with_the_times_of_their_mar
         for one, same in zip(cell.contenders, other.contenders, strict=True):
             assert (one.name, one.chosen, one.spent) == (same.name, same.chosen, same.spent)
             for run, again in zip(one.runs, same.runs, strict=True):
-                assert set(again.metrics[0]) == {"time_s", "test_loss", "test_accuracy"}
+                assert set(again.metrics[0]) == {"time_s", "samples", "test_loss", "test_accuracy"}
                 assert [mark["time_s"] for mark in again.metrics] == [mark["time_s"] for mark in run.metrics]
 
 

@@ -58,6 +58,42 @@ def test_a_null_test_that_missed_its_target_decides_nothing() -> None:
     assert (value.low, value.high) == (0, math.inf)
 
 
+def falling(name: str, seconds: float, slope: float, error: float) -> Contender:
+    """Return a contender whose loss comes to 0.3 after so many seconds, and falls as time ** (-1 / slope). error: by
+    how much the parts of the test set differ, as a share of the loss, with a sign that alternates."""
+    made = contender(name, [seconds] * SEEDS, target=None)
+
+    def reaching(run: Run) -> Run:
+        times = [seconds * share for share in np.geomspace(0.5, 1.2, 200)]
+        marks = [{"time_s": t, "test_loss": 0.3 * (t / seconds) ** (-1 / slope)} for t in times]
+        losses = [0.3 * (1 + (-1) ** part * error) for part in range(100)]
+        summary = {**(run.summary or {}), "target_accuracy": None, "target_loss": 0.3, "test_fold_losses": losses}
+        target = {"loss": 0.3, "crossing": "smoothed"}
+        more = {"target": target, "data": {"name": "shapes", "test_size": TEST}}
+        return replace(run, metrics=marks, summary=summary, config=run.config | more)
+
+    return replace(made, runs=[reaching(run) for run in made.runs])
+
+
+def test_the_error_of_the_test_set_in_a_time_is_that_of_the_loss_by_the_slope_of_the_curve() -> None:
+    steep, flat = falling("sync", 20.0, 1.0, 0.0), falling("gossip", 10.0, 3.0, 0.05)
+    error = fold_error(np.tile([0.05, -0.05], (SEEDS, 50)), confidence_of_each(1, 2))
+    value = time_ratio(steep, flat, 1, Null(steep, steep))
+    assert value.median == pytest.approx(2, rel=1e-3)
+    assert value.high / value.median == pytest.approx(math.exp(3 * error), rel=1e-3)
+    assert value.median / value.low == pytest.approx(math.exp(3 * error), rel=1e-3)
+
+
+def test_conditions_without_parts_have_the_error_of_those_with_them() -> None:
+    steep, flat = falling("sync", 20.0, 1.0, 0.0), falling("gossip", 10.0, 3.0, 0.05)
+    without = [replace(run, summary={**(run.summary or {}), "test_fold_losses": None}) for run in flat.runs]
+    elsewhere = replace(flat, runs=without)
+    null = Null(steep, steep)
+    assert time_ratio(steep, elsewhere, 1, null, (steep, flat)) == time_ratio(steep, flat, 1, null)
+    with pytest.raises(ValueError, match=r"the error of a ratio must be a factor, got nan"):
+        time_ratio(steep, elsewhere, 1, null)
+
+
 def test_more_checks_make_intervals_longer() -> None:
     one, reference = by_time("gossip", [10.0 + i for i in range(SEEDS)]), by_time("sync", [10.0] * SEEDS)
     null = Null(reference, reference)

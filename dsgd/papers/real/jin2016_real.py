@@ -68,21 +68,26 @@ def _against_all(
 ) -> list[Check]:
     """Check the time of all-reduce over that of each asynchronous contender on so many nodes. name: of the criterion.
     count: of the claim's checks."""
-    exact = sync(contenders, nodes, overlap)
-    others = [contender for contender in contenders if contender.algo in ASYNCHRONOUS and contender.nodes == nodes]
-    ratios = ((contender, time_ratio(exact, contender, count, _null(evidence, nodes))) for contender in others)
-    what = f"{nodes} nodes: time of sync over that of"
-    return [claim.check(name, f"{what} {contender.name}", ratio) for contender, ratio in ratios]
+    exact, null = sync(contenders, nodes, overlap), _null(evidence, nodes)
+    tested = {contender.name: contender for contender in evidence[race_on(nodes)].contenders}
+    checks = []
+    for contender in contenders:
+        if contender.algo in ASYNCHRONOUS and contender.nodes == nodes:
+            ratio = time_ratio(exact, contender, count, null, (tested[exact.name], tested[contender.name]))
+            checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {contender.name}", ratio))
+    return checks
 
 
-def _nearness(check: Check) -> tuple[int, float, float]:
+def _nearness(check: Check) -> tuple[int, float]:
     """Return how near a check is to passing, of a claim that some algorithm is sooner than all-reduce."""
-    return NEARNESS.index(check.verdict), check.value.low, check.value.high
+    end = check.value.high if check.verdict is Verdict.FAIL else check.value.low
+    return NEARNESS.index(check.verdict), end
 
 
-def _nearness_to_first(check: Check) -> tuple[int, float, float]:
+def _nearness_to_first(check: Check) -> tuple[int, float]:
     """Return how near a check is to passing, of a claim that all-reduce is sooner than all algorithms."""
-    return NEARNESS.index(check.verdict), -check.value.high, -check.value.low
+    end = check.value.low if check.verdict is Verdict.FAIL else check.value.high
+    return NEARNESS.index(check.verdict), -end
 
 
 def _middle(finding: Finding) -> float:
