@@ -6,13 +6,16 @@ enough: a mark may find fast workers some steps ahead of slow ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dsgd.record.reader import Run
-from dsgd.report.time_to_target import time_to_target_s
+from dsgd.report.time_to_target import crossings, rule_of, time_to_target_s
+
+WAITS = ("idle_fraction_mean", "idle_fraction_max")
 
 
 def can_derive(measured: Run, barrier: bool, keys: list[str]) -> bool:
@@ -33,4 +36,23 @@ def derived(measured: Run, timing: Run) -> Run:
         for mark in measured.metrics
         if mark["samples"] <= samples[-1]
     ]
-    return replace(measured, config=timing.config, metrics=marks)
+    return retimed(replace(measured, config=timing.config, metrics=marks), timing.summary or {})
+
+
+def retimed(run: Run, timing: Mapping[str, Any]) -> Run:
+    """Return a run whose marks have other times with a summary that has them, too. timing: the summary of the run that
+    they are from, whose waits it has."""
+    end_s = run.metrics[-1]["time_s"]
+    reached = crossings(run)
+    chosen = reached.by(rule_of(run))
+    times: dict[str, float | None] = {
+        "time_s": end_s,
+        "time_to_target_s": chosen and chosen.time_s,
+        "target_resolution_s": chosen and chosen.resolution_s,
+        "target_censored_at_s": end_s if chosen is None and run.target is not None else None,
+        "first_crossing_s": reached.first and reached.first.time_s,
+        "stable_crossing_s": reached.stable and reached.stable.time_s,
+        **{name: timing.get(name) for name in WAITS},
+    }
+    summary = run.summary or {}
+    return replace(run, summary=summary | {name: value for name, value in times.items() if name in summary})

@@ -10,7 +10,7 @@ A claim that fails is explained where a second measurement shows the cause.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dsgd.report.interval import Estimate
@@ -46,12 +46,14 @@ class Finding:
     """What a claim came to.
 
     checks: all measurements that it was judged by. reason: why it failed, or what limits what was shown; empty where
-    the checks say it all. explanation: the second measurement, of a failure that is explained."""
+    the checks say it all. explanation: the second measurement, of a failure that is explained. cells: of a map, what
+    the claim came to under each condition, by its name."""
 
     verdict: Verdict
     checks: tuple[Check, ...] = ()
     reason: str = ""
     explanation: tuple[Check, ...] = ()
+    cells: Mapping[str, Verdict] = field(default_factory=dict)
 
 
 def exactly(value: float) -> Estimate:
@@ -131,36 +133,48 @@ def judged(
 def over_tasks(findings: Mapping[str, Finding]) -> Finding:
     """Return the finding of a claim on several tasks, by their names: it passes where it does on all of them, and fails
     where it does on one, whatever the others come to. Its checks and reasons say of which task they are."""
-    verdicts = [finding.verdict for finding in findings.values()]
-    if len({*verdicts}) == 1:
-        verdict = verdicts[0]
-    elif {*verdicts} & {Verdict.FAIL, Verdict.EXPLAINED}:
-        verdict = Verdict.FAIL
-    elif Verdict.NOT_RUN in verdicts:
-        verdict = Verdict.NOT_RUN
-    elif {*verdicts} <= {Verdict.PASS, Verdict.REGION}:
-        verdict = Verdict.REGION
-    else:
-        verdict = Verdict.INCONCLUSIVE
     checks = [
         replace(check, what=f"{task}: {check.what}") for task, finding in findings.items() for check in finding.checks
     ]
     parts = [f"On {task} {finding.verdict}. {finding.reason}".strip() for task, finding in findings.items()]
-    return Finding(verdict, tuple(checks), "\n\n".join(parts))
+    maps = [finding.cells for finding in findings.values()]
+    if not all(maps):
+        verdict = _on_all_tasks([finding.verdict for finding in findings.values()])
+        return Finding(verdict, tuple(checks), "\n\n".join(parts))
+    # what passes under a condition on one task, and under another on the other, passes nowhere
+    cells = {name: _on_all_tasks([cells[name] for cells in maps]) for name in maps[0]}
+    parts.append(f"Together: {_listed(cells)}.")
+    return Finding(_of_cells(cells), tuple(checks), "\n\n".join(parts), cells=cells)
+
+
+def _on_all_tasks(verdicts: Sequence[Verdict]) -> Verdict:
+    if len({*verdicts}) == 1:
+        return verdicts[0]
+    if {*verdicts} & {Verdict.FAIL, Verdict.EXPLAINED}:
+        return Verdict.FAIL
+    return Verdict.NOT_RUN if Verdict.NOT_RUN in verdicts else Verdict.INCONCLUSIVE
 
 
 def over_region(cells: Mapping[str, Finding]) -> Finding:
     """Return the finding of a claim under several conditions, by their names: it passes where it does under all, and in
     a region where it does under some. Its reason says under which."""
-    names = {verdict: [name for name, cell in cells.items() if cell.verdict is verdict] for verdict in Verdict}
-    passed = names[Verdict.PASS]
-    open_still = names[Verdict.INCONCLUSIVE]
-    verdict = Verdict.INCONCLUSIVE if open_still else Verdict.FAIL
-    if passed:
-        verdict = Verdict.PASS if len(passed) == len(cells) else Verdict.REGION
     checks = [replace(check, what=f"{name}: {check.what}") for name, cell in cells.items() for check in cell.checks]
-    conditions = "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
-    return Finding(verdict, tuple(checks), f"{conditions}.")
+    verdicts = {name: cell.verdict for name, cell in cells.items()}
+    return Finding(_of_cells(verdicts), tuple(checks), f"{_listed(verdicts)}.", cells=verdicts)
+
+
+def _of_cells(cells: Mapping[str, Verdict]) -> Verdict:
+    """Return the verdict of a map by those of its cells."""
+    verdicts = {*cells.values()}
+    if Verdict.PASS in verdicts:
+        return Verdict.PASS if len(verdicts) == 1 else Verdict.REGION
+    return Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else Verdict.FAIL
+
+
+def _listed(cells: Mapping[str, Verdict]) -> str:
+    """Return what a claim came to under which conditions, in words."""
+    names = {verdict: [name for name, cell in cells.items() if cell is verdict] for verdict in Verdict}
+    return "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
 
 
 def _estimate(value: Estimate | float) -> Estimate:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.run import main
-from dsgd.contest.derived import can_derive, derived
+from dsgd.contest.derived import WAITS, can_derive, derived
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.time_to_target import time_to_target_s
 
@@ -39,6 +39,11 @@ def test_a_derived_run_has_the_marks_of_a_measured_one(tmp_path: Path) -> None:
         assert (one["samples"], one["test_accuracy"]) == (other["samples"], other["test_accuracy"])
     assert time_to_target_s(found) == pytest.approx(time_to_target_s(wanted), rel=1e-9)
     assert time_to_target_s(found) != time_to_target_s(before)
+    assert found.summary is not None
+    assert wanted.summary is not None
+    for field in ("time_s", "time_to_target_s", "target_resolution_s", "first_crossing_s", *WAITS):
+        assert found.summary[field] == pytest.approx(wanted.summary[field], rel=1e-9), field
+    assert found.summary.keys() == wanted.summary.keys()
 
 
 def test_only_the_times_of_algorithms_with_a_barrier_can_be_derived(tmp_path: Path) -> None:

@@ -131,8 +131,6 @@ def test_anything_else_is_put_in_words() -> None:
         (PASS, FAIL, FAIL),
         (OPEN, FAIL, FAIL),
         (PASS, OPEN, OPEN),
-        (PASS, REGION, REGION),
-        (REGION, REGION, REGION),
         (PASS, Verdict.NOT_RUN, Verdict.NOT_RUN),
         (FAIL, Verdict.NOT_RUN, FAIL),
     ],
@@ -145,6 +143,24 @@ def test_a_claim_passes_on_several_tasks_where_it_does_on_all(
     assert found.verdict is verdict
     assert [one.what for one in found.checks] == ["a: x", "b: x"]
     assert found.reason == f"On a {first}. Why.\n\nOn b {second}."
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ((PASS, PASS), (PASS, FAIL), REGION),
+        ((PASS, FAIL), (FAIL, PASS), FAIL),  # two regions that have nothing in common
+        ((PASS, FAIL), (OPEN, PASS), OPEN),
+        ((PASS, PASS), (PASS, PASS), PASS),
+    ],
+)
+def test_a_region_is_what_all_tasks_have_in_common(
+    first: tuple[Verdict, ...], second: tuple[Verdict, ...], verdict: Verdict
+) -> None:
+    maps = [{f"cell {i}": Finding(each) for i, each in enumerate(verdicts)} for verdicts in (first, second)]
+    joint = over_tasks({"a": over_region(maps[0]), "b": over_region(maps[1])})
+    assert joint.verdict is verdict
+    assert joint.reason.splitlines()[-1].startswith("Together: ")
 
 
 @pytest.mark.parametrize(
