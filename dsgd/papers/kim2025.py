@@ -36,10 +36,9 @@ def d2(evidence: Evidence) -> Finding:
             each = ", ".join(f"{ratios[t]:.3g} at {t:g} s" for t in GRADIENTS_S)
             listed.append(f"{times}, {METHODS[other]}: {each}")
     reason = (
-        f"By the time of a gradient: {'; '.join(listed)}. The slowest worker has {SLOWEST / FASTEST:.2f} of the "
-        "fastest "
-        "one's speed, and DiLoCo waits for it. The published ratios are of times to a loss, so that they also hold "
-        "what a sample is worth to each method; these do not."
+        f"By the time of a gradient ({GRADIENTS_S[0]:g} s is the shortest that was tried): {'; '.join(listed)}. "
+        f"The slowest worker has {SLOWEST / FASTEST:.2f} of the fastest one's speed, and DiLoCo waits for it. The "
+        "published ratios are of times to a loss, and so hold what a sample is worth to each method; these do not."
     )
     return claim.judged(checks, reason)
 

@@ -30,8 +30,8 @@ def grid(slowest: float) -> dict[str, Logged]:
 
 @pytest.mark.parametrize(
     ("slowest", "verdict"),
-    [(2e9, Verdict.PASS), (2.4e9, Verdict.INCONCLUSIVE), (5e9, Verdict.FAIL)],
+    [(1e9, Verdict.PASS), (2.35e9, Verdict.REGION), (2.4e9, Verdict.INCONCLUSIVE), (5e9, Verdict.FAIL)],
 )
 def test_b2_is_open_where_the_grid_steps_over_its_threshold(slowest: float, verdict: Verdict) -> None:
-    """At 2.4 Gbit/s the ratio on 128 nodes is just below 4, at the next bandwidth above."""
+    """At 2.4 Gbit/s the ratio on 128 nodes is just below 4, at the next bandwidth above; at 2.35 on fewer nodes not."""
     assert b2(grid(slowest)).verdict is verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.charles2025 import GROWTH, LARGER, METHODS, WHAT
-from dsgd.papers.real.tasks import NULL, RATE, TASKS, named, stated, tuned
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, RATE, TASKS, named, stated, tuned
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_growth, loss_ratio
 from dsgd.reproduction.logged import Logged
@@ -66,6 +66,7 @@ PAPER = Paper(
         Assumption("batches", "8 and 32 on shapes, 16 and 64 on fashion, at equal samples", "ours"),
         Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
         Assumption("schedule", "cosine, over 20,480 and 5,120 steps", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.douillard2023 import BETA, CLAIMED, LONG, SHORT
-from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated, tuned
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated, tuned
 from dsgd.reproduction.fair import Null, loss_ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding
@@ -60,6 +60,7 @@ PAPER = Paper(
         Assumption("workers", f"8 in B7, {NODES} in D5", "published"),
         Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
         Assumption("schedule", "cosine, over 5,120 steps", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.douillard2025 import DELAYS, WAYS, WORKERS
-from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated
 from dsgd.reproduction.fair import Null, loss_ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding
@@ -44,6 +44,7 @@ PAPER = Paper(
         Assumption("fragments", "2, so that the longest delay fits", "ours"),
         Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
         Assumption("schedule", "cosine, over 5,120 steps", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("D4"), ("delays", "null_delays"), d4, TASKS),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.real.charts import losses_over_rates, on_each_task
-from dsgd.papers.real.tasks import NULL, TASKS, ending, named, null_of, race, stated, swept
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, null_of, race, stated, swept
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, time_ratio
 from dsgd.reproduction.logged import Logged
@@ -76,6 +76,7 @@ PAPER = Paper(
         Assumption("network of L3a", "10 Mbit/s, messages of ResNet-20", "published"),
         Assumption("momentum", "Nesterov 0.9, local", "ours"),
         Assumption("schedule", "cosine; 5,120 steps, in L3a tuned with the rate", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(

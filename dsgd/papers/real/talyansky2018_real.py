@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated
 from dsgd.reproduction.fair import Null, accuracy_gain
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
 from dsgd.reproduction.verdict import Finding, over_region
@@ -44,13 +44,14 @@ PAPER = Paper(
     title="Asynchronous SGD without gradient delay, at the real scale",
     reference="Talyansky, Kisilev, Melamed, Peterfreund, Verner, Slavin 2018, submission to ICLR 2019.",
     summary=(
-        "What delay-free averaging with tau = 16 costs in accuracy, over the number of steps, by the protocol of "
+        "What delay-free averaging with tau = 16 costs in accuracy, over the number of steps, by "
         "[the protocol](../../docs/explanation/papers.md)."
     ),
     assumptions=(
         Assumption("workers", "4", "published"),
         Assumption("momentum", "Nesterov 0.9, local", "ours"),
         Assumption("schedule", "cosine, over 1,280, 5,120 or 20,480 steps", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("T3"), ("accuracy", "null_accuracy"), t3, TASKS),),

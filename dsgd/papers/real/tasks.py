@@ -8,7 +8,7 @@ from dsgd.papers import CLAIMS
 from dsgd.report.contest import Contender
 from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.fair import Null
-from dsgd.reproduction.paper import Evidence, Study, of_task
+from dsgd.reproduction.paper import Assumption, Evidence, Study, of_task
 
 TASKS = ("shapes", "fashion")
 # the test loss that one worker, tuned, has at 80 % of a budget of 20,480 steps: study `target` of jin2016
@@ -18,6 +18,12 @@ PROTOCOL = ("compare.tune_seeds=3", "compare.tune_fine=true", "compare.seeds=10"
 BUDGET = "compare.tune={optimizer.lr: [0.025, 0.2], budget.steps: [640, 5120]}"
 RATE = "compare.tune={optimizer.lr: [0.025, 0.2]}"
 TO_TARGET = (BUDGET, "compare.tune_values=40", "target.stop=true")
+ON_BOTH_TASKS = (
+    Assumption("task shapes", "an MLP of 128 on 160,000 generated images of 8 x 8 pixels, batch 8", "ours"),
+    Assumption("task fashion", "a ResNet-8 of 8 channels, BatchNorm, on Fashion-MNIST at 14 x 14, batch 16", "ours"),
+    Assumption("augmentation", "none", "ours"),
+    Assumption("tuning", "rates in factors of sqrt 2 about the best; numbers of steps in factors of 2", "ours"),
+)
 NULL = "seed=1000"  # of the same algorithm under another name: no seed is one of the study's
 
 

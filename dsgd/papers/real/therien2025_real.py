@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsgd.papers.real.tasks import NULL, TASKS, named, stated, tuned
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, named, stated, tuned
 from dsgd.papers.therien2025 import LOCAL, LOSS, RATE, RELATIVE, WAYS, WORKERS, pairs
 from dsgd.reproduction.fair import Null, loss_growth, loss_ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
@@ -44,6 +44,7 @@ PAPER = Paper(
         Assumption("weight decay", "0.01 for both; the paper tunes it", "ours"),
         Assumption("workers", f"{WORKERS}", "ours"),
         Assumption("schedule", "cosine, over 5,120 steps", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("D8"), ("optimizers", "null_optimizers"), d8, TASKS),),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 
 from dsgd.papers.real.charts import on_each_task
-from dsgd.papers.real.tasks import NULL, TASKS, ending, named, stated
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated
 from dsgd.papers.vogels2019 import CLAIMED, RANKS, P
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
@@ -73,6 +73,7 @@ PAPER = Paper(
         Assumption("momentum", "0.9, of the decoded mean; Nesterov", "ours"),
         Assumption("workers", f"{P}", "ours"),
         Assumption("schedule", "cosine, over 320, 1,280 or 5,120 steps", "ours"),
+        *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("B11"), ("ranks", "null_ranks"), b11, TASKS),),
