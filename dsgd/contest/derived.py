@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.record.reader import Run
-from dsgd.report.time_to_target import crossings, rule_of, time_to_target_s
+from dsgd.report.time_to_target import censored_at_s, crossings, target_crossing, time_to_target_s
 
 WAITS = ("idle_fraction_mean", "idle_fraction_max")
 
@@ -42,17 +42,17 @@ def derived(measured: Run, timing: Run) -> Run:
 def retimed(run: Run, timing: Mapping[str, Any]) -> Run:
     """Return a run whose marks have other times with a summary that has them, too. timing: the summary of the run that
     they are from, whose waits it has."""
-    end_s = run.metrics[-1]["time_s"]
+    summary = run.summary or {}
+    run = replace(run, summary=summary | {"time_s": run.metrics[-1]["time_s"]})
     reached = crossings(run)
-    chosen = reached.by(rule_of(run))
+    chosen = target_crossing(run)
     times: dict[str, float | None] = {
-        "time_s": end_s,
         "time_to_target_s": chosen and chosen.time_s,
         "target_resolution_s": chosen and chosen.resolution_s,
-        "target_censored_at_s": end_s if chosen is None and run.target is not None else None,
+        "target_censored_at_s": censored_at_s(run),
         "first_crossing_s": reached.first and reached.first.time_s,
         "stable_crossing_s": reached.stable and reached.stable.time_s,
         **{name: timing.get(name) for name in WAITS},
     }
-    summary = run.summary or {}
-    return replace(run, summary=summary | {name: value for name, value in times.items() if name in summary})
+    kept = {name: value for name, value in times.items() if name in summary}
+    return replace(run, summary={**(run.summary or {}), **kept})
