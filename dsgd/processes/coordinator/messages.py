@@ -151,8 +151,9 @@ class MessageRules:
 
 
 def _is_address(host: str) -> bool:
+    """Return whether this is an IP address, which may go to a terminal: the scope of one may be any text."""
     try:
-        return bool(ipaddress.ip_address(host))
+        return bool(ipaddress.ip_address(host)) and host.isprintable()
     except ValueError:
         return False
 
