@@ -42,8 +42,8 @@ def derived(measured: Run, timing: Run) -> Run:
 def retimed(run: Run, timing: Mapping[str, Any]) -> Run:
     """Return a run whose marks have other times with a summary that has them, too. timing: the summary of the run that
     they are from, whose waits it has."""
-    summary = run.summary or {}
-    run = replace(run, summary=summary | {"time_s": run.metrics[-1]["time_s"]})
+    summary = {**(run.summary or {}), "time_s": run.metrics[-1]["time_s"]}
+    run = replace(run, summary=summary)
     reached = crossings(run)
     chosen = target_crossing(run)
     times: dict[str, float | None] = {
@@ -54,5 +54,4 @@ def retimed(run: Run, timing: Mapping[str, Any]) -> Run:
         "stable_crossing_s": reached.stable and reached.stable.time_s,
         **{name: timing.get(name) for name in WAITS},
     }
-    kept = {name: value for name, value in times.items() if name in summary}
-    return replace(run, summary={**(run.summary or {}), **kept})
+    return replace(run, summary=summary | {name: value for name, value in times.items() if name in summary})

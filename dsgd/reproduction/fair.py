@@ -148,11 +148,10 @@ def _slope(run: Run) -> float | None:
     reached."""
     target = run.target
     assert target is not None  # of every run with a time to it
-    times = [crossings(run, level).by(rule_of(run)) for level in (target * EASIER, target)]
-    if any(crossing is None or crossing.time_s == 0 for crossing in times):
+    early, late = (crossings(run, level).by(rule_of(run)) for level in (target * EASIER, target))
+    if early is None or late is None or early.time_s == 0:
         return None
-    early, late = (crossing.time_s for crossing in times if crossing is not None)
-    return math.log(late / early) / math.log(EASIER)
+    return math.log(late.time_s / early.time_s) / math.log(EASIER)
 
 
 def _gain_error(candidate: Contender, reference: Contender, confidence: float) -> float:

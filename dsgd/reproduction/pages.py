@@ -219,9 +219,11 @@ def _runs(paper_results: Results) -> str:
     if not lines:
         return "None yet."
     seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
-    note = f"Intervals: {interval_note(seeds)}." if interval_note(seeds) else ""
-    if note and paper_results.scale != SMALL:
-        note = f"Null tests: {interval_note(seeds)}. Intervals of claims are longer, by rule 4 of the protocol."
+    note = interval_note(seeds)
+    if note and paper_results.scale == SMALL:
+        note = f"Intervals: {note}."
+    elif note:
+        note = f"Null tests: {note}. Intervals of claims are longer, by rule 4 of the protocol."
     aimed = [run for logged in paper_results.logged.values() for run in logged.runs if run.target is not None]
     rules = {paper_results.rule or rule_of(run) for run in aimed}
     named = " or ".join(f"`target.crossing={rule}`" for rule in sorted(rules))

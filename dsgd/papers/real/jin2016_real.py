@@ -13,7 +13,7 @@ from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, nu
 from dsgd.report.contest import Contender
 from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, of_task
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, of_task
 from dsgd.reproduction.verdict import Check, Finding, Verdict, over_region
 
 FEW, LAST = (4, 8, 16), 100
@@ -182,7 +182,7 @@ def _studies() -> Iterator[Study]:
         ):
             for nodes in counts:
                 yield race(race_on(nodes), task, named(contenders), f"nodes={nodes}", *under, jitters, *more)
-            all_counts = f"nodes={','.join(map(str, counts))}"
+            all_counts = f"nodes={listed(counts)}"
             yield race(f"null_{group}", task, named(SYNC[:1]), all_counts, *under, *more, NULL)
         hundred = (f"nodes={LAST}", *under, "eval.every_steps=640")
         yield ending("hundred", task, named([*SYNC[:1], *SELDOM]), *hundred)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated
-from dsgd.reproduction.fair import Null, accuracy_gain
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
-from dsgd.reproduction.verdict import Finding, over_region
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, accuracy_over_steps, ending, named, stated
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.verdict import Finding
 
 NODES, TAU = 4, 16
 STEPS = (1280, 5120, 20480)
@@ -18,21 +17,15 @@ TEST = {"shapes": ("data.test_size=100000",), "fashion": ()}
 
 def t3(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, at equal samples, over the number of steps."""
-    claim, cells = stated("T3"), {}
-    for steps in STEPS:
-        delayfree, exact = (
-            evidence["accuracy"].contender(algo=algo, budget__steps=steps) for algo in ("delayfree", "sync")
-        )
-        null = Null(exact, evidence["null_accuracy"].contender(algo="sync", budget__steps=steps))
-        gain = accuracy_gain(delayfree, exact, len(STEPS), null)
-        what = f"tau = {TAU}: test accuracy, delayfree minus all-reduce"
-        cells[f"{steps:,} steps"] = claim.judged([claim.check("accuracy", what, gain)])
-    return over_region(cells)
+    what = f"tau = {TAU}: test accuracy, delayfree minus all-reduce"
+    return accuracy_over_steps(
+        stated("T3"), evidence["accuracy"], evidence["null_accuracy"], STEPS, what, algo="delayfree"
+    )
 
 
 def _studies() -> Iterator[Study]:
     for task in TASKS:
-        steps = f"budget.steps={','.join(map(str, STEPS))}"
+        steps = f"budget.steps={listed(STEPS)}"
         overrides = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *TEST[task])
         yield ending("accuracy", task, named([SYNC, DELAYFREE]), *overrides)
         yield ending("null_accuracy", task, named([SYNC]), *overrides, NULL)

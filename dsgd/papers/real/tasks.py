@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dsgd.papers import CLAIMS
 from dsgd.report.contest import Contender
 from dsgd.reproduction.criterion import Statement
-from dsgd.reproduction.fair import Null
+from dsgd.reproduction.fair import Null, accuracy_gain
+from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Evidence, Study, of_task
+from dsgd.reproduction.verdict import Finding, over_region
 
 TASKS = ("shapes", "fashion")
 # the test loss that one worker, tuned, has at 80 % of a budget of 20,480 steps: study `target` of jin2016
@@ -89,3 +91,19 @@ def null_of(evidence: Evidence, study: str, nodes: int, null: str | None = None)
     """Return the null test of a study on so many nodes. null: the study that has it; None: `null_` and the name."""
     first = sync(evidence[study].contenders, nodes, overlap=True)
     return Null(first, evidence[null or f"null_{study}"].contender(algo="sync", nodes=nodes))
+
+
+def accuracy_over_steps(
+    claim: Statement, logged: Logged, nulls: Logged, steps: Sequence[int], what: str, **settings: object
+) -> Finding:
+    """Compare the accuracy at the end with the accuracy of all-reduce, at equal samples, for each number of steps.
+
+    settings: of the contender that is compared. nulls: the null tests of all-reduce."""
+    cells = {}
+    for count in steps:
+        candidate = logged.contender(**settings, budget__steps=count)
+        exact = logged.contender(algo="sync", budget__steps=count)
+        null = Null(exact, nulls.contender(algo="sync", budget__steps=count))
+        gain = accuracy_gain(candidate, exact, len(steps), null)
+        cells[f"{count:,} steps"] = claim.judged([claim.check("accuracy", what, gain)])
+    return over_region(cells)

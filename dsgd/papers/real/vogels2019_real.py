@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 
 from dsgd.papers.real.charts import on_each_task
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, accuracy_over_steps, ending, named, stated
 from dsgd.papers.vogels2019 import CLAIMED, RANKS, P
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
-from dsgd.reproduction.fair import Null, accuracy_gain
-from dsgd.reproduction.paired import accuracy_gain as over_seeds
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, of_task
-from dsgd.reproduction.verdict import Finding, over_region
+from dsgd.reproduction.paired import accuracy_gain
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, of_task
+from dsgd.reproduction.verdict import Finding
 
 STEPS = (320, 1280, 5120)
 SYNC = {"algo": "sync"}
@@ -23,24 +22,18 @@ TRIED = {"shapes": RANKS, "fashion": (CLAIMED,)}  # a run of the ResNet-8 takes 
 
 def b11(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, at equal samples, over the number of steps."""
-    claim, logged, cells = stated("B11"), evidence["ranks"], {}
-    for steps in STEPS:
-        exact = logged.contender(algo="sync", budget__steps=steps)
-        low_rank = logged.contender(algo="compressed", algo__rank=CLAIMED, budget__steps=steps)
-        null = Null(exact, evidence["null_ranks"].contender(budget__steps=steps))
-        what = f"rank {CLAIMED}: test accuracy minus that of all-reduce"
-        gain = accuracy_gain(low_rank, exact, len(STEPS), null)
-        cells[f"{steps:,} steps"] = claim.judged([claim.check("accuracy", what, gain)])
-    return over_region(cells)
+    what = f"rank {CLAIMED}: test accuracy minus that of all-reduce"
+    settings = {"algo": "compressed", "algo__rank": CLAIMED}
+    return accuracy_over_steps(stated("B11"), evidence["ranks"], evidence["null_ranks"], STEPS, what, **settings)
 
 
-def losses_over_steps(evidence: Evidence, task: str) -> Figure:
+def gains_over_steps(evidence: Evidence, task: str) -> Figure:
     """Draw the accuracy that each rank loses or gains, against the number of steps."""
     logged = evidence[of_task("ranks", task)]
 
     def gain(rank: int, steps: int) -> Estimate:
         low_rank = logged.contender(algo="compressed", algo__rank=rank, budget__steps=steps)
-        return over_seeds(low_rank, logged.contender(algo="sync", budget__steps=steps))
+        return accuracy_gain(low_rank, logged.contender(algo="sync", budget__steps=steps))
 
     lines = [
         ChartLine(f"rank {rank}", "compressed", [(steps, gain(rank, steps)) for steps in STEPS], i)
@@ -51,7 +44,7 @@ def losses_over_steps(evidence: Evidence, task: str) -> Figure:
 
 def _studies() -> Iterator[Study]:
     for task in TASKS:
-        setting = (f"nodes={P}", f"budget.steps={','.join(map(str, STEPS))}", "eval.every_steps=320")
+        setting = (f"nodes={P}", f"budget.steps={listed(STEPS)}", "eval.every_steps=320")
         low_rank = [{"algo": "compressed", "algo.rank": rank} for rank in TRIED[task]]
         yield ending("ranks", task, named([SYNC, *low_rank]), *setting)
         yield ending("null_ranks", task, named([SYNC]), *setting, NULL)
@@ -78,6 +71,6 @@ PAPER = Paper(
     studies=tuple(_studies()),
     claims=(Claim(stated("B11"), ("ranks", "null_ranks"), b11, TASKS),),
     charts=on_each_task(
-        "steps", "Test accuracy of PowerSGD minus that of all-reduce", lambda _: ("ranks",), losses_over_steps
+        "steps", "Test accuracy of PowerSGD minus that of all-reduce", lambda _: ("ranks",), gains_over_steps
     ),
 )

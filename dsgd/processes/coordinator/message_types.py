@@ -53,7 +53,7 @@ class GeneratorState(Declared, frozen=True):
 
 
 class WorkerState(Declared, frozen=True):
-    """What a checkpoint holds of a worker, besides steps, counters and vectors. A mark holds nothing of it."""
+    """The state of a worker in a checkpoint, besides steps, counters and vectors. In a mark all fields are unset."""
 
     batches: Whole | UnsetType = UNSET
     optimizer_steps: Whole | UnsetType = UNSET
