@@ -19,11 +19,11 @@ WAYS = [{"algo": "diloco", "algo.tau": tau, "algo.beta": beta} for tau in (SHORT
 
 
 def b7(evidence: Evidence) -> Finding:
-    """Compare the loss at the end with that of all-reduce, at equal samples."""
+    """Compare the loss at the end with the loss of all-reduce, at equal samples."""
     claim, logged = stated("B7"), evidence["rounds"]
     exact = logged.contender(algo="sync")
     null = Null(exact, evidence["null_rounds"].contender(algo="sync"))
-    what = f"H = {CLAIMED}: test loss over that of all-reduce"
+    what = f"H = {CLAIMED}: test loss of DiLoCo over test loss of all-reduce"
     check = claim.check("loss", what, loss_ratio(logged.contender(algo="diloco"), exact, 1, null))
     reason = "From a cold start, with SGD in the local steps. The paper starts from a trained model, with AdamW."
     return claim.judged([check], reason)

@@ -22,7 +22,7 @@ TRIED = {"shapes": RANKS, "fashion": (CLAIMED,)}  # a run of the ResNet-8 takes 
 
 def b11(evidence: Evidence) -> Finding:
     """Compare the accuracy at the end with that of all-reduce, at equal samples, over the number of steps."""
-    what = f"rank {CLAIMED}: test accuracy minus that of all-reduce"
+    what = f"rank {CLAIMED}: test accuracy of PowerSGD minus test accuracy of all-reduce"
     settings = {"algo": "compressed", "algo__rank": CLAIMED}
     return accuracy_over_steps(stated("B11"), evidence["ranks"], evidence["null_ranks"], STEPS, what, **settings)
 
@@ -39,7 +39,7 @@ def gains_over_steps(evidence: Evidence, task: str) -> Figure:
         ChartLine(f"rank {rank}", "compressed", [(steps, gain(rank, steps)) for steps in STEPS], i)
         for i, rank in enumerate(TRIED[task])
     ]
-    return chart([ChartPanel("", "steps", "test accuracy minus that of all-reduce", lines, log_x=True, level=0.0)])
+    return chart([ChartPanel("", "steps", "test accuracy, PowerSGD minus all-reduce", lines, log_x=True, level=0.0)])
 
 
 def _studies() -> Iterator[Study]:
