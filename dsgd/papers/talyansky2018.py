@@ -83,7 +83,7 @@ def t4(evidence: Evidence) -> Finding:
     checks.append(CLAIMS["T4"].check("bound", "quadratic: largest discrepancy over its bound 2 tau eta G", worst))
     taus = evidence["noise"].values("algo.tau")
     noise, drift = (
-        _slope(taus, [_distance(evidence[name].where(nodes=4, algo__tau=tau)) for tau in taus])
+        exponent(taus, [_distance(evidence[name].where(nodes=4, algo__tau=tau)) for tau in taus])
         for name in ("noise", "drift")
     )
     reason = (
@@ -133,28 +133,29 @@ def _exponents(evidence: Evidence, study: str) -> list[Check]:
     """Check that the distance of two workers does not grow with their number, for each tau."""
     logged, checks = evidence[study], []
     for tau in logged.values("algo.tau"):
-        slope = _slope(NODES, [_distance(logged.where(nodes=nodes, algo__tau=tau)) for nodes in NODES])
+        slope = exponent(NODES, [_distance(logged.where(nodes=nodes, algo__tau=tau)) for nodes in NODES])
         checks.append(CLAIMS["T4"].check("exponent", f"{WHAT[study]}, tau = {tau}: exponent of n", slope))
     return checks
 
 
 def _distance(runs: Sequence[Run]) -> float:
     """Return the median over pairs of their distance, over the marks of the second half of all runs."""
-    return float(np.mean([_late_distance(run) for run in runs]))
+    return float(np.mean([late_distance(run) for run in runs]))
 
 
-def _late_distance(run: Run) -> float:
+def late_distance(run: Run) -> float:
+    """Return the median over pairs of their distance, over the marks of the second half of a run."""
     marks = [mark["pairwise_distance_median"] for mark in run.metrics]
     return float(np.mean(marks[len(marks) // 2 :]))
 
 
 def _growth(runs: Sequence[Run]) -> Estimate:
     """Return the ratio of the distances at 16 and at 2 workers, seed by seed."""
-    few, many = ({run.setting("seed"): _late_distance(run) for run in runs if run.nodes == nodes} for nodes in (2, 16))
+    few, many = ({run.setting("seed"): late_distance(run) for run in runs if run.nodes == nodes} for nodes in (2, 16))
     return estimate([many[seed] / few[seed] for seed in few])
 
 
-def _slope(x: Sequence[float], y: Sequence[float]) -> float:
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     """Return the exponent of a power law fitted to points."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
@@ -213,14 +214,14 @@ def discrepancy_figure(evidence: Evidence) -> Figure:
         lines = []
         for tau in evidence[name].values("algo.tau"):
             points = [
-                (float(n), estimate([_late_distance(run) for run in evidence[name].where(nodes=n, algo__tau=tau)]))
+                (float(n), estimate([late_distance(run) for run in evidence[name].where(nodes=n, algo__tau=tau)]))
                 for n in NODES
             ]
             lines.append(ChartLine(f"delayfree, tau = {tau}", "delayfree", points, DRAWN.index(tau)))
         if name == "drift":
             for algo in ("easgd", "downpour"):
                 points = [
-                    (float(n), estimate([_late_distance(run) for run in evidence["methods"].where(algo=algo, nodes=n)]))
+                    (float(n), estimate([late_distance(run) for run in evidence["methods"].where(algo=algo, nodes=n)]))
                     for n in NODES
                 ]
                 lines.append(ChartLine(algo, algo, points))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.real.charts import losses_over_rates, on_each_task
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, null_of, race, stated, swept
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, SEEDS, TASKS, ending, named, null_of, race, stated, swept
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, time_ratio
 from dsgd.reproduction.logged import Logged
@@ -14,7 +14,6 @@ from dsgd.reproduction.verdict import Finding, over_region
 
 NODES, SLOW_NODES = 8, 16
 RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
-SEEDS = 10
 SYNC, DPSGD = {"algo": "sync"}, {"algo": "dpsgd"}
 SERVER = {"algo": "sync", "cluster.collective": "star"}
 

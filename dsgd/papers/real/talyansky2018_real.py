@@ -1,18 +1,46 @@
-"""Talyansky et al. 2018 at the real scale: what a period costs in accuracy, over the number of steps."""
+"""Talyansky et al. 2018 at the real scale: what a period costs in accuracy, over the number of steps, and how far apart
+workers are, over their number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, accuracy_over_steps, ending, named, stated
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed
-from dsgd.reproduction.verdict import Finding
+from matplotlib.figure import Figure
+
+from dsgd.papers.real.charts import on_each_task
+from dsgd.papers.real.tasks import (
+    NULL,
+    ON_BOTH_TASKS,
+    SEEDS,
+    TASKS,
+    accuracy_over_steps,
+    ending,
+    named,
+    stated,
+    swept,
+)
+from dsgd.papers.talyansky2018 import exponent, late_distance
+from dsgd.record.reader import Run
+from dsgd.report.interval import Estimate, estimate
+from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
+from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, of_task
+from dsgd.reproduction.protocol import confidence_of_each
+from dsgd.reproduction.verdict import Finding, over_region
 
 NODES, TAU = 4, 16
 STEPS = (1280, 5120, 20480)
 SYNC, DELAYFREE = {"algo": "sync"}, {"algo": "delayfree", "algo.tau": TAU}
 # half a point needs many test images: there are no more of Fashion-MNIST
 TEST = {"shapes": ("data.test_size=100000",), "fashion": ()}
+
+WORKERS, TAUS, RATES = (2, 4, 8, 16), (2, 8, 32), (0.0125, 0.05)
+FEW, MANY = WORKERS[0], WORKERS[-1]
+OTHERS = ("easgd", "downpour")
+# a mark is at the end of a cycle for every tau, and on the ideal network no average is late
+DISTANCES = ("schedule=constant", f"optimizer.lr={listed(RATES)}", "cluster=ideal", "cluster.gradient_s=0.1")
+DISTANCES += ("eval.every_steps=320", f"seed={listed(range(SEEDS))}")
 
 
 def t3(evidence: Evidence) -> Finding:
@@ -23,12 +51,84 @@ def t3(evidence: Evidence) -> Finding:
     )
 
 
+def t4(evidence: Evidence) -> Finding:
+    """Fit the growth of the distance of two workers with their number, for each tau and rate."""
+    claim, confidence, cells = stated("T4"), confidence_of_each(len(TAUS)), {}
+    for rate in RATES:
+        checks = []
+        for tau in TAUS:
+            counts = [distances(evidence["drift"], rate, nodes, algo="delayfree", algo__tau=tau) for nodes in WORKERS]
+            slopes = [_exponent(seed) for seed in zip(*counts, strict=True)]
+            checks.append(claim.check("exponent", f"tau = {tau}: exponent of n", estimate(slopes, confidence)))
+        cells[f"rate {rate:g}"] = claim.judged(checks)
+    return over_region(cells)
+
+
+def t5(evidence: Evidence) -> Finding:
+    """Compare how the distance of two workers grows from 2 to 16 of them, with three methods."""
+    claim, confidence, cells = stated("T5"), confidence_of_each(len(TAUS) + len(OTHERS)), {}
+    what = f"{{}}: distance with {MANY} workers over that with {FEW}"
+    for rate in RATES:
+
+        def growth(study: str, rate: float = rate, **settings: object) -> Estimate:
+            few, many = (distances(evidence[study], rate, nodes, **settings) for nodes in (FEW, MANY))
+            return estimate([last / first for first, last in zip(few, many, strict=True)], confidence)
+
+        others = [claim.check("others", what.format(algo), growth("methods", algo=algo)) for algo in OTHERS]
+        checks = [max(others, key=lambda check: check.value.low)]
+        for tau in TAUS:
+            value = growth("drift", algo="delayfree", algo__tau=tau)
+            checks.append(claim.check("delayfree", what.format(f"delayfree, tau = {tau}"), value))
+        cells[f"rate {rate:g}"] = claim.judged(checks)
+    return over_region(cells)
+
+
+def distances(logged: Logged, rate: float, nodes: int, **settings: object) -> list[float]:
+    """Return the median distance of two workers in the second half of a run, by seed; infinite where it diverged."""
+    runs = logged.where(optimizer__lr=rate, nodes=nodes, **settings)
+    return [_distance(run) for run in sorted(runs, key=lambda run: run.setting("seed"))]
+
+
+def apart(evidence: Evidence, task: str) -> Figure:
+    """Draw the distance of two workers against their number, for each method and rate."""
+    panels = []
+    for rate in RATES:
+        lines = [
+            ChartLine(f"delayfree, tau = {tau}", "delayfree", _points(evidence[of_task("drift", task)], rate, tau), i)
+            for i, tau in enumerate(TAUS)
+        ]
+        for algo in OTHERS:
+            points = [
+                (float(nodes), estimate(distances(evidence[of_task("methods", task)], rate, nodes, algo=algo)))
+                for nodes in (FEW, MANY)
+            ]
+            lines.append(ChartLine(algo, algo, points))
+        title = f"constant rate {rate:g}"
+        panels.append(ChartPanel(title, "workers", "distance of two workers", lines, log_x=True, log_y=True))
+    return chart(panels)
+
+
+def _points(drift: Logged, rate: float, tau: int) -> list[tuple[float, Estimate]]:
+    return [(float(nodes), estimate(distances(drift, rate, nodes, algo__tau=tau))) for nodes in WORKERS]
+
+
+def _distance(run: Run) -> float:
+    return late_distance(run) if run.outcome == "completed" else math.inf
+
+
+def _exponent(by_nodes: Sequence[float]) -> float:
+    return exponent(WORKERS, by_nodes) if all(map(math.isfinite, by_nodes)) else math.inf
+
+
 def _studies() -> Iterator[Study]:
     for task in TASKS:
         steps = f"budget.steps={listed(STEPS)}"
         overrides = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *TEST[task])
         yield ending("accuracy", task, named([SYNC, DELAYFREE]), *overrides)
         yield ending("null_accuracy", task, named([SYNC]), *overrides, NULL)
+        workers, taus = f"nodes={listed(WORKERS)}", f"algo.tau={listed(TAUS)}"
+        yield swept("drift", task, "algo=delayfree", taus, workers, *DISTANCES)
+        yield swept("methods", task, f"algo={','.join(OTHERS)}", f"nodes={FEW},{MANY}", *DISTANCES)
 
 
 PAPER = Paper(
@@ -37,15 +137,24 @@ PAPER = Paper(
     title="Asynchronous SGD without gradient delay, at the real scale",
     reference="Talyansky, Kisilev, Melamed, Peterfreund, Verner, Slavin 2018, submission to ICLR 2019.",
     summary=(
-        "What delay-free averaging with tau = 16 costs in accuracy, over the number of steps, by "
-        "[the protocol](../../docs/explanation/papers.md)."
+        "What delay-free averaging with tau = 16 costs in accuracy, over the number of steps, and how the distance of "
+        "two workers depends on tau and on their number, by [the protocol](../../docs/explanation/papers.md)."
     ),
     assumptions=(
-        Assumption("workers", "4", "published"),
+        Assumption("workers", "4 in T3", "published"),
         Assumption("momentum", "Nesterov 0.9, local", "ours"),
-        Assumption("schedule", "cosine, over 1,280, 5,120 or 20,480 steps", "ours"),
+        Assumption("schedule", "cosine, over 1,280, 5,120 or 20,480 steps; constant in T4 and T5", "ours"),
+        Assumption("network of T4 and T5", "no delay, so that no average is late", "ours"),
+        Assumption("rivals in T5", "EASGD with tau = 10 and a moving rate of 0.9 / p; Downpour with tau = 1", "ours"),
         *ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
-    claims=(Claim(stated("T3"), ("accuracy", "null_accuracy"), t3, TASKS),),
+    claims=(
+        Claim(stated("T3"), ("accuracy", "null_accuracy"), t3, TASKS),
+        Claim(stated("T4"), ("drift",), t4, TASKS),
+        Claim(stated("T5"), ("drift", "methods"), t5, TASKS),
+    ),
+    charts=on_each_task(
+        "distances", "Distance of two workers against their number", lambda _: ("drift", "methods"), apart
+    ),
 )
