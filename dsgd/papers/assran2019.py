@@ -8,7 +8,7 @@ from dsgd.papers import CLAIMS
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import accuracy_gain
-from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ EFFECTIVE = 1.7e9  # bit/s, at which a ring all-reduce makes the published 5 hou
 BANDWIDTHS = (EFFECTIVE, 2.5e9, 5e9, BANDWIDTH, 4e10)
 
 NODES = (8, 16)
-WAYS = "[{algo: sync}, {algo: sgp, algo.overlap: 0}, {algo: sgp, algo.overlap: 1}]"
+WAYS = ({"algo": "sync"}, {"algo": "sgp", "algo.overlap": 0}, {"algo": "sgp", "algo.overlap": 1})
 
 
 def b3(evidence: Evidence) -> Finding:
@@ -42,7 +42,7 @@ def b4(evidence: Evidence) -> Finding:
     claim = CLAIMS["B4"]
     checks = []
     for p in NODES:
-        exact, push, late = _contenders(evidence["accuracy"], p)
+        exact, push, late = contenders(evidence["accuracy"], p)
         what = f"p = {p}: test accuracy, SGP minus all-reduce"
         checks.append(claim.check("accuracy", what, accuracy_gain(push, exact)))
         what = f"p = {p}: test accuracy, SGP with an overlap of 1 minus SGP"
@@ -71,15 +71,15 @@ def accuracy(evidence: Evidence) -> Figure:
     panels = []
     for p in NODES:
         names = ("all-reduce", "SGP", "SGP, overlap 1")
-        contenders = zip(names, _contenders(evidence["accuracy"], p), strict=True)
+        competing = zip(names, contenders(evidence["accuracy"], p), strict=True)
         lines = [
-            curve(name, contender.runs, "epoch", "test_accuracy", i) for i, (name, contender) in enumerate(contenders)
+            curve(name, contender.runs, "epoch", "test_accuracy", i) for i, (name, contender) in enumerate(competing)
         ]
         panels.append(ChartPanel(f"{p} nodes, each tuned", "epochs", "test accuracy", lines))
     return chart(panels)
 
 
-def _contenders(logged: Logged, p: int) -> list[Contender]:
+def contenders(logged: Logged, p: int) -> list[Contender]:
     """Return all-reduce, SGP, and SGP with an overlap of one step."""
     push = [logged.contender(algo="sgp", nodes=p, algo__overlap=overlap) for overlap in (0, 1)]
     return [logged.contender(algo="sync", nodes=p), *push]
@@ -130,7 +130,7 @@ PAPER = Paper(
         Study("push", _timing("algo=sgp", "algo.overlap=0,1", "topology=one_peer_exponential")),
         Study(
             "accuracy",
-            (f"compare.contenders={WAYS}", f"nodes={listed(NODES)}", "topology=one_peer_exponential",
+            (f"compare.contenders=[{named(WAYS)}]", f"nodes={listed(NODES)}", "topology=one_peer_exponential",
              "data.test_size=4000", "budget.epochs=20"),
             ("experiment=newer_small",),
             tuned=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsgd.papers import CLAIMS
 from dsgd.reproduction.paired import growth, ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from dsgd.reproduction.verdict import Finding
 
 TAU, LARGER, SEEDS = 30, 4, 10  # LARGER: times the batch
@@ -12,11 +12,7 @@ BATCH = 16
 METHODS = ({"algo": "sync"}, {"algo": "diloco", "algo.tau": TAU})
 WHAT = "test loss, data-parallel over DiLoCo"
 GROWTH = f"growth of the test loss with {LARGER} times the batch, data-parallel over DiLoCo"
-WAYS = ", ".join(
-    "{" + ", ".join(f"{key}: {value}" for key, value in method.items()) + f", batch_size: {batch}}}"
-    for batch in (BATCH, LARGER * BATCH)
-    for method in METHODS
-)
+WAYS = [{**method, "batch_size": batch} for batch in (BATCH, LARGER * BATCH) for method in METHODS]
 
 
 def d6(evidence: Evidence) -> Finding:
@@ -54,7 +50,7 @@ PAPER = Paper(
     studies=(
         Study(
             "batches",
-            ("nodes=1", f"compare.contenders=[{WAYS}]", f"compare.seeds={SEEDS}"),
+            ("nodes=1", f"compare.contenders=[{named(WAYS)}]", f"compare.seeds={SEEDS}"),
             ("experiment=newer_small",),
             tuned=True,
         ),

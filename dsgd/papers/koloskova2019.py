@@ -44,7 +44,7 @@ def b10(evidence: Evidence) -> Finding:
     logged = evidence["codes"]
     plain = reference(logged)
     codes = {name: of_code(logged, name) for name in CODES}
-    fewer = {name: _bytes(plain) / _bytes(contender) for name, contender in codes.items()}
+    fewer = {name: bytes_sent(plain) / bytes_sent(contender) for name, contender in codes.items()}
     ratios = {name: ratio(contender, plain) for name, contender in codes.items()}
     best = min(CODES, key=lambda name: (fewer[name] < enough, ratios[name].median))
     checks = [
@@ -124,7 +124,8 @@ def codes(evidence: Evidence) -> Figure:
     )  # fmt: skip
 
 
-def _bytes(contender: Contender) -> float:
+def bytes_sent(contender: Contender) -> float:
+    """Return the bytes that all workers sent."""
     return contender.runs[0].final("bytes_sent_total")
 
 

@@ -11,7 +11,7 @@ from dsgd.record.reader import number
 from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.logged import Logged
-from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ ALPHAS = (10, 1, 0.1)  # of the Dirichlet distribution
 EVEN, SKEWED = ALPHAS[0], ALPHAS[-1]
 NAMES = {"dpsgd": "D-PSGD with momentum", "corrected": "quasi-global momentum", "relay": "RelaySGD"}
 WAYS = (
-    "[{algo: dpsgd, algo.gradient: first, topology: ring}, "
-    "{algo: corrected, algo.method: qg, optimizer.momentum: 0, topology: ring}, {algo: relay, topology: chain}]"
+    {"algo": "dpsgd", "algo.gradient": "first", "topology": "ring"},
+    {"algo": "corrected", "algo.method": "qg", "optimizer.momentum": 0, "topology": "ring"},
+    {"algo": "relay", "topology": "chain"},
 )
 
 
@@ -140,7 +141,7 @@ PAPER = Paper(
         Study(
             "shares",
             ("nodes=16", "data.split=dirichlet", f"data.split_alpha={listed(ALPHAS)}", "optimizer.nesterov=false",
-             "budget.epochs=20", f"compare.contenders={WAYS}"),
+             "budget.epochs=20", f"compare.contenders=[{named(WAYS)}]"),
             ("experiment=newer_small",),
             tuned=True,
         ),

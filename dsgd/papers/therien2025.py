@@ -6,7 +6,7 @@ from dsgd.papers import CLAIMS
 from dsgd.report.contest import Contender
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import growth, ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from dsgd.reproduction.verdict import Finding
 
 WORKERS, TAU, SEEDS = 4, 30, 10
@@ -22,7 +22,6 @@ WAYS = [
         {"algo": "sync", "optimizer": name},
     )
 ]
-CONTENDERS = ", ".join("{" + ", ".join(f"{key}: {value}" for key, value in way.items()) + "}" for way in WAYS)
 LOSS = "test loss of DiLoCo, with AdamW over with Muon"
 RELATIVE = "test loss of DiLoCo over that of data-parallel training, with AdamW over with Muon"
 
@@ -63,7 +62,7 @@ PAPER = Paper(
     studies=(
         Study(
             "optimizers",
-            (f"nodes={WORKERS}", RATE, *LOCAL, f"compare.contenders=[{CONTENDERS}]", f"compare.seeds={SEEDS}"),
+            (f"nodes={WORKERS}", RATE, *LOCAL, f"compare.contenders=[{named(WAYS)}]", f"compare.seeds={SEEDS}"),
             ("experiment=newer_small",),
             tuned=True,
         ),

@@ -6,6 +6,7 @@ null test, one algorithm that was tuned and measured under two names with other 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -111,6 +112,24 @@ def accuracy_gain(candidate: Contender, reference: Contender, checks: int, null:
     return widened(paired.accuracy_gain(candidate, reference, confidence=confidence), spread + error)
 
 
+def drop_difference(
+    candidate: tuple[Contender, Contender],
+    reference: tuple[Contender, Contender],
+    share: float,
+    checks: int,
+    nulls: Sequence[Null],
+) -> Estimate:
+    """Return the test accuracy that a pair loses, first minus second, minus a share of what another pair loses.
+
+    checks: of the claim. nulls: of both conditions, of which the wider one counts."""
+    confidence = confidence_of_each(checks, SOURCES + 1)
+    drops, others = ([_accuracy(a) - _accuracy(b) for a, b in _paired(pair)] for pair in (candidate, reference))
+    value = estimate([drop - share * other for drop, other in zip(drops, others, strict=True)], confidence)
+    spread = max(null_difference(null_gain(null)) for null in nulls)
+    error = _gain_error(*candidate, confidence) + share * _gain_error(*reference, confidence)
+    return widened(value, (1 + share) * spread + error)
+
+
 def test_size(run: Run) -> int:
     """Return the number of test samples of a run."""
     size = run.setting("data.test_size")
@@ -173,6 +192,11 @@ def _folds(side: Contender, field: str) -> np.ndarray | None:
 def _losses(candidate: Contender, reference: Contender, confidence: float = CONFIDENCE) -> Estimate:
     values, others = ([_loss(run) for run in pair.runs] for pair in (candidate, reference))
     return paired_ratio(values, others, confidence)
+
+
+def _paired(pair: tuple[Contender, Contender]) -> Iterator[tuple[Run, Run]]:
+    """Yield the runs of a pair that have the same seed."""
+    return zip(pair[0].runs, pair[1].runs, strict=True)
 
 
 def _growths(pair: tuple[Contender, Contender]) -> list[float]:

@@ -142,6 +142,13 @@ def listed(values: Sequence[float]) -> str:
     return ",".join(f"{value:.12g}" for value in values)
 
 
+def named(contenders: Sequence[Mapping[str, object]]) -> str:
+    """Return contenders as `compare.contenders` has them."""
+    return ", ".join(
+        "{" + ", ".join(f"{key}: {value}" for key, value in options.items()) + "}" for options in contenders
+    )
+
+
 def _quoted(word: str) -> str:
     """Quote a word for a shell where it needs that, the value alone."""
     key, equals, value = word.partition("=")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.charles2025 import GROWTH, LARGER, METHODS, WHAT
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, RATE, TASKS, named, stated, tuned
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, RATE, TASKS, stated, tuned
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_growth, loss_ratio
 from dsgd.reproduction.logged import Logged
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from dsgd.reproduction.verdict import Finding
 
 BATCHES = {"shapes": 8, "fashion": 16}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.douillard2023 import BETA, CLAIMED, LONG, SHORT
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, stated, tuned
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, stated, tuned
 from dsgd.reproduction.fair import Null, loss_ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from dsgd.reproduction.verdict import Finding
 
 NODES = 4

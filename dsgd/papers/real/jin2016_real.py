@@ -9,11 +9,11 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from dsgd.papers.real.charts import on_each_task, soonest_map
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, named, null_of, race, stated, sync
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, null_of, race, stated, sync
 from dsgd.report.contest import Contender
 from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, of_task
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from dsgd.reproduction.verdict import Check, Finding, Verdict, over_region
 
 FEW, LAST = (4, 8, 16), 100

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.papers.real.charts import losses_over_rates, on_each_task
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, SEEDS, TASKS, ending, named, null_of, race, stated, swept
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, SEEDS, TASKS, ending, null_of, race, stated, swept
 from dsgd.report.contest import Contender
 from dsgd.reproduction.fair import Null, loss_ratio, time_ratio
 from dsgd.reproduction.logged import Logged
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding, over_region
 
 NODES, SLOW_NODES = 8, 16

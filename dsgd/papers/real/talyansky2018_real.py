@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from dsgd.papers.real.charts import on_each_task
 from dsgd.papers.real.tasks import (
+    MOST_TESTED,
     NULL,
     ON_BOTH_TASKS,
     SEEDS,
     TASKS,
     accuracy_over_steps,
     ending,
-    named,
     stated,
     swept,
 )
@@ -25,15 +25,13 @@ from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
 from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, of_task
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from dsgd.reproduction.protocol import confidence_of_each
 from dsgd.reproduction.verdict import Finding, over_region
 
 NODES, TAU = 4, 16
 STEPS = (1280, 5120, 20480)
 SYNC, DELAYFREE = {"algo": "sync"}, {"algo": "delayfree", "algo.tau": TAU}
-# half a point needs many test images: there are no more of Fashion-MNIST
-TEST = {"shapes": ("data.test_size=100000",), "fashion": ()}
 
 WORKERS, TAUS, RATES = (2, 4, 8, 16), (2, 8, 32), (0.0125, 0.05)
 FEW, MANY = WORKERS[0], WORKERS[-1]
@@ -123,7 +121,7 @@ def _exponent(by_nodes: Sequence[float]) -> float:
 def _studies() -> Iterator[Study]:
     for task in TASKS:
         steps = f"budget.steps={listed(STEPS)}"
-        overrides = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *TEST[task])
+        overrides = (f"nodes={NODES}", steps, "cluster=talyansky2018", "eval.every_steps=640", *MOST_TESTED[task])
         yield ending("accuracy", task, named([SYNC, DELAYFREE]), *overrides)
         yield ending("null_accuracy", task, named([SYNC]), *overrides, NULL)
         workers, taus = f"nodes={listed(WORKERS)}", f"algo.tau={listed(TAUS)}"

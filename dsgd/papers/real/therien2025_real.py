@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, named, stated, tuned
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, stated, tuned
 from dsgd.papers.therien2025 import LOCAL, LOSS, RATE, RELATIVE, WAYS, WORKERS, pairs
 from dsgd.reproduction.fair import Null, loss_growth, loss_ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from dsgd.reproduction.verdict import Finding
 
 SETTING = (f"nodes={WORKERS}", "eval.every_steps=640", RATE, *LOCAL)

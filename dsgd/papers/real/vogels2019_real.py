@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 
 from dsgd.papers.real.charts import on_each_task
-from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, accuracy_over_steps, ending, named, stated
+from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, accuracy_over_steps, ending, stated
 from dsgd.papers.vogels2019 import CLAIMED, RANKS, P
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.paired import accuracy_gain
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, of_task
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from dsgd.reproduction.verdict import Finding
 
 STEPS = (320, 1280, 5120)

@@ -24,6 +24,9 @@ from dsgd.reproduction.verdict import exactly
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from dsgd.reproduction.chart_panels import ChartPanel
+    from dsgd.reproduction.logged import Logged
+
 LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
 ROUND_ROBIN_AT_1 = ROUND_ROBIN[1]  # with a rate times curvature of 1
 NAMES = ("EAMSGD", "EASGD", "Downpour")
@@ -31,20 +34,30 @@ NAMES = ("EAMSGD", "EASGD", "Downpour")
 
 def rates_figure(evidence: Evidence) -> Figure:
     """Draw the loss at the end against the rate, for each period."""
-    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
+    short = [rates_panel(evidence["easgd_rates_short"], evidence["downpour_rates_short"], 8, tau) for tau in SHORT]
+    return rates_chart(
+        short + [rates_panel(evidence["easgd_rates"], evidence["downpour_rates"], 8, tau) for tau in LONG]
+    )
 
-    panels = []
-    for tau in (*SHORT, *LONG):
-        ending = "_short" if tau in SHORT else ""
-        elastic = evidence[f"easgd_rates{ending}"].where(nodes=8, algo__tau=tau)
-        downpour = evidence[f"downpour_rates{ending}"].where(nodes=8, algo__n_push=tau)
-        lines = [
-            ChartLine("EASGD", "easgd", _loss_by_rate(elastic)),
-            ChartLine("Downpour", "downpour", _loss_by_rate(downpour)),
-        ]
-        level = CONVERGED * number(elastic[0].metrics[0].get("test_loss"))
-        title = f"p = 8, tau = {tau}"
-        panels.append(ChartPanel(title, "learning rate", "test loss at the end", lines, log_x=True, level=level))
+
+def rates_panel(easgd: Logged, downpour: Logged, nodes: int, tau: int) -> ChartPanel:
+    """Return the loss at the end against the rate, of both methods with one period."""
+    from dsgd.reproduction.chart_panels import ChartLine, ChartPanel
+
+    elastic = easgd.where(nodes=nodes, algo__tau=tau)
+    lines = [
+        ChartLine("EASGD", "easgd", _loss_by_rate(elastic)),
+        ChartLine("Downpour", "downpour", _loss_by_rate(downpour.where(nodes=nodes, algo__n_push=tau))),
+    ]
+    level = CONVERGED * number(elastic[0].metrics[0].get("test_loss"))
+    title = f"p = {nodes}, tau = {tau}"
+    return ChartPanel(title, "learning rate", "test loss at the end", lines, log_x=True, level=level)
+
+
+def rates_chart(panels: Sequence[ChartPanel]) -> Figure:
+    """Draw panels of losses against rates, with a note on what is not drawn."""
+    from dsgd.reproduction.chart_panels import chart
+
     note = f"Dotted: the loss below which a run counts as converged. Not drawn: losses above {LARGEST_LOSS}, diverged."
     return chart(panels, [note])
 

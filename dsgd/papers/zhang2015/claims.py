@@ -59,7 +59,7 @@ def e1(evidence: Evidence) -> Finding:
             )
             elastic = converging(runs[0])
             downpour = converging(runs[1])
-            ratios = [_width(elastic[seed]) / _width(downpour[seed]) for seed in elastic]
+            ratios = [width(elastic[seed]) / width(downpour[seed]) for seed in elastic]
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over that of Downpour's"
             checks.append(claim.check("width", what, estimate(ratios)))
             highest.append(f"{what.partition(':')[0]}: {highest_stable(runs[0]):g} and {highest_stable(runs[1]):g}")
@@ -249,6 +249,6 @@ def _lr(run: Run) -> float:
     return number(run.setting("optimizer.lr"))
 
 
-def _width(rates: Sequence[float]) -> float:
+def width(rates: Sequence[float]) -> float:
     """Return how wide a range is: each rate of the grid stands for a factor of 2."""
     return float(2 ** len(rates))
