@@ -58,7 +58,7 @@ class Results:
             if study.name in rows and all(row["words"] == list(study.at(scale) or ()) for row in rows[study.name])
         }
         logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-        findings = {claim.id: _finding(claim, logged) for claim in paper.claims}
+        findings = {claim.id: finding_of(claim, logged) for claim in paper.claims}
         return Results(paper, scale, logged, rows, findings)
 
     @property
@@ -142,7 +142,7 @@ def shown(value: Estimate) -> str:
     return middle if value.low == value.high else f"{middle} [{_number(value.low)}, {_number(value.high)}]"
 
 
-def _finding(claim: Claim, logged: dict[str, Logged]) -> Finding:
+def finding_of(claim: Claim, logged: dict[str, Logged]) -> Finding:
     """Return what a claim came to, on all of its tasks."""
     if not claim.tasks:
         return _judged(claim, logged)

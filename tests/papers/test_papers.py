@@ -98,7 +98,9 @@ def planned(study: Study, scale: str) -> int:
         (experiment,) = (word for word in words if word.startswith("experiment="))
         side = LIKE["imagenet" if experiment.endswith("imagenet") else "cifar10"]
         words = (*words, "data=shapes", f"data.resolution={side}", "data.channels=3", "data.train_size=100000")
-    tunes_methods = any(word.startswith("compare.tune=") and "algo." in word for word in words)  # which the first may lack
+    tunes_methods = any(
+        word.startswith("compare.tune=") and "algo." in word for word in words
+    )  # which the first may lack
     if scale == REAL and not study.name.endswith(TASKS[0]) and not tunes_methods:  # the others are the first task's
         words = tuple(re.sub(r"^(compare\.contenders=\[\{[^}]*\}).*", r"\1]", word) for word in words)
     tree = ConfigTree(None)

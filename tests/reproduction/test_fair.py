@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
-from dsgd.reproduction.fair import Null, accuracy_gain, loss_growth, loss_ratio, time_ratio
+from dsgd.reproduction.fair import Null, accuracy_gain, drop_difference, loss_growth, loss_ratio, time_ratio
 from dsgd.reproduction.protocol import confidence_of_each, fold_error, gain_error, sampling_error
 from tests.support.contenders import contender
 
@@ -122,6 +122,17 @@ def test_a_ratio_of_ratios_has_the_errors_of_both_and_the_spread_of_the_null_tes
     assert value.low * value.high == pytest.approx(value.median**2)
     ended = [replace(run, summary=(run.summary or {}) | {"status": "diverged"}) for run in large.runs]
     assert loss_growth((replace(large, runs=ended), small), (fewer, other), 2, null).median == math.inf
+
+
+def test_a_difference_of_drops_has_the_errors_of_both_and_the_wider_null_test() -> None:
+    even, skewed, relay, uneven = (at_end("dpsgd", 0.3, accuracy) for accuracy in (0.9, 0.7, 0.88, 0.84))
+    narrow, wide = (Null(even, at_end("dpsgd", 0.3, accuracy)) for accuracy in (0.89, 0.87))
+    value = drop_difference((relay, uneven), (even, skewed), 0.5, 2, [narrow, wide])
+    assert value.median == pytest.approx(0.04 - 0.5 * 0.2)
+    confidence = confidence_of_each(2, 3)
+    error = gain_error(0.88, 0.84, TEST, confidence) + 0.5 * gain_error(0.9, 0.7, TEST, confidence)
+    assert value.high - value.median == pytest.approx(error + 1.5 * 0.03)
+    assert value.high + value.low == pytest.approx(2 * value.median)
 
 
 def test_a_seed_that_diverged_is_worse_than_any_other() -> None:

@@ -21,14 +21,14 @@ CHECKS = len(SHORT) * len(ORDERS)
 def b10(evidence: Evidence) -> Finding:
     """Compare the loss at the end with that of D-PSGD in both of its orders, for the code that is nearest to it."""
     claim, logged, codes = stated("B10"), evidence["codes"], []
+    plain = {order: logged.contender(algo="dpsgd", algo__gradient=order) for order in ORDERS}
     for name in SHORT:
         code, checks = of_code(logged, name), []
         for order in ORDERS:
-            plain = logged.contender(algo="dpsgd", algo__gradient=order)
-            null = Null(plain, evidence["null_codes"].contender(algo__gradient=order))
+            null = Null(plain[order], evidence["null_codes"].contender(algo__gradient=order))
             what = f"{name}: test loss over test loss of D-PSGD with algo.gradient={order}"
-            checks.append(claim.check("loss", what, loss_ratio(code, plain, CHECKS, null)))
-        fewer = exactly(bytes_sent(plain) / bytes_sent(code))
+            checks.append(claim.check("loss", what, loss_ratio(code, plain[order], CHECKS, null)))
+        fewer = exactly(bytes_sent(plain[ORDERS[0]]) / bytes_sent(code))
         checks.append(claim.check("fewer", f"{name}: times fewer bytes than D-PSGD", fewer))
         codes.append(claim.judged(checks))
     return min(codes, key=lambda finding: max(check.value.high for check in finding.checks[:-1]))

@@ -84,8 +84,8 @@ def e4(evidence: Evidence) -> Finding:
 
 def rates(evidence: Evidence, task: str) -> Figure:
     """Draw the loss at the end against the rate, for each period and number of workers."""
-    both = [evidence[of_task(f"{algo}_rates", task)] for algo in ("easgd", "downpour")]
-    return rates_chart([rates_panel(*both, nodes, tau) for nodes in WORKERS for tau in LONG])
+    easgd, downpour = (evidence[of_task(f"{algo}_rates", task)] for algo in ("easgd", "downpour"))
+    return rates_chart([rates_panel(easgd, downpour, nodes, tau) for nodes in WORKERS for tau in LONG])
 
 
 def _studies() -> Iterator[Study]:
