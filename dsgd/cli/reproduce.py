@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = _wanted(chosen, claims, tuple(typed.study))
         results = Path(typed.results or ("results/papers_full" if typed.scale == FULL else "results/papers"))
         if typed.forecast:
-            _forecast(wanted, results, typed.scale, typed.anew)
+            _forecast(wanted, results, typed.scale, typed.anew, interruption)
             return
         check_writable(results, "--results")
         if not typed.redraw:
@@ -200,7 +200,7 @@ def _run(
         raise Unfinished("; ".join(unfinished))
 
 
-def _forecast(wanted: Wanted, results: Path, scale: str, anew: bool) -> None:
+def _forecast(wanted: Wanted, results: Path, scale: str, anew: bool, interruption: Interruption) -> None:
     """Print what each study that is missing costs, and their sum. Writes nothing."""
     missing = _missing(wanted, results, scale, anew)
     total = Cost()
@@ -208,6 +208,7 @@ def _forecast(wanted: Wanted, results: Path, scale: str, anew: bool) -> None:
         for study in studies:
             overrides = study.at(scale)
             if overrides is not None and study.by is None and (paper.key, study.name) in missing:
+                interruption.check()
                 cost = forecast(study, overrides)
                 total += cost
                 print(f"{paper.key} {study.name}: {cost}", flush=True)

@@ -11,8 +11,9 @@ import pickle
 import pickletools
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from dsgd.data.image_set import ImageSet
 from dsgd.data.partition import check_share
-from dsgd.host.files import expanded, regular_file
+from dsgd.host.files import expanded, regular_file, version_of
 
 if TYPE_CHECKING:
     import torch
@@ -80,10 +81,17 @@ class Cifar(ImageSet):
                 f"data.root must be a folder with {name}, found no {missing[0]} in {folder.absolute()}; "
                 f"get the files by: python -c {fetch}"
             )
-        files = (test_file,) if test else train_files
-        parts = [read_batch(folder / file, label_key, self.classes) for file in files]
-        images, labels = zip(*parts, strict=True)
-        return np.concatenate(images), np.concatenate(labels)
+        paths = tuple(folder / file for file in ((test_file,) if test else train_files))
+        return _batches(paths, tuple(map(version_of, paths)), label_key, self.classes)
+
+
+@lru_cache(maxsize=2)  # training and test: all runs of a sweep have the same
+def _batches(
+    paths: Sequence[Path], _versions: Sequence[tuple[int, ...]], label_key: str, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read the images and labels of several files, one after the other."""
+    images, labels = zip(*(read_batch(path, label_key, classes) for path in paths), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from dsgd.data.image_set import ImageSet
 from dsgd.data.partition import check_share
+from dsgd.host.files import version_of
 
 if TYPE_CHECKING:
     import torch
@@ -102,10 +103,10 @@ class Idx(ImageSet):
         part = "t10k" if test and self.collection != "emnist" else "test" if test else "train"
         prefix = f"emnist-{self.subset}-" if self.subset else ""
         image_path, label_path = (self._path(f"{prefix}{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
-        images, labels = read_idx(image_path, axes=3), read_idx(label_path, axes=1).astype(np.int64)
-        if images.shape[1:] != (SIDE, SIDE):
-            sides = " x ".join(map(str, images.shape[1:]))
-            raise ValueError(f"{image_path} must hold images of {SIDE} x {SIDE} pixels, got {sides}")
+        # the files of EMNIST have the axes of an image in the other order
+        swapped, side = self.collection == "emnist", SIDE // self.resolution
+        images = _images(image_path, version_of(image_path), swapped, side)
+        labels = read_idx(label_path, axes=1).astype(np.int64)
         if len(images) != len(labels):
             raise ValueError(f"{label_path} must hold {len(images)} labels, one for each image, got {len(labels)}")
         first = 1 if self.subset == "letters" else 0
@@ -114,9 +115,7 @@ class Idx(ImageSet):
             raise ValueError(f"{label_path}: labels must be {expected}, got {labels.min()} to {labels.max()}")
         if not test:
             self._check_collection(labels, label_path)
-        if self.collection == "emnist":  # whose files have the axes of an image in the other order
-            images = images.transpose(0, 2, 1)
-        return averaged(images, SIDE // self.resolution)[:, None], labels - first
+        return images, labels - first
 
     def _path(self, name: str) -> Path:
         """Return the path of a file, packed or not. Raises ValueError if there is none."""
@@ -140,6 +139,17 @@ class Idx(ImageSet):
         for name, source in COLLECTIONS.items():
             if name != self.collection and first == source.first_labels:
                 raise ValueError(f"{path} must be a file of {self.collection}, got one of {name}")
+
+
+@lru_cache(maxsize=2)  # training and test: all runs of a sweep have the same
+def _images(path: Path, _version: tuple[int, ...], swapped: bool, side: int) -> np.ndarray:
+    """Read images, [n, 1, height, width] uint8, each pixel the mean of a square. swapped: the file has the columns
+    first."""
+    images = read_idx(path, axes=3)
+    if images.shape[1:] != (SIDE, SIDE):
+        sides = " x ".join(map(str, images.shape[1:]))
+        raise ValueError(f"{path} must hold images of {SIDE} x {SIDE} pixels, got {sides}")
+    return averaged(images.transpose(0, 2, 1) if swapped else images, side)[:, None]
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:

@@ -46,3 +46,9 @@ def expanded(path: str, key: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ValueError(f"{key} must be a path without ~ where there is no home folder, got {path}") from error
+
+
+def version_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that change with a file: when it changed last, in nanoseconds, its size, and which file it is."""
+    status = path.stat()
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
 from dsgd.cli import reproduce
-from dsgd.cli.forecast import MLP_S
+from dsgd.cli.forecast import MLP_S, Cost, forecast
 from dsgd.cli.reproduce import main
 from dsgd.reproduction import archive
 from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
@@ -151,6 +152,19 @@ def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
         f"all: 10 runs, {core_s / 3600:.2g} core-hours",
     ]
     assert not any(of_nobody.parents[1].iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_forecast_ends_at_a_signal(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def signalled(study: Study, overrides: Sequence[str]) -> Cost:
+        signal.raise_signal(number)
+        return forecast(study, overrides)
+
+    monkeypatch.setattr(reproduce, "forecast", signalled)
+    assert main(["all", "--forecast"]) == 130
+    assert capsys.readouterr().out.splitlines() == ["nobody2026 steps: 2 runs, 0 core-hours"]
 
 
 def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsgd.data import Idx
+from dsgd.data import Idx, idx
 from dsgd.data.idx import COLLECTIONS, Source, averaged, read_idx
 from tests.support.idx_files import idx_bytes, write_idx
 
@@ -30,6 +30,23 @@ def test_files_are_read_as_written(tmp_path: Path, packed: bool) -> None:
     for part, name in ((data.train, "train"), (data.test, "t10k")):
         np.testing.assert_array_equal(part[0][:, 0], arrays[f"{name}-images-idx3-ubyte"])
         np.testing.assert_array_equal(part[1], arrays[f"{name}-labels-idx1-ubyte"])
+
+
+def test_all_runs_of_a_sweep_read_the_images_once_and_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep plans hundreds of runs, each of which checks its data: Fashion-MNIST takes a second and a half."""
+    read: list[Path] = []
+    monkeypatch.setattr(idx, "read_idx", lambda path, axes: [read.append(path), read_idx(path, axes)][1])
+    arrays = write_idx(tmp_path, "kmnist")
+    for side in (28, 14, 14):
+        Idx("kmnist", root=str(tmp_path), resolution=side).check(4, 8)
+    images = [path for path in read if "images" in path.name]
+    assert len(images) == 4  # training and test at each resolution
+    changed = arrays["train-images-idx3-ubyte"] ^ 255
+    (tmp_path / "KMNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(idx_bytes(changed))
+    data = Idx("kmnist", root=str(tmp_path)).load(4, 8, 0, torch.float64)
+    np.testing.assert_array_equal(np.asarray(data.train[0])[:, 0], changed)
 
 
 def test_images_of_emnist_stand_upright_and_letters_begin_at_0(tmp_path: Path) -> None:
