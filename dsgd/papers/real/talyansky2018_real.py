@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -59,7 +60,7 @@ def t4(evidence: Evidence) -> Finding:
             slopes = [_exponent(seed) for seed in zip(*counts, strict=True)]
             checks.append(claim.check("exponent", f"tau = {tau}: exponent of n", estimate(slopes, confidence)))
         cells[f"rate {rate:g}"] = claim.judged(checks)
-    return over_region(cells)
+    return _with_note(over_region(cells))
 
 
 def t5(evidence: Evidence) -> Finding:
@@ -70,7 +71,8 @@ def t5(evidence: Evidence) -> Finding:
 
         def growth(study: str, rate: float = rate, **settings: object) -> Estimate:
             few, many = (distances(evidence[study], rate, nodes, **settings) for nodes in (FEW, MANY))
-            return estimate([last / first for first, last in zip(few, many, strict=True)], confidence)
+            grown = [last if math.isinf(last) else last / first for first, last in zip(few, many, strict=True)]
+            return estimate(grown, confidence)
 
         others = [claim.check("others", what.format(algo), growth("methods", algo=algo)) for algo in OTHERS]
         checks = [max(others, key=lambda check: check.value.low)]
@@ -78,7 +80,12 @@ def t5(evidence: Evidence) -> Finding:
             value = growth("drift", algo="delayfree", algo__tau=tau)
             checks.append(claim.check("delayfree", what.format(f"delayfree, tau = {tau}"), value))
         cells[f"rate {rate:g}"] = claim.judged(checks)
-    return over_region(cells)
+    return _with_note(over_region(cells))
+
+
+def _with_note(finding: Finding) -> Finding:
+    """Return a finding whose reason says what an infinite number means."""
+    return replace(finding, reason=f"{finding.reason} Where it says `never`, runs diverged.")
 
 
 def distances(logged: Logged, rate: float, nodes: int, **settings: object) -> list[float]:
