@@ -18,6 +18,7 @@ from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.time_to_target import crossings, rule_of
 from dsgd.reproduction import paired
+from dsgd.reproduction.paired import end_accuracy
 from dsgd.reproduction.protocol import (
     confidence_of_each,
     fold_error,
@@ -123,7 +124,7 @@ def drop_difference(
 
     checks: of the claim. nulls: of both conditions, of which the wider one counts."""
     confidence = confidence_of_each(checks, SOURCES + 1)
-    drops, others = ([_accuracy(a) - _accuracy(b) for a, b in _paired(pair)] for pair in (candidate, reference))
+    drops, others = ([end_accuracy(a) - end_accuracy(b) for a, b in _paired(pair)] for pair in (candidate, reference))
     value = estimate([drop - share * other for drop, other in zip(drops, others, strict=True)], confidence)
     spread = max(null_difference(null_gain(null)) for null in nulls)
     error = _gain_error(*candidate, confidence) + share * _gain_error(*reference, confidence)
@@ -178,7 +179,7 @@ def _gain_error(candidate: Contender, reference: Contender, confidence: float) -
     folds, others = (_folds(side, "test_fold_accuracies") for side in (candidate, reference))
     if folds is not None and others is not None:
         return fold_error(folds - others, confidence)
-    reached, other = (estimate([_accuracy(run) for run in side.runs]).median for side in (candidate, reference))
+    reached, other = (estimate([end_accuracy(run) for run in side.runs]).median for side in (candidate, reference))
     return gain_error(reached, other, test_size(candidate.runs[0]), confidence)
 
 
@@ -208,7 +209,3 @@ def _growths(pair: tuple[Contender, Contender]) -> list[float]:
 def _loss(run: Run) -> float:
     """Return the test loss at the end; infinite for a run that diverged, as its time to a target is."""
     return math.inf if run.outcome == "diverged" else final_loss(run)
-
-
-def _accuracy(run: Run) -> float:
-    return number(run.final("test_accuracy"))

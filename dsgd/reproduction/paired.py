@@ -46,8 +46,12 @@ def sample_ratio(
 def accuracy_gain(candidate: Contender, reference: Contender, *, confidence: float = CONFIDENCE) -> Estimate:
     """Return the test accuracy at the end of a contender minus that of another."""
     pairs = zip(candidate.runs, reference.runs, strict=True)
-    gains = [number(run.final("test_accuracy")) - number(other.final("test_accuracy")) for run, other in pairs]
-    return estimate(gains, confidence)
+    return estimate([end_accuracy(run) - end_accuracy(other) for run, other in pairs], confidence)
+
+
+def end_accuracy(run: Run) -> float:
+    """Return the test accuracy at the end; 0 of a run that diverged, whatever it had before."""
+    return 0.0 if run.outcome == "diverged" else number(run.final("test_accuracy"))
 
 
 def samples_to_target(run: Run, rule: str | None = RULE) -> float:

@@ -142,6 +142,7 @@ def test_a_seed_that_diverged_is_worse_than_any_other() -> None:
     null = Null(reference, reference)
     assert loss_ratio(one, reference, 1, null).median == pytest.approx(0.2 / 0.3)
     assert loss_ratio(worse, reference, 1, null).median == math.inf
+    assert accuracy_gain(worse, reference, 1, null).median == pytest.approx(-0.9)
 
 
 def by_parts(side: Contender, losses: np.ndarray, accuracies: np.ndarray) -> Contender:
