@@ -75,9 +75,8 @@ def defaults(algo: str) -> dict[str, Any]:
 
 def config_of(settings: Settings) -> dict[str, Any]:
     """Return a configuration with these settings, and with the defaults of the algorithm."""
-    algo = yaml.safe_load((CONF / "algo" / f"{settings['algo']}.yaml").read_text(encoding="utf-8"))
     config: dict[str, Any] = {
-        "algo": {**algo, "name": settings["algo"]},
+        "algo": {**defaults(settings["algo"]), "name": settings["algo"]},
         "data": {"name": "shapes", "test_size": 10_000},
     }
     for key, value in settings.items():
