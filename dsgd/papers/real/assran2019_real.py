@@ -14,7 +14,7 @@ CHECKS = 2 * len(NODES)
 
 
 def b4(evidence: Evidence) -> Finding:
-    """Compare the accuracy at the end with that of all-reduce, and that with overlap with that without."""
+    """Compare the accuracy at the end with all-reduce's, and with overlap against without."""
     claim, checks = stated("B4"), []
     for p in NODES:
         exact, push, late = contenders(evidence["accuracy"], p)
