@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,17 +56,16 @@ class Cifar(ImageSet):
 
     def train_samples(self, nodes: int) -> int:
         """Count the samples in the training files, read once. Raises ValueError if they are missing or damaged."""
-        return self.kept(self._train_samples)
+        return self.kept(self._train_samples())
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.kept(self._train_samples), nodes, batch_size)
+        check_share(self.kept(self._train_samples()), nodes, batch_size)
         self._read(test=True)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         sets = self._read(test=False), self._read(test=True)
         return self.classification(sets, self.classes, nodes, batch_size, seed, dtype)
 
-    @cached_property
     def _train_samples(self) -> int:
         return len(self._read(test=False)[0])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
 from dsgd.papers import CLAIMS
 from dsgd.record.reader import number
 from dsgd.report.contest import Contender
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.interval import estimate
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.paired import accuracy_gain
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding
 
@@ -30,8 +30,10 @@ WAYS = (
 def b12a(evidence: Evidence) -> Finding:
     """Compare the accuracy of quasi-global momentum with that of local momentum where data differ most."""
     logged = evidence["shares"]
-    gains = {alpha: _gain(accuracies(logged, "corrected", alpha), accuracies(logged, "dpsgd", alpha))
-             for alpha in ALPHAS}  # fmt: skip
+    gains = {
+        alpha: accuracy_gain(*(contender_at(logged, algo, alpha) for algo in ("corrected", "dpsgd")))
+        for alpha in ALPHAS
+    }
     what = f"alpha = {SKEWED}: accuracy of quasi-global momentum minus that of D-PSGD"
     check = CLAIMS["B12a"].check("gain", what, gains[SKEWED])
     others = ", ".join(f"{gains[alpha].median:+.4f} at alpha = {alpha}" for alpha in ALPHAS if alpha != SKEWED)
@@ -111,10 +113,6 @@ def _rates(logged: Logged) -> str:
 
 def _finals(contender: Contender, field: str) -> list[float]:
     return [number(run.final(field)) if run.status == "completed" else 0.0 for run in contender.runs]
-
-
-def _gain(values: Sequence[float], reference: Sequence[float]) -> Estimate:
-    return estimate([value - other for value, other in zip(values, reference, strict=True)])
 
 
 PAPER = Paper(

@@ -22,12 +22,13 @@ from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.pages import finding_of
 from dsgd.reproduction.paper import REAL, Claim, Study
 from dsgd.reproduction.verdict import Verdict
+from tests.support import logged
 
 CONF = Path(dsgd.__file__).parents[1] / "conf"
 CLAIMS = {claim.id: claim for paper in papers(REAL) for claim in paper.claims}
 STUDIES = {claim.id: paper.studies for paper in papers(REAL) for claim in paper.claims}
 GROUPS = ("algo", "topology", "optimizer", "schedule", "cluster")
-PARTS, START, TARGET_S = 100, 2.3, 1000.0
+PARTS, START = 100, 2.3
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ def words_of(study: Study) -> dict[str, Any]:
 
 def points(study: Study) -> Iterator[dict[str, Any]]:
     """Yield the settings of every contender of a study, or of every run of one that is not tuned."""
-    words = words_of(study)
-    ways = words.pop("compare.contenders", [{}])
-    axes = {key: value for key, value in words.items() if isinstance(value, tuple)}
-    plain = {key: value for key, value in words.items() if key not in axes and not key.startswith("compare.")}
+    options = words_of(study)
+    ways = options.pop("compare.contenders", [{}])
+    axes = {key: value for key, value in options.items() if isinstance(value, tuple)}
+    plain = {key: value for key, value in options.items() if key not in axes and not key.startswith("compare.")}
     for values in itertools.product(*axes.values()):
         for way in ways:
             yield {"nodes": 8, "seed": 0, **plain, **dict(zip(axes, values, strict=True)), **way}
@@ -71,24 +72,6 @@ def points(study: Study) -> Iterator[dict[str, Any]]:
 def defaults(algo: str) -> dict[str, Any]:
     """Return the options of an algorithm."""
     return yaml.safe_load((CONF / "algo" / f"{algo}.yaml").read_text(encoding="utf-8"))
-
-
-def config_of(settings: Settings) -> dict[str, Any]:
-    """Return a configuration with these settings, and with the defaults of the algorithm."""
-    config: dict[str, Any] = {
-        "algo": {**defaults(settings["algo"]), "name": settings["algo"]},
-        "data": {"name": "shapes", "test_size": 10_000},
-    }
-    for key, value in settings.items():
-        *groups, leaf = key.split(".")
-        if not groups and leaf in GROUPS:
-            config.setdefault(leaf, {})["name"] = value
-            continue
-        place = config
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[leaf] = value
-    return config
 
 
 def run(settings: Settings, end: End) -> Run:
@@ -108,30 +91,31 @@ def run(settings: Settings, end: End) -> Run:
     ]
     marks[0]["test_loss"] = START
     summary = {
-        "algo": settings["algo"], "status": "completed", "collapsed": False, "clock": "virtual",
         "bytes_sent_total": end.sent, "test_accuracy": end.accuracy + 0.00001 * seed, "time_s": marks[-1]["time_s"],
         "test_fold_losses": [end.loss] * PARTS, "test_fold_accuracies": [end.accuracy] * PARTS,
         "test_loss": marks[-1]["test_loss"], "samples": marks[-1]["samples"],
     }  # fmt: skip
-    config = config_of(settings) | ({"target": {"loss": target}} if racing else {})
-    return Run(Path("logged"), config, marks, summary)
+    named = {f"{key}.name" if key in GROUPS else key: value for key, value in settings.items()}
+    options = {f"algo.{key}": value for key, value in defaults(settings["algo"]).items()}
+    shapes = {"data.name": "shapes", "data.test_size": 10_000}
+    return logged.run(settings["algo"], {**options, **shapes, **named}, marks, **summary)
 
 
-def logged(study: Study, outcome: Outcome) -> Logged:
+def of_study(study: Study, outcome: Outcome) -> Logged:
     """Return what would be logged of a study."""
     if not study.tuned:
-        return Logged(tuple(run(point, outcome(point)) for point in points(study)))
+        return logged.study(*(run(point, outcome(point)) for point in points(study)))
     contenders = []
     for number, point in enumerate(points(study)):
         runs = [run({**point, "seed": seed}, outcome(point)) for seed in range(SEEDS)]
         contenders.append(Contender(str(number), point["algo"], point["nodes"], runs, {"optimizer.lr": 0.1}, None, 1))
-    return Logged(tuple(run for each in contenders for run in each.runs), (), tuple(contenders))
+    return logged.contest(*contenders)
 
 
 def verdict(id: str, outcome: Outcome) -> Verdict:
     """Return what a claim comes to where both tasks end alike."""
     claim: Claim = CLAIMS[id]
-    evidence = {study.name: logged(study, outcome) for study in STUDIES[id] if study.name in claim.needs}
+    evidence = {study.name: of_study(study, outcome) for study in STUDIES[id] if study.name in claim.needs}
     return finding_of(claim, evidence).verdict
 
 
@@ -208,5 +192,7 @@ def test_a_claim_passes_where_it_holds_and_fails_where_it_does_not(id: str) -> N
 
 def test_one_task_is_not_enough() -> None:
     claim = CLAIMS["B4"]
-    evidence = {study.name: logged(study, lambda at: End()) for study in STUDIES["B4"] if study.name.endswith(TASKS[0])}
+    evidence = {
+        study.name: of_study(study, lambda at: End()) for study in STUDIES["B4"] if study.name.endswith(TASKS[0])
+    }
     assert finding_of(claim, evidence).verdict is Verdict.NOT_RUN

@@ -19,7 +19,7 @@ from dsgd.papers.real.tasks import (
     tuned,
 )
 from dsgd.papers.zhang2015.charts import rates_chart, rates_panel
-from dsgd.papers.zhang2015.claims import converging, width
+from dsgd.papers.zhang2015.claims import width_ratios
 from dsgd.papers.zhang2015.studies import LONG, WORKERS
 from dsgd.report.interval import estimate
 from dsgd.reproduction.fair import Null, accuracy_gain, time_ratio
@@ -42,9 +42,9 @@ def e1(evidence: Evidence) -> Finding:
     confidence = confidence_of_each(len(WORKERS) * len(LONG))
     for nodes in WORKERS:
         for tau in LONG:
-            elastic = converging(evidence["easgd_rates"].where(nodes=nodes, algo__tau=tau))
-            downpour = converging(evidence["downpour_rates"].where(nodes=nodes, algo__n_push=tau))
-            ratios = [width(elastic[seed]) / width(downpour[seed]) for seed in elastic]
+            elastic = evidence["easgd_rates"].where(nodes=nodes, algo__tau=tau)
+            downpour = evidence["downpour_rates"].where(nodes=nodes, algo__n_push=tau)
+            ratios = width_ratios(elastic, downpour)
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over the width of Downpour's"
             checks.append(claim.check("width", what, estimate(ratios, confidence)))
     return claim.judged(checks)

@@ -57,11 +57,8 @@ def e1(evidence: Evidence) -> Finding:
                 evidence["easgd_rates"].where(nodes=nodes, algo__tau=tau),
                 evidence["downpour_rates"].where(nodes=nodes, algo__n_push=tau),
             )
-            elastic = converging(runs[0])
-            downpour = converging(runs[1])
-            ratios = [width(elastic[seed]) / width(downpour[seed]) for seed in elastic]
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over that of Downpour's"
-            checks.append(claim.check("width", what, estimate(ratios)))
+            checks.append(claim.check("width", what, estimate(width_ratios(*runs))))
             highest.append(f"{what.partition(':')[0]}: {highest_stable(runs[0]):g} and {highest_stable(runs[1]):g}")
     reason = (
         "A run converges that ends with at most half of the test loss that it began with; each such rate of the grid, "
@@ -69,6 +66,12 @@ def e1(evidence: Evidence) -> Finding:
         f"which no seed diverges or collapses, of EASGD and Downpour: {'; '.join(highest)}."
     )
     return claim.judged(checks, reason)
+
+
+def width_ratios(easgd: Sequence[Run], downpour: Sequence[Run]) -> list[float]:
+    """Return how wide the range of rates with which EASGD converges is, over Downpour's, by seed."""
+    elastic, other = converging(easgd), converging(downpour)
+    return [_width(elastic[seed]) / _width(other[seed]) for seed in elastic]
 
 
 def converging(runs: Sequence[Run]) -> dict[int, list[float]]:
@@ -249,6 +252,6 @@ def _lr(run: Run) -> float:
     return number(run.setting("optimizer.lr"))
 
 
-def width(rates: Sequence[float]) -> float:
+def _width(rates: Sequence[float]) -> float:
     """Return how wide a range is: each rate of the grid stands for a factor of 2."""
     return float(2 ** len(rates))
