@@ -28,6 +28,9 @@ class Verdict(StrEnum):
     NOT_RUN = "not run"
 
 
+NEARNESS = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)  # to what a claim says
+
+
 @dataclass(frozen=True)
 class Check:
     """One measurement beside its threshold.
@@ -104,6 +107,19 @@ def close(what: str, value: float, expected: float, relative: float = 0.0, absol
 def holds(what: str, value: float, threshold: str, good: bool) -> Check:
     """Check anything else. threshold: in words."""
     return Check(what, exactly(value), threshold, Verdict.PASS if good else Verdict.FAIL)
+
+
+def nearness_above(check: Check) -> tuple[int, float]:
+    """Return how near a check is to passing, of alternatives whose number must be large. A failing one never hides an
+    open one."""
+    end = check.value.high if check.verdict is Verdict.FAIL else check.value.low
+    return NEARNESS.index(check.verdict), end
+
+
+def nearness_below(check: Check) -> tuple[int, float]:
+    """Return how near a check is to passing, of alternatives whose number must be small."""
+    end = check.value.low if check.verdict is Verdict.FAIL else check.value.high
+    return NEARNESS.index(check.verdict), -end
 
 
 def judged(

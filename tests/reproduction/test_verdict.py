@@ -21,6 +21,8 @@ from dsgd.reproduction.verdict import (
     exactly,
     holds,
     judged,
+    nearness_above,
+    nearness_below,
     over_region,
     over_tasks,
     within,
@@ -179,3 +181,11 @@ def test_a_claim_holds_in_the_region_of_the_conditions_under_which_it_passes(
     found = over_region({f"cell {i}": Finding(one, (check(one),)) for i, one in enumerate(verdicts)})
     assert found.verdict is verdict
     assert all(f"cell {i}" in found.reason for i in range(len(verdicts)))
+
+
+def test_of_alternatives_one_that_fails_never_hides_one_that_is_open() -> None:
+    open_one, failing = (Estimate(1.0, low, high, 10) for low, high in ((0.5, 2.0), (0.9, 0.95)))
+    above = [at_least("", value, 1.1) for value in (failing, open_one)]
+    assert max(above, key=nearness_above) is above[1]
+    below = [at_most("", value, 0.8) for value in (failing, open_one)]
+    assert max(below, key=nearness_below) is below[1]

@@ -14,7 +14,7 @@ from dsgd.report.contest import Contender
 from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.fair import Null, loss_ratio, sample_ratio, time_ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
-from dsgd.reproduction.verdict import Check, Finding, Verdict, over_region
+from dsgd.reproduction.verdict import NEARNESS, Check, Finding, nearness_above, nearness_below, over_region
 
 FEW, LAST = (4, 8, 16), 100
 AROUND = (16, 64)  # the crossover
@@ -31,7 +31,6 @@ EASGD = [{"algo": "easgd", "algo.tau": tau} for tau in TAUS]
 GOSSIP = [{"algo": "gossip", "algo.mode": mode, "algo.tau": tau} for mode in ("pull", "push") for tau in TAUS]
 SELDOM = [options for options in (*EASGD, *GOSSIP) if options["algo.tau"] == TAUS[-1]]
 
-NEARNESS = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)  # of an algorithm to what the claim says
 Conditions = Mapping[float, Sequence[Contender]]  # all contenders under each jitter
 JudgeCell = Callable[[Sequence[Contender], bool], Finding]  # overlap
 
@@ -51,7 +50,7 @@ def j1(evidence: Evidence) -> Finding:
         for algo in ASYNCHRONOUS:
             of_algo = [contender for contender in contenders if contender.algo in ("sync", algo)]
             checks = (_against_all("sooner", claim, of_algo, nodes, overlap, evidence, count) for nodes in FEW)
-            by_algo.append(claim.judged([max(variants, key=_nearness) for variants in checks]))
+            by_algo.append(claim.judged([max(variants, key=nearness_above) for variants in checks]))
         return max(by_algo, key=lambda finding: (NEARNESS.index(finding.verdict), _middle(finding)))
 
     return _map(_conditions(evidence, FEW), cell)
@@ -76,18 +75,6 @@ def _against_all(
             ratio = time_ratio(exact, contender, count, null, (tested[exact.name], tested[contender.name]))
             checks.append(claim.check(name, f"{nodes} nodes: time of sync over that of {contender.name}", ratio))
     return checks
-
-
-def _nearness(check: Check) -> tuple[int, float]:
-    """Return how near a check is to passing, of a claim that some algorithm is sooner than all-reduce."""
-    end = check.value.high if check.verdict is Verdict.FAIL else check.value.low
-    return NEARNESS.index(check.verdict), end
-
-
-def _nearness_to_first(check: Check) -> tuple[int, float]:
-    """Return how near a check is to passing, of a claim that all-reduce is sooner than all algorithms."""
-    end = check.value.low if check.verdict is Verdict.FAIL else check.value.high
-    return NEARNESS.index(check.verdict), -end
 
 
 def _middle(finding: Finding) -> float:
@@ -124,7 +111,7 @@ def j3(evidence: Evidence) -> Finding:
     def cell(contenders: Sequence[Contender], overlap: bool) -> Finding:
         behind_some = _against_all("before", claim, contenders, before, overlap, evidence, count)
         before_all = _against_all("behind", claim, contenders, last, overlap, evidence, count)
-        return claim.judged([max(behind_some, key=_nearness), min(before_all, key=_nearness_to_first)])
+        return claim.judged([max(behind_some, key=nearness_above), min(before_all, key=nearness_below)])
 
     return _map(_conditions(evidence, AROUND), cell)
 

@@ -28,7 +28,7 @@ from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from dsgd.reproduction.protocol import confidence_of_each
-from dsgd.reproduction.verdict import Finding, over_region
+from dsgd.reproduction.verdict import Finding, nearness_above, over_region
 
 NODES, TAU = 4, 16
 STEPS = (1280, 5120, 20480)
@@ -75,7 +75,7 @@ def t5(evidence: Evidence) -> Finding:
             return estimate(grown, confidence)
 
         others = [claim.check("others", what.format(algo), growth("methods", algo=algo)) for algo in OTHERS]
-        checks = [max(others, key=lambda check: check.value.low)]
+        checks = [max(others, key=nearness_above)]
         for tau in TAUS:
             value = growth("drift", algo="delayfree", algo__tau=tau)
             checks.append(claim.check("delayfree", what.format(f"delayfree, tau = {tau}"), value))
@@ -96,25 +96,22 @@ def distances(logged: Logged, rate: float, nodes: int, **settings: object) -> li
 
 def apart(evidence: Evidence, task: str) -> Figure:
     """Draw the distance of two workers against their number, for each method and rate."""
+    drift, methods = (evidence[of_task(name, task)] for name in ("drift", "methods"))
     panels = []
     for rate in RATES:
         lines = [
-            ChartLine(f"delayfree, tau = {tau}", "delayfree", _points(evidence[of_task("drift", task)], rate, tau), i)
+            ChartLine(f"delayfree, tau = {tau}", "delayfree", _points(drift, rate, algo__tau=tau), i)
             for i, tau in enumerate(TAUS)
         ]
-        for algo in OTHERS:
-            points = [
-                (float(nodes), estimate(distances(evidence[of_task("methods", task)], rate, nodes, algo=algo)))
-                for nodes in (FEW, MANY)
-            ]
-            lines.append(ChartLine(algo, algo, points))
+        lines += [ChartLine(algo, algo, _points(methods, rate, algo=algo)) for algo in OTHERS]
         title = f"constant rate {rate:g}"
         panels.append(ChartPanel(title, "workers", "distance of two workers", lines, log_x=True, log_y=True))
     return chart(panels)
 
 
-def _points(drift: Logged, rate: float, tau: int) -> list[tuple[float, Estimate]]:
-    return [(float(nodes), estimate(distances(drift, rate, nodes, algo__tau=tau))) for nodes in WORKERS]
+def _points(logged: Logged, rate: float, **settings: object) -> list[tuple[float, Estimate]]:
+    """Return the distance over the number of workers, for those that the study has."""
+    return [(float(nodes), estimate(distances(logged, rate, nodes, **settings))) for nodes in logged.values("nodes")]
 
 
 def _distance(run: Run) -> float:
