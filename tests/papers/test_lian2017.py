@@ -79,3 +79,20 @@ def graphs(**factors: float) -> Logged:
 )
 def test_l5_compares_every_graph_with_its_closed_form(factors: dict[str, float], verdict: Verdict) -> None:
     assert claims.l5({"graphs": graphs(**factors)}).verdict is verdict
+
+
+def rivals(seldom: float) -> Logged:
+    """EAMSGD takes twice as long as D-PSGD with tau = 1, and so many times with tau = 10."""
+    times = [1.0, 1.1, 1.2, 1.3, 1.4]
+    dpsgd = contender("dpsgd", times)
+    elastic = []
+    for tau, factor in ((1, 2.0), (10, seldom)):
+        found = contender(f"easgd, tau = {tau}", [factor * time for time in times])
+        runs = [replace(run, config=run.config | {"algo": {"name": "easgd", "tau": tau}}) for run in found.runs]
+        elastic.append(replace(found, runs=runs))
+    return logged.contest(dpsgd, *elastic)
+
+
+@pytest.mark.parametrize(("seldom", "verdict"), [(1.11, PASS), (1.09, FAIL)])
+def test_l6_asks_it_of_both_periods(seldom: float, verdict: Verdict) -> None:
+    assert claims.l6({"elastic": rivals(seldom)}).verdict is verdict

@@ -166,9 +166,15 @@ def t5(at: Settings, power: float) -> End:
     return End(apart=at["nodes"] ** (power if at["algo"] == "delayfree" else 0.5))
 
 
+def l6(at: Settings, elastic: float) -> End:
+    return End(time_s=elastic if at["algo"] == "easgd" else 10.0)
+
+
 HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
+    "L6": (lambda at: l6(at, 20.0), lambda at: l6(at, 10.0)),
     "T4": (lambda at: t4(at, 0.02), lambda at: t4(at, 0.4)),
     "T5": (lambda at: t5(at, 0.02), lambda at: t5(at, 0.4)),
+    "T7": (lambda at: End(), lambda at: End(accuracy=0.9 if at["nodes"] == 1 else 0.8)),
     "E1": (lambda at: e1(at, 0.1), lambda at: e1(at, math.inf)),
     "E3": (lambda at: e3(at, 40.0), lambda at: e3(at, 15.0)),
     "E4": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo.tau"] == 1 else 0.8)),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dsgd.papers import talyansky2018
@@ -78,3 +81,56 @@ def test_t5_wants_one_of_the_others_to_grow_and_delayfree_at_no_tau(
         "methods": logged.study(*distances("easgd", easgd), *distances("downpour", downpour)),
     }
     assert talyansky2018.t5(found).verdict is verdict
+
+
+def regretful(mean: float, apart: float) -> Logged:
+    """The loss of the mean and the squared distance of the workers are so many times what is expected."""
+    runs = []
+    for nodes, tau, start in itertools.product((2, 16), (2, 32), (250.0, 300.0)):
+        marks = [
+            {
+                "train_loss": (mean if step else 1.0) * talyansky2018.expected_loss(start, nodes, step),
+                "consensus_distance": (apart * talyansky2018.expected_distance(nodes, tau, step)) ** 0.5,
+            }
+            for step in range(0, 993, talyansky2018.APART)
+        ]
+        runs.append(logged.run("delayfree", {"nodes": nodes, "algo.tau": tau}, marks))
+    return logged.study(*runs)
+
+
+@pytest.mark.parametrize(
+    ("mean", "apart", "verdict"), [(1.0, 1.0, PASS), (1.04, 1.04, PASS), (1.06, 1.0, FAIL), (1.0, 0.94, FAIL)]
+)
+def test_t6_holds_regret_against_its_closed_forms(mean: float, apart: float, verdict: Verdict) -> None:
+    assert talyansky2018.t6({"regret": regretful(mean, apart)}).verdict is verdict
+
+
+@pytest.mark.parametrize(("nodes", "tau"), [(2, 2), (4, 8), (3, 6)])
+def test_the_closed_form_of_a_distance_is_that_of_the_recursion(nodes: int, tau: int) -> None:
+    """One coordinate of the workers, whose covariance follows each step and each exchange of Algorithm 2."""
+    rate, beta = talyansky2018.LR, tau // 2
+    centred = np.eye(nodes) - 1 / nodes
+    state = np.zeros((2 * nodes, 2 * nodes))  # covariance of (x, where each began its cycle)
+    step_map = np.kron(np.diag([1 - rate, 1.0]), np.eye(nodes))
+    mean = np.full((nodes, nodes), 1 / nodes)
+    exchange = np.block([[np.eye(nodes), mean - np.eye(nodes)], [np.eye(nodes), mean - np.eye(nodes)]])
+    noise = np.kron(np.diag([(rate * talyansky2018.NOISE) ** 2, 0.0]), np.eye(nodes))
+    for step in range(1, 5 * beta + 2):
+        state = step_map @ state @ step_map.T + noise
+        if step % beta == 0:
+            state = exchange @ state @ exchange.T
+        apart = np.trace(centred @ state[:nodes, :nodes] @ centred) / nodes
+        assert talyansky2018.expected_distance(nodes, tau, step) == pytest.approx(talyansky2018.DIM * apart)
+
+
+def machines(gain: float) -> Logged:
+    alone, four = (
+        replace(found, runs=[replace(run, config=run.config | {"nodes": nodes}) for run in found.runs])
+        for nodes, found in zip((1, 4), accuracies([gain] * 5).contenders, strict=True)
+    )
+    return logged.contest(alone, four)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(-0.004, PASS), (-0.006, FAIL)])
+def test_t7_wants_four_machines_within_half_a_point_of_one(gain: float, verdict: Verdict) -> None:
+    assert talyansky2018.t7({"scaling": machines(gain)}).verdict is verdict

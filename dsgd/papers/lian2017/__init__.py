@@ -22,6 +22,7 @@ PAPER = Paper(
         Assumption("networks", "10 Mbit/s; 5 ms", "published"),
         Assumption("latency at 10 Mbit/s, bandwidth at 5 ms", "1 ms, 1 Gbit/s", "ours"),
         Assumption("gradient time", "50 ms", "ours"),
+        Assumption("L6", "10 Gbit/s, 50 us, gradients of 30 ms; moving rate 0.9 / p; tau = 1 and 10", "ours"),
         Assumption("graph", "ring, weights 1/3", "published"),
         Assumption("momentum", "0.9, local; Nesterov", "unconfirmed"),
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16 per node", "ours"),
@@ -39,6 +40,7 @@ PAPER = Paper(
         Claim(CLAIMS["L3b"], ("centralised", "decentralised", "all_reduce_alone", "neighbours_alone"), claims.l3b),
         Claim(CLAIMS["L4"], ("ring_bytes", "server_bytes"), claims.l4),
         Claim(CLAIMS["L5"], ("graphs",), claims.l5),
+        Claim(CLAIMS["L6"], ("elastic",), claims.l6),
     ),
     charts=(
         Chart(

@@ -17,6 +17,7 @@ from dsgd.papers.lian2017.studies import (
     NETWORKS,
     NODES,
     NOISE,
+    TAUS,
     consensus_distance,
     stationary,
 )
@@ -145,6 +146,15 @@ def l5(evidence: Evidence) -> Finding:
     same = all(more >= 0.99 * less for less, more in pairwise(ordered))  # torus and hypercube have the same eigenvalues
     checks.append(holds("graphs in the order of the closed form", float(same), "1: the same order", same))
     return CLAIMS["L5"].judged(checks, "Sixteen workers; static symmetric graphs, for which there is a closed form.")
+
+
+def l6(evidence: Evidence) -> Finding:
+    """Compare the time to the target of EAMSGD with that of D-PSGD, at 10 Gbit/s, each tuned."""
+    claim, logged, checks = CLAIMS["L6"], evidence["elastic"], []
+    for tau in TAUS:
+        value = ratio(logged.contender(algo="easgd", algo__tau=tau), logged.contender(algo="dpsgd"))
+        checks.append(claim.check("sooner", f"tau = {tau}: time to the target, EAMSGD over D-PSGD", value))
+    return claim.judged(checks)
 
 
 def _step_ratio(evidence: Evidence, cluster: str, nodes: int, collective: str) -> float:

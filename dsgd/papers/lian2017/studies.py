@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.record.reader import Run
-from dsgd.reproduction.paper import Study
+from dsgd.reproduction.paper import Study, named
 
 TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its budget: study `target`
 NETWORKS = {"lian2017_10mbit": (1e-3, 1e7 / 8), "lian2017_5ms": (5e-3, 1e9 / 8)}  # latency in s, bytes/s
 NAMES = {"lian2017_10mbit": "10 Mbit/s", "lian2017_5ms": "5 ms"}
 MESSAGE = 1_078_888  # bytes: 269,722 parameters of ResNet-20
 NODES = (4, 8, 16, 32, 100)
+TAUS = (1, 10)  # of EAMSGD
 
 SMALL = ("experiment=lian2017_small",)
 FULL = ("experiment=lian2017_resnet20_cifar10",)
@@ -34,6 +35,9 @@ ORDERS = "[{algo: sync}, {algo: dpsgd, algo.gradient: before}, {algo: dpsgd, alg
 WAYS = "[{algo: dpsgd}, {algo: sync, cluster.collective: star}, {algo: sync, cluster.collective: ring}]"
 SEEDS = "compare.seeds=9"  # with five the interval of L3a held a seed that never got there
 
+EAMSGD = {"algo": "easgd", "algo.momentum": 0.9, "optimizer.momentum": 0, "optimizer.nesterov": False}
+RIVALS = [{"algo": "dpsgd"}, *({**EAMSGD, "algo.tau": tau} for tau in TAUS)]
+
 STUDIES = (
     Study("target", ("algo=sync", "nodes=1", "budget.epochs=5"), SMALL, FULL, tuned=True),
     Study("per_sample", ("nodes=8", f"compare.contenders={ORDERS}"), SMALL, FULL, tuned=True),
@@ -43,6 +47,12 @@ STUDIES = (
         ("nodes=16", "budget.epochs=20", f"target.loss={TARGET_LOSS}", f"compare.contenders={WAYS}", SEEDS),
         SMALL,
         FULL,
+        tuned=True,
+    ),
+    Study(
+        "elastic",
+        ("cluster=zhang2015", f"target.loss={TARGET_LOSS}", f"compare.contenders=[{named(RIVALS)}]"),
+        SMALL,
         tuned=True,
     ),
     Study("noise_floor", (*QUADRATIC, "nodes=2,4,8,16,32")),
