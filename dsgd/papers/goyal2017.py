@@ -91,7 +91,7 @@ def a3(evidence: Evidence) -> Finding:
     warm, abrupt = evidence["scaled"], evidence["abrupt"]
     gains = {batch: estimate(_gains(warm, abrupt, batch)) for batch in batches(warm)}
     good = largest_good_batch(evidence["ladder"])
-    fewer = _broken(_at(abrupt, good)) - _broken(_at(warm, good))
+    fewer = broken(_at(abrupt, good)) - broken(_at(warm, good))
     checks = [
         claim.check("accuracy", f"accuracy with warm-up less that without, batch of {good}", gains[good]),
         claim.check("seeds", f"batch of {good}: more seeds that diverge or collapse without warm-up", fewer),
@@ -110,7 +110,7 @@ def _broken_between(between: Logged, good: int) -> str:
     """Return how many seeds of each batch above the largest good one break, with warm-up and without."""
     warm, abrupt = (Logged(tuple(between.where(schedule__warmup_epochs=epochs))) for epochs in (5, 0))
     above = [batch for batch in batches(warm) if batch > good]
-    texts = (f"{_broken(_at(warm, batch))} and {_broken(_at(abrupt, batch))} with {batch}" for batch in above)
+    texts = (f"{broken(_at(warm, batch))} and {broken(_at(abrupt, batch))} with {batch}" for batch in above)
     return f"with warm-up and without, {', '.join(texts)}"
 
 
@@ -188,7 +188,8 @@ def _error(logged: Logged, batch: int) -> Estimate:
     return estimate([1 - _accuracy(run) for run in _at(logged, batch)])
 
 
-def _broken(runs: Sequence[Run]) -> int:
+def broken(runs: Sequence[Run]) -> int:
+    """Return how many runs diverged, or ended no better than chance."""
     return sum(run.outcome in ("diverged", "collapsed") for run in runs)
 
 

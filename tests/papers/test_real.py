@@ -170,6 +170,18 @@ def l6(at: Settings, elastic: float) -> End:
     return End(time_s=elastic if at["algo"] == "easgd" else 10.0)
 
 
+def a2(at: Settings, limit: int, gain: float) -> End:
+    """Batches are good up to a limit, without the rule worse by a gain."""
+    ruled = at.get("schedule.linear_scaling", False)
+    return End(
+        accuracy=(0.9 if at.get("batch_size", 32) <= limit else 0.6) - gain * (not ruled) * (at["batch_size"] > 32)
+    )
+
+
+def a3(at: Settings, gain: float) -> End:
+    return End(accuracy=0.9 if "schedule.warmup_epochs" in at else 0.9 - gain)
+
+
 HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
     "L6": (lambda at: l6(at, 20.0), lambda at: l6(at, 10.0)),
     "T4": (lambda at: t4(at, 0.02), lambda at: t4(at, 0.4)),
@@ -178,6 +190,8 @@ HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
     "E1": (lambda at: e1(at, 0.1), lambda at: e1(at, math.inf)),
     "E3": (lambda at: e3(at, 40.0), lambda at: e3(at, 15.0)),
     "E4": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo.tau"] == 1 else 0.8)),
+    "A2": (lambda at: a2(at, 256, 0.1), lambda at: a2(at, 256, 0.0)),
+    "A3": (lambda at: a3(at, 0.1), lambda at: a3(at, 0.0)),
     "B1": (lambda at: b1(at, 1000.0), lambda at: b1(at, 1500.0)),
     "B4": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo"] == "sync" else 0.8)),
     "B5": (lambda at: b5(at, 0.4), lambda at: b5(at, 0.3)),
@@ -202,3 +216,8 @@ def test_one_task_is_not_enough() -> None:
         study.name: of_study(study, lambda at: End()) for study in STUDIES["B4"] if study.name.endswith(TASKS[0])
     }
     assert finding_of(claim, evidence).verdict is Verdict.NOT_RUN
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(256, Verdict.PASS), (128, Verdict.FAIL), (4096, Verdict.FAIL)])
+def test_a2_wants_three_doublings_and_a_limit(limit: int, outcome: Verdict) -> None:
+    assert verdict("A2", lambda at: a2(at, limit, 0.1)) is outcome
