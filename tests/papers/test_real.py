@@ -142,6 +142,10 @@ def b6(at: Settings, gain: float) -> End:
     return End(loss=0.3 - (gain * at["algo.beta"] if at["nodes"] == 16 else 0.0))
 
 
+def b7(at: Settings, loss: float) -> End:
+    return End(loss=loss if at["algo"] == "diloco" else 0.3)
+
+
 def b9(at: Settings, eager: float) -> End:
     return End(loss={"none": 0.3, "eager": eager, "delayed": 0.4}[at["algo.overlap"]])
 
@@ -196,6 +200,7 @@ HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
     "B4": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo"] == "sync" else 0.8)),
     "B5": (lambda at: b5(at, 0.4), lambda at: b5(at, 0.3)),
     "B6": (lambda at: b6(at, 0.1), lambda at: b6(at, 0.0)),
+    "B7": (lambda at: b7(at, 0.3), lambda at: b7(at, 0.33)),
     "B9": (lambda at: b9(at, 0.3), lambda at: b9(at, 0.33)),
     "B10": (lambda at: b10(at, 0.3), lambda at: b10(at, 0.33)),
     "B11": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo"] == "sync" else 0.8)),
