@@ -189,7 +189,7 @@ def _error(logged: Logged, batch: int) -> Estimate:
 
 
 def broken(runs: Sequence[Run]) -> int:
-    """Return how many runs diverged, or ended no better than chance."""
+    """Return how many runs diverged or collapsed."""
     return sum(run.outcome in ("diverged", "collapsed") for run in runs)
 
 

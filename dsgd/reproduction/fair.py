@@ -30,7 +30,7 @@ from dsgd.reproduction.protocol import (
     widened_ratio,
 )
 
-TEST_SAMPLES = {"fashion_mnist": 10_000}  # of data sets that do not say it in their options
+TEST_SAMPLES = {"fashion_mnist": 10_000, "text": 13_700}  # of data sets that do not say it in their options
 SOURCES = 2  # of error: seeds and test set
 EASIER = 1.05  # times the target loss: from there the slope of a curve at its target is measured
 
@@ -105,10 +105,11 @@ def loss_growth(
     return widened_ratio(value, spread * _loss_error(*pair, confidence) * _loss_error(*reference, confidence))
 
 
-def accuracy_gain(candidate: Contender, reference: Contender, checks: int, null: Null) -> Estimate:
-    """Return the test accuracy at the end of a contender minus that of another. checks: of the claim."""
+def accuracy_gain(candidate: Contender, reference: Contender, checks: int, null: Null | None = None) -> Estimate:
+    """Return the test accuracy at the end of a contender minus that of another. checks: of the claim. null: None where
+    nothing is tuned."""
     confidence = confidence_of_each(checks, SOURCES)
-    spread = null_difference(null_gain(null))
+    spread = 0.0 if null is None else null_difference(null_gain(null))
     error = _gain_error(candidate, reference, confidence)
     return widened(paired.accuracy_gain(candidate, reference, confidence=confidence), spread + error)
 

@@ -34,7 +34,7 @@ the program does what it says, not that a paper is right."""
 CLAIMS = """## Claims
 
 What can be wrong: claims about time, and those about learning that have a study at the real scale, by the protocol.
-PASS: the threshold is met, on both tasks. PASS in a region: under some conditions; the page says which. FAIL: it is not
+PASS: the threshold is met, on each task. PASS in a region: under some conditions; the page says which. FAIL: it is not
 met; explained: a second measurement shows why. INCONCLUSIVE: the measurement does not decide it."""
 NO_STUDY = "Claims about learning that have no study at the real scale yet: "
 

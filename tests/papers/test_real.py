@@ -175,11 +175,9 @@ def l6(at: Settings, elastic: float) -> End:
 
 
 def a2(at: Settings, limit: int, gain: float) -> End:
-    """Batches are good up to a limit, without the rule worse by a gain."""
-    ruled = at.get("schedule.linear_scaling", False)
-    return End(
-        accuracy=(0.9 if at.get("batch_size", 32) <= limit else 0.6) - gain * (not ruled) * (at["batch_size"] > 32)
-    )
+    """Up to so many workers are as good as one; without the rule all are worse by a gain."""
+    ruled = "schedule.linear_scaling" in at
+    return End(accuracy=(0.9 if at["nodes"] <= limit else 0.6) - gain * (at["nodes"] > 1 and not ruled))
 
 
 def a3(at: Settings, gain: float) -> End:
@@ -194,7 +192,7 @@ HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
     "E1": (lambda at: e1(at, 0.1), lambda at: e1(at, math.inf)),
     "E3": (lambda at: e3(at, 40.0), lambda at: e3(at, 15.0)),
     "E4": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo.tau"] == 1 else 0.8)),
-    "A2": (lambda at: a2(at, 256, 0.1), lambda at: a2(at, 256, 0.0)),
+    "A2": (lambda at: a2(at, 8, 0.1), lambda at: a2(at, 8, 0.0)),
     "A3": (lambda at: a3(at, 0.1), lambda at: a3(at, 0.0)),
     "B1": (lambda at: b1(at, 1000.0), lambda at: b1(at, 1500.0)),
     "B4": (lambda at: End(), lambda at: End(accuracy=0.9 if at["algo"] == "sync" else 0.8)),
@@ -223,6 +221,6 @@ def test_one_task_is_not_enough() -> None:
     assert finding_of(claim, evidence).verdict is Verdict.NOT_RUN
 
 
-@pytest.mark.parametrize(("limit", "outcome"), [(256, Verdict.PASS), (128, Verdict.FAIL), (4096, Verdict.FAIL)])
+@pytest.mark.parametrize(("limit", "outcome"), [(8, Verdict.PASS), (4, Verdict.FAIL), (128, Verdict.FAIL)])
 def test_a2_wants_three_doublings_and_a_limit(limit: int, outcome: Verdict) -> None:
     assert verdict("A2", lambda at: a2(at, limit, 0.1)) is outcome

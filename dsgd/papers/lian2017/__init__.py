@@ -22,7 +22,9 @@ PAPER = Paper(
         Assumption("networks", "10 Mbit/s; 5 ms", "published"),
         Assumption("latency at 10 Mbit/s, bandwidth at 5 ms", "1 ms, 1 Gbit/s", "ours"),
         Assumption("gradient time", "50 ms", "ours"),
-        Assumption("L6", "10 Gbit/s, 50 us, gradients of 30 ms; moving rate 0.9 / p; tau = 1 and 10", "ours"),
+        Assumption(
+            "L6", "10 Gbit/s, 50 us, gradients of 30 ms; moving rate 0.9 / p; gradient times all the same", "ours"
+        ),
         Assumption("graph", "ring, weights 1/3", "published"),
         Assumption("momentum", "0.9, local; Nesterov", "unconfirmed"),
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16 per node", "ours"),

@@ -26,9 +26,8 @@ def b7(evidence: Evidence) -> Finding:
     null = Null(exact, evidence["null_rounds"].contender(algo="sync"))
     what = f"H = {CLAIMED}: test loss of DiLoCo over test loss of all-reduce"
     check = claim.check("loss", what, loss_ratio(logged.contender(algo="diloco"), exact, 1, null))
-    reason = (
-        "From a cold start, on images with SGD in the local steps. The paper starts from a trained model, with AdamW."
-    )
+    local = "AdamW" if exact.runs[0].chosen("optimizer") == "adamw" else "SGD"
+    reason = f"From a cold start, with {local} in the local steps. The paper starts from a trained model, with AdamW."
     return claim.judged([check], reason)
 
 

@@ -66,7 +66,7 @@ def t7(evidence: Evidence) -> Finding:
         cell = f"{steps // NODES:,} steps"
         cells[cell] = claim.judged([claim.check("accuracy", what, gain)])
         batch.append(f"{paired.accuracy_gain(exact, alone).median:+.3f} with {cell}")
-    note = f"All-reduce on {NODES} machines, which has the same batch, differs from one by {', '.join(batch)}."
+    note = f"All-reduce on {NODES} machines, whose batch is as large as theirs, minus one machine: {', '.join(batch)}."
     return _with_note(over_region(cells), note)
 
 

@@ -1,10 +1,11 @@
-"""The two tasks on which every claim about learning is judged, and what all studies of them have in common."""
+"""The tasks on which claims about learning are judged, and what all studies of them have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from dsgd.papers import CLAIMS
+from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.reproduction.criterion import Statement
 from dsgd.reproduction.fair import Null, accuracy_gain
@@ -85,6 +86,11 @@ def sync(contenders: Sequence[Contender], nodes: int, overlap: bool) -> Contende
         and candidate.runs[0].setting("algo.overlap") == overlap
     )
     return contender
+
+
+def untuned(algo: str, runs: Sequence[Run]) -> Contender:
+    """Return runs of a grid as a contender that nothing was tuned for."""
+    return Contender(algo, algo, runs[0].setting("nodes"), runs, {}, None, 0)
 
 
 def null_of(evidence: Evidence, study: str, nodes: int, null: str | None = None) -> Null:
