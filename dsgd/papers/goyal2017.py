@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from dsgd.papers import CLAIMS
@@ -76,13 +77,16 @@ def batches(logged: Logged) -> list[int]:
 
 def largest_good_batch(ladder: Logged) -> int:
     """Return the largest batch up to which accuracy, on validation samples, is within the margin of the smallest's."""
-    base, *larger = batches(ladder)
-    good = base
-    for batch in larger:
-        if estimate(_gains(ladder, ladder, batch, base)).median < -MARGIN:
-            break
-        good = batch
-    return good
+    sizes = batches(ladder)
+    return largest_within(sizes, lambda batch: estimate(_gains(ladder, ladder, batch, sizes[0])).median, MARGIN)
+
+
+def largest_within(sizes: Sequence[int], gain: Callable[[int], float], margin: float) -> int:
+    """Return the largest of ascending sizes up to which none loses more than a margin against the first.
+
+    gain: returns by how much a size is better than the first one."""
+    first, *larger = sizes
+    return [first, *takewhile(lambda size: not gain(size) < -margin, larger)][-1]
 
 
 def a3(evidence: Evidence) -> Finding:

@@ -34,7 +34,6 @@ QUADRATIC = ("engine=sim", "experiment=quadratic", f"optimizer.lr={LR}", "optimi
 QUADRATIC += ("optimizer.nesterov=false", f"data.dim={DIM}", "data.condition=1", "data.spread=0", f"data.noise={NOISE}")
 QUADRATIC += ("cluster=ideal", "cluster.gradient_s=0.01", "budget.steps=960", "eval.every_steps=32", "seed=0,1,2")
 NOISY = ("algo=delayfree", "algo.tau=2,8,32", "nodes=2,4,8,16", *QUADRATIC)
-LONGEST = 32  # tau
 APART = 31  # steps between two marks of study `regret`: odd, so that marks are at all steps of a cycle
 
 CONSTANT = ("schedule=constant", "optimizer.lr=0.05", "budget.epochs=null", "budget.steps=480", "seed=0,1,2")
@@ -114,8 +113,9 @@ def t5(evidence: Evidence) -> Finding:
 def t6(evidence: Evidence) -> Finding:
     """Compare the loss of the mean with that of sequential SGD, and the workers' distance with its closed form."""
     claim, logged, checks = CLAIMS["T6"], evidence["regret"], []
-    for nodes in logged.values("nodes"):
-        for tau in logged.values("algo.tau"):
+    counts, taus = logged.values("nodes"), logged.values("algo.tau")
+    for nodes in counts:
+        for tau in taus:
             runs = logged.where(nodes=nodes, algo__tau=tau)
             start = float(np.mean([run.metrics[0]["train_loss"] for run in runs]))  # each seed has its minimum
             steps = [APART * number for number in range(len(runs[0].metrics))]
@@ -138,11 +138,11 @@ def t6(evidence: Evidence) -> Finding:
                 claim.check("apart", what.format("squared distance"), float(np.mean(distances)), distance),
                 claim.check("whole", what.format("loss of the workers over sequential SGD's"), ratio),
             ]
-    least, most = _added_at_the_floor(NODES[0], TAUS[0]), _added_at_the_floor(NODES[-1], LONGEST)
+    least, most = _added_at_the_floor(counts[0], taus[0]), _added_at_the_floor(counts[-1], taus[-1])
     reason = (
         "Most of this loss is on the way to the minimum. Later, at the noise floor, the workers' distance adds "
-        f"{least:.2f} times the floor with n = {NODES[0]} and tau = {TAUS[0]}, and {most:.1f} times it with n = "
-        f"{NODES[-1]} and tau = {LONGEST}: more workers lower the floor, but not the distance. The theorem is about "
+        f"{least:.2f} times the floor with n = {counts[0]} and tau = {taus[0]}, and {most:.1f} times it with n = "
+        f"{counts[-1]} and tau = {taus[-1]}: more workers lower the floor, but not the distance. The theorem is about "
         "convex problems; here all curvatures are equal, and the path of the mean does not depend on the distance."
     )
     return claim.judged(checks, reason)

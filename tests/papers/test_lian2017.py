@@ -87,9 +87,9 @@ def rivals(seldom: float) -> Logged:
     dpsgd = contender("dpsgd", times)
     elastic = []
     for tau, factor in ((1, 2.0), (10, seldom)):
-        found = contender(f"easgd, tau = {tau}", [factor * time for time in times])
-        runs = [replace(run, config=run.config | {"algo": {"name": "easgd", "tau": tau}}) for run in found.runs]
-        elastic.append(replace(found, runs=runs))
+        rival = contender(f"easgd, tau = {tau}", [factor * time for time in times])
+        runs = [replace(run, config=run.config | {"algo": {"name": "easgd", "tau": tau}}) for run in rival.runs]
+        elastic.append(replace(rival, runs=runs))
     return logged.contest(dpsgd, *elastic)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from dsgd.papers.goyal2017 import DOUBLINGS, broken
+from dsgd.papers.goyal2017 import DOUBLINGS, broken, largest_within
 from dsgd.papers.real.charts import on_each_task
 from dsgd.papers.real.tasks import MOST_TESTED, ON_BOTH_TASKS, RATE, SEEDS, TASKS, stated, swept, tuned, untuned
 from dsgd.report.contest import Contender
@@ -34,9 +34,9 @@ RATES = {"shapes": 0.0176777, "fashion": 0.025}
 def a2(evidence: Evidence) -> Finding:
     """Compare the accuracy of more workers with the accuracy of one, and with their own without the rule."""
     claim, scaled, unscaled = stated("A2"), evidence["scaled"], evidence["unscaled"]
-    one, count = at(unscaled, 1), len(WORKERS)
+    alone, count = at(unscaled, 1), len(WORKERS)
     what = "accuracy of {} workers minus accuracy of one"
-    gains = {nodes: accuracy_gain(at(scaled, nodes), one, count) for nodes in MORE}
+    gains = {nodes: accuracy_gain(at(scaled, nodes), alone, count) for nodes in MORE}
     checks = [claim.check("accuracy", what.format(nodes), gains[nodes]) for nodes in MORE[:DOUBLINGS]]
     limits = [claim.check("limit", what.format(nodes), gain) for nodes, gain in gains.items()]
     good = largest_good(evidence["ladder"])
@@ -46,7 +46,7 @@ def a2(evidence: Evidence) -> Finding:
         claim.check("rule", f"accuracy of {good} workers with the rule minus accuracy without", rule),
     ]
     base = evidence["base"].contender(algo="sync")
-    rate, used = base.chosen["optimizer.lr"], one.runs[0].setting("optimizer.lr")
+    rate, used = base.chosen["optimizer.lr"], alone.runs[0].setting("optimizer.lr")
     return claim.judged(checks, f"The rate of one worker is {used:g}; tuned, it is {rate:g}.")
 
 
@@ -68,12 +68,9 @@ def a3(evidence: Evidence) -> Finding:
 def largest_good(ladder: Logged) -> int:
     """Return the largest number of workers, doubling from one, with which the accuracy on held-out samples stays within
     the margin of A2."""
-    margin, good = stated("A2").threshold("accuracy"), 1
-    for nodes in MORE:
-        if paired.accuracy_gain(at(ladder, nodes), at(ladder, 1)).median < -margin:
-            break
-        good = nodes
-    return good
+    alone = at(ladder, 1)
+    margin = stated("A2").threshold("accuracy")
+    return largest_within(WORKERS, lambda nodes: paired.accuracy_gain(at(ladder, nodes), alone).median, margin)
 
 
 def at(logged: Logged, nodes: int) -> Contender:
@@ -101,14 +98,14 @@ def _studies() -> Iterator[Study]:
         alike += ("eval.every_steps=null", "eval.every_epochs=4", *MOST_TESTED[task])
         yield tuned("base", task, named([{"algo": "sync"}]), "nodes=1", *alike, RATE)
         grid = ("algo=sync", *alike, f"optimizer.lr={RATES[task]:g}", "data.validation=0.1")
-        all_of_them, more = f"nodes={listed(WORKERS)}", f"nodes={listed(MORE)}"
+        every_number, more = f"nodes={listed(WORKERS)}", f"nodes={listed(MORE)}"
         rule = ("schedule.linear_scaling=true", f"schedule.reference_batch={BATCH}")
         warm_up = f"schedule.warmup_epochs={WARM_UP * SAMPLES / TRAIN_SIZES[task]:.4g}"
         ladder = ("data.evaluate=validation", f"seed={listed(LADDER_SEEDS)}")
-        yield swept("ladder", task, *grid, all_of_them, *rule, warm_up, *ladder)
+        yield swept("ladder", task, *grid, every_number, *rule, warm_up, *ladder)
         yield swept("scaled", task, *grid, more, *rule, warm_up, seeds)
         yield swept("abrupt", task, *grid, more, *rule, seeds)
-        yield swept("unscaled", task, *grid, all_of_them, seeds)
+        yield swept("unscaled", task, *grid, every_number, seeds)
 
 
 PAPER = Paper(
