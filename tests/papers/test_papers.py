@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "papers"
 DOCUMENT = ROOT / "docs" / "explanation" / "papers.md"
 CLAIMS = {
-    *("J1", "J2", "J3", "J4", "J5", "J6", "L1", "L2", "L3a", "L3b", "L4", "L5", "L6"),
+    *("J1", "J2", "J3", "J4", "J5", "J6", "L1", "L2", "L3a", "L3b", "L4", "L5", "L6", "L7", "L8"),
     *("T1", "T2", "T3", "T4", "T5", "T6", "T7"),
     *("E1", "E2", "E3", "E4", "E5", "E6", "A1", "A2", "A3", "A4", "A5", "G1", "G2", "G3", "G4", "G5"),
     *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B10", "B11", "B12a", "B12b"),

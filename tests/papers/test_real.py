@@ -174,6 +174,11 @@ def l6(at: Settings, elastic: float) -> End:
     return End(time_s=elastic if at["algo"] == "easgd" else 10.0)
 
 
+def l7(at: Settings, share: float) -> End:
+    """Several workers have this share of a linear speed-up."""
+    return End(time_s=10.0 if at["nodes"] == 1 else 10.0 / at["nodes"] / share)
+
+
 def a2(at: Settings, limit: int, gain: float) -> End:
     """Up to so many workers are as good as one; without the rule all are worse by a gain."""
     ruled = "schedule.linear_scaling" in at
@@ -186,6 +191,7 @@ def a3(at: Settings, gain: float) -> End:
 
 HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
     "L6": (lambda at: l6(at, 20.0), lambda at: l6(at, 10.0)),
+    "L7": (lambda at: l7(at, 0.95), lambda at: l7(at, 0.7)),
     "T4": (lambda at: t4(at, 0.02), lambda at: t4(at, 0.4)),
     "T5": (lambda at: t5(at, 0.02), lambda at: t5(at, 0.4)),
     "T7": (lambda at: End(), lambda at: End(accuracy=0.9 if at["nodes"] == 1 else 0.8)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsgd.papers import CLAIMS
 from dsgd.papers.lian2017 import charts, claims
-from dsgd.papers.lian2017.studies import STUDIES
+from dsgd.papers.lian2017.studies import AXES, STUDIES
 from dsgd.reproduction.paper import Assumption, Chart, Claim, Paper
 
 PAPER = Paper(
@@ -23,7 +23,7 @@ PAPER = Paper(
         Assumption("latency at 10 Mbit/s, bandwidth at 5 ms", "1 ms, 1 Gbit/s", "ours"),
         Assumption("gradient time", "50 ms", "ours"),
         Assumption(
-            "L6", "10 Gbit/s, 50 us, gradients of 30 ms; moving rate 0.9 / p; gradient times all the same", "ours"
+            "L6, L7", "10 Gbit/s, 50 us, gradients of 30 ms, all the same; moving rate of EAMSGD 0.9 / p", "ours"
         ),
         Assumption("graph", "ring, weights 1/3", "published"),
         Assumption("momentum", "0.9, local; Nesterov", "unconfirmed"),
@@ -43,6 +43,8 @@ PAPER = Paper(
         Claim(CLAIMS["L4"], ("ring_bytes", "server_bytes"), claims.l4),
         Claim(CLAIMS["L5"], ("graphs",), claims.l5),
         Claim(CLAIMS["L6"], ("elastic",), claims.l6),
+        Claim(CLAIMS["L7"], ("speed_up",), claims.l7),
+        Claim(CLAIMS["L8"], tuple(AXES), claims.l8),
     ),
     charts=(
         Chart(
@@ -57,6 +59,12 @@ PAPER = Paper(
             "Time of a step against nodes, at 10 Mbit/s and at 5 ms",
             ("centralised", "decentralised"),
             charts.step_time,
+        ),
+        Chart(
+            "networks",
+            "Time of a step of eight workers against the bandwidth, at 0.1 ms, and against the latency, at 1 Gbit/s",
+            tuple(AXES),
+            charts.networks,
         ),
         Chart("consensus", "Squared consensus distance against its closed form", ("graphs",), charts.consensus),
     ),

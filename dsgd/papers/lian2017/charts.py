@@ -7,12 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dsgd.papers.lian2017.studies import DIM, EIGENVALUES, NAMES, NETWORKS, TARGET_LOSS, consensus_distance, stationary
+from dsgd.papers.lian2017.studies import (
+    AXES,
+    DIM,
+    EIGENVALUES,
+    NAMES,
+    NETWORKS,
+    TARGET_LOSS,
+    consensus_distance,
+    stationary,
+)
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate
 from dsgd.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, curve
 from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import exactly
+
+TIMES = "times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"
 
 
 def loss_against_epochs(evidence: Evidence) -> Figure:
@@ -39,22 +50,25 @@ def step_time(evidence: Evidence) -> Figure:
     panels = []
     for cluster in NETWORKS:
         runs = [run for name in ("centralised", "decentralised") for run in evidence[name].where(cluster__name=cluster)]
-        names = dict.fromkeys(map(_called, runs))
-        lines = [
-            ChartLine(
-                name,
-                next(run for run in runs if _called(run) == name).algorithm,
-                [
-                    (run.setting("nodes"), exactly(run.final("time_s") / run.final("steps")))
-                    for run in runs
-                    if _called(run) == name
-                ],
-                variant,
-            )
-            for variant, name in enumerate(names)
-        ]
-        panels.append(ChartPanel(NAMES[cluster], "nodes", "time of a step (virtual s)", lines, log_x=True, log_y=True))
-    return chart(panels, ["times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"])
+        panels.append(_step_times(NAMES[cluster], "nodes", runs, "nodes"))
+    return chart(panels, [TIMES])
+
+
+def networks(evidence: Evidence) -> Figure:
+    """Draw the time of a step against the bandwidth, and against the latency, as the paper does of an epoch."""
+    labels = {"bandwidth": ("0.1 ms", "bandwidth (bit/s)"), "latency": ("1 Gbit/s", "latency (s)")}
+    panels = [_step_times(*labels[study], evidence[study].runs, key) for study, (key, _) in AXES.items()]
+    return chart(panels, [f"8 nodes; {TIMES}"])
+
+
+def _step_times(title: str, label: str, runs: Sequence[Run], key: str) -> ChartPanel:
+    """Return the time of a step against a setting, for each way of communicating."""
+    lines = []
+    for variant, name in enumerate(dict.fromkeys(map(_called, runs))):
+        way = [run for run in runs if _called(run) == name]
+        times = {run.setting(key): exactly(run.final("time_s") / run.final("steps")) for run in way}
+        lines.append(ChartLine(name, way[0].algorithm, sorted(times.items()), variant))
+    return ChartPanel(title, label, "time of a step (virtual s)", lines, log_x=True, log_y=True)
 
 
 def consensus(evidence: Evidence) -> Figure:

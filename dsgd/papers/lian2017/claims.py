@@ -10,6 +10,8 @@ import numpy as np
 
 from dsgd.papers import CLAIMS
 from dsgd.papers.lian2017.studies import (
+    AXES,
+    COLLECTIVES,
     DIM,
     EIGENVALUES,
     LR,
@@ -18,6 +20,7 @@ from dsgd.papers.lian2017.studies import (
     NODES,
     NOISE,
     TAUS,
+    WORKERS,
     consensus_distance,
     stationary,
 )
@@ -27,7 +30,7 @@ from dsgd.report.interval import Estimate
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.paired import ratio
 from dsgd.reproduction.paper import Evidence
-from dsgd.reproduction.verdict import Check, Finding, holds
+from dsgd.reproduction.verdict import Check, Finding, holds, over_region
 
 
 def l1(evidence: Evidence) -> Finding:
@@ -155,6 +158,34 @@ def l6(evidence: Evidence) -> Finding:
         value = ratio(logged.contender(algo="easgd", algo__tau=tau), logged.contender(algo="dpsgd"))
         checks.append(claim.check("sooner", f"tau = {tau}: time to the target, EAMSGD over D-PSGD", value))
     return claim.judged(checks)
+
+
+def l7(evidence: Evidence) -> Finding:
+    """Compare the time to the target of one worker with that of several, each tuned."""
+    claim, logged, checks = CLAIMS["L7"], evidence["speed_up"], []
+    one = logged.contender(nodes=1)
+    for p in WORKERS:
+        value = ratio(one, logged.contender(nodes=p))
+        checks.append(claim.check(f"p{p}", f"time to the target, one worker over {p}", value))
+    return claim.judged(checks)
+
+
+def l8(evidence: Evidence) -> Finding:
+    """Compare how much sooner a step ends than with centralised SGD, on the slowest and on the fastest network."""
+    claim, cells = CLAIMS["L8"], {}
+    for study, (key, values) in AXES.items():
+        for collective, name in COLLECTIVES.items():
+            fast, slow = (_gain(evidence[study], collective, key, value) for value in (values[0], values[-1]))
+            what = f"growth of the ratio of step times, from {fast:.3g} to {slow:.3g}"
+            cells[f"{study} against {name}"] = claim.judged([claim.check("gain", what, slow / fast)])
+    return over_region(cells)
+
+
+def _gain(logged: Logged, collective: str, key: str, value: float) -> float:
+    """Return the time of a step of centralised SGD over that of D-PSGD, where a key has this value."""
+    setting = {key.replace(".", "__"): value, "cluster__collective": collective}
+    central, decentralised = (logged.run(algo=algo, **setting).final("time_s") for algo in ("sync", "dpsgd"))
+    return central / decentralised
 
 
 def _step_ratio(evidence: Evidence, cluster: str, nodes: int, collective: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.record.reader import Run
-from dsgd.reproduction.paper import Study, named
+from dsgd.reproduction.paper import Study, listed, named
 
 TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its budget: study `target`
 NETWORKS = {"lian2017_10mbit": (1e-3, 1e7 / 8), "lian2017_5ms": (5e-3, 1e9 / 8)}  # latency in s, bytes/s
@@ -13,11 +13,18 @@ NAMES = {"lian2017_10mbit": "10 Mbit/s", "lian2017_5ms": "5 ms"}
 MESSAGE = 1_078_888  # bytes: 269,722 parameters of ResNet-20
 NODES = (4, 8, 16, 32, 100)
 TAUS = (1, 10)  # of EAMSGD
+WORKERS = (2, 4, 8)  # of L7
+COLLECTIVES = {"star": "a server", "ring": "a ring all-reduce", "best": "the best all-reduce"}
+# of L8, the fastest network first: bit/s with a latency of 0.1 ms, s with 1 Gbit/s
+BANDWIDTHS, LATENCIES = (1e10, 3e9, 1e9, 3e8, 1e8, 3e7, 1e7), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+AXES = {"bandwidth": ("cluster.bandwidth", BANDWIDTHS), "latency": ("cluster.latency_s", LATENCIES)}
 
 SMALL = ("experiment=lian2017_small",)
 FULL = ("experiment=lian2017_resnet20_cifar10",)
 TIMING = ("engine=sim", "engine.gradients=none", "cluster=lian2017_10mbit,lian2017_5ms", "budget.epochs=null")
 GRID = (*TIMING, "budget.steps=50", f"nodes={','.join(map(str, NODES))}")
+EIGHT = ("engine=sim", "engine.gradients=none", "cluster=lian2017_5ms", "budget.epochs=null", "budget.steps=50")
+EIGHT += ("nodes=8", "algo=dpsgd,sync", f"cluster.collective={','.join(COLLECTIVES)}")
 LR, NOISE, DIM = 0.1, 1.0, 500  # of the quadratic; its curvature is 1 in every coordinate
 QUADRATIC = ("engine=sim", "experiment=quadratic", "algo=dpsgd", f"optimizer.lr={LR}", "optimizer.momentum=0")
 QUADRATIC += ("optimizer.nesterov=false", f"data.dim={DIM}", "data.condition=1", "data.spread=0", f"data.noise={NOISE}")
@@ -55,6 +62,14 @@ STUDIES = (
         SMALL,
         tuned=True,
     ),
+    Study(
+        "speed_up",
+        ("algo=dpsgd", f"nodes={listed((1, *WORKERS))}", "cluster=zhang2015", f"target.loss={TARGET_LOSS}"),
+        SMALL,
+        tuned=True,
+    ),
+    Study("bandwidth", (*EIGHT, "cluster.latency_s=1e-4", f"cluster.bandwidth={listed(BANDWIDTHS)}")),
+    Study("latency", (*EIGHT, f"cluster.latency_s={listed(LATENCIES)}")),
     Study("noise_floor", (*QUADRATIC, "nodes=2,4,8,16,32")),
     Study("graphs", (*QUADRATIC, "nodes=16", "topology=ring,torus,hypercube,complete")),
     Study("centralised", ("algo=sync", *GRID, "cluster.collective=star,ring,best")),
