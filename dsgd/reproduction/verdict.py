@@ -171,12 +171,12 @@ def _on_all_tasks(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict.NOT_RUN if Verdict.NOT_RUN in verdicts else Verdict.INCONCLUSIVE
 
 
-def over_region(cells: Mapping[str, Finding]) -> Finding:
+def over_region(cells: Mapping[str, Finding], reason: str = "") -> Finding:
     """Return the finding of a claim under several conditions, by their names: it passes where it does under all, and in
-    a region where it does under some. Its reason says under which."""
+    a region where it does under some. Its reason says under which. reason: what else it says."""
     checks = [replace(check, what=f"{name}: {check.what}") for name, cell in cells.items() for check in cell.checks]
     verdicts = {name: cell.verdict for name, cell in cells.items()}
-    return Finding(_of_cells(verdicts), tuple(checks), f"{_listed(verdicts)}.", cells=verdicts)
+    return Finding(_of_cells(verdicts), tuple(checks), f"{_listed(verdicts)}. {reason}".strip(), cells=verdicts)
 
 
 def _of_cells(cells: Mapping[str, Verdict]) -> Verdict:

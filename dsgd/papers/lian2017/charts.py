@@ -56,17 +56,20 @@ def step_time(evidence: Evidence) -> Figure:
 
 def networks(evidence: Evidence) -> Figure:
     """Draw the time of a step against the bandwidth, and against the latency, as the paper does of an epoch."""
-    labels = {"bandwidth": ("0.1 ms", "bandwidth (bit/s)"), "latency": ("1 Gbit/s", "latency (s)")}
-    panels = [_step_times(*labels[study], evidence[study].runs, key) for study, (key, _) in AXES.items()]
+    units = {"bandwidth": ("0.1 ms", "bandwidth (Mbit/s)", 1e6), "latency": ("1 Gbit/s", "latency (ms)", 1e-3)}
+    panels = []
+    for study, (key, _) in AXES.items():
+        title, label, unit = units[study]
+        panels.append(_step_times(title, label, evidence[study].runs, key, unit))
     return chart(panels, [f"8 nodes; {TIMES}"])
 
 
-def _step_times(title: str, label: str, runs: Sequence[Run], key: str) -> ChartPanel:
-    """Return the time of a step against a setting, for each way of communicating."""
+def _step_times(title: str, label: str, runs: Sequence[Run], key: str, unit: float = 1) -> ChartPanel:
+    """Return the time of a step against a setting, in this unit, for each way of communicating."""
     lines = []
     for variant, name in enumerate(dict.fromkeys(map(_called, runs))):
         way = [run for run in runs if _called(run) == name]
-        times = {run.setting(key): exactly(run.final("time_s") / run.final("steps")) for run in way}
+        times = {run.setting(key) / unit: exactly(run.final("time_s") / run.final("steps")) for run in way}
         lines.append(ChartLine(name, way[0].algorithm, sorted(times.items()), variant))
     return ChartPanel(title, label, "time of a step (virtual s)", lines, log_x=True, log_y=True)
 

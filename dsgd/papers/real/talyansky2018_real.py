@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -67,7 +66,7 @@ def t7(evidence: Evidence) -> Finding:
         cells[cell] = claim.judged([claim.check("accuracy", what, gain)])
         batch.append(f"{paired.accuracy_gain(exact, alone).median:+.3f} with {cell}")
     note = f"All-reduce on {NODES} machines, whose batch is as large as theirs, minus one machine: {', '.join(batch)}."
-    return _with_note(over_region(cells), note)
+    return over_region(cells, note)
 
 
 def t4(evidence: Evidence) -> Finding:
@@ -80,7 +79,7 @@ def t4(evidence: Evidence) -> Finding:
             slopes = [_exponent(seed) for seed in zip(*counts, strict=True)]
             checks.append(claim.check("exponent", f"tau = {tau}: exponent of n", estimate(slopes, confidence)))
         cells[f"rate {rate:g}"] = claim.judged(checks)
-    return _with_note(over_region(cells), DIVERGED)
+    return over_region(cells, DIVERGED)
 
 
 def t5(evidence: Evidence) -> Finding:
@@ -100,12 +99,7 @@ def t5(evidence: Evidence) -> Finding:
             value = growth("drift", algo="delayfree", algo__tau=tau)
             checks.append(claim.check("delayfree", what.format(f"delayfree, tau = {tau}"), value))
         cells[f"rate {rate:g}"] = claim.judged(checks)
-    return _with_note(over_region(cells), DIVERGED)
-
-
-def _with_note(finding: Finding, note: str) -> Finding:
-    """Return a finding with one sentence more in its reason."""
-    return replace(finding, reason=f"{finding.reason} {note}")
+    return over_region(cells, DIVERGED)
 
 
 def distances(logged: Logged, rate: float, nodes: int, **settings: object) -> list[float]:
