@@ -11,7 +11,8 @@ from dsgd.reproduction.verdict import Finding
 LEARNERS, SEEDS, STEPS = 8, 10, 20_000
 LOCKSTEP = 0.58  # goodput of training in lock-step, published
 UP = LOCKSTEP ** (1 / LEARNERS)  # share of the time in which one learner is up: all are up in the 8th power of it
-FAILS_EVERY_S = 250.0
+FAILS_EVERY_S, GRADIENT_S = 250.0, 1.0
+TAU = 24  # steps between two messages of a fragment, conf/algo/decoupled.yaml
 REPAIR_S = FAILS_EVERY_S * (1 / UP - 1)
 MEDIAN_OVER_MEAN = 20 / 133  # of repairs, in hours: `cluster=infinitehbd`
 JITTER, SKEW = 0.144, 1.02  # of gradient times within a job: docs/explanation/nodes.md
@@ -31,13 +32,17 @@ def d1(evidence: Evidence) -> Finding:
         claim.check("formula", what.format("exponential", "decoupled, median"), decoupled.median, UP),
         claim.check("goodput", what.format("measured", "decoupled"), kept["measured"]["decoupled"]),
     ]
-    slow = kept["measured"]["sync"]
+    slow, measured = (kept["measured"][algo] for algo in METHODS)
+    sent = 1 - TAU / 2 * GRADIENT_S / FAILS_EVERY_S
     reason = (
         f"Failures and repairs are chosen so that all {LEARNERS} learners are up {LOCKSTEP:.0%} of the time; then each "
         f"is up {UP:.1%} of it, and this is what remains to a method in which nobody waits. With 4 learners it would "
         f"be {LOCKSTEP**0.25:.1%}. The paper's own failures could not be confirmed. With the repairs and gradient "
         f"times of measured clusters all-reduce keeps {slow.median:.3f} [{slow.low:.3f}, {slow.high:.3f}]. A learner "
-        "that is back has the newest parameters; what failures do to the model is another claim."
+        "that is back has the newest parameters; what failures do to the model is another claim. Steps that a learner "
+        f"had not sent when it failed are counted, half a period of {TAU} steps for every {FAILS_EVERY_S:g}: without "
+        f"them decoupled keeps {sent * decoupled.median:.3f}, and with measured times {sent * measured.median:.3f}. "
+        "Where failures come oftener, or periods are longer, that is less than claimed."
     )
     return claim.judged(checks, reason)
 
@@ -56,8 +61,8 @@ def _studies(law: str, *overrides: str) -> tuple[Study, Study]:
     """Return the runs under failures and those without. overrides: repairs, and times of gradients."""
     repairs, *times = overrides
     setting = (
-        "algo=sync,decoupled", f"nodes={LEARNERS}", "engine=sim", "engine.gradients=none", "cluster.gradient_s=1",
-        "cluster.bandwidth=1e10", "cluster.message_bytes=1.25e8", *times,
+        "algo=sync,decoupled", f"nodes={LEARNERS}", "engine=sim", "engine.gradients=none",
+        f"cluster.gradient_s={GRADIENT_S:g}", "cluster.bandwidth=1e10", "cluster.message_bytes=1.25e8", *times,
     )  # fmt: skip
     length = ("budget.epochs=null", f"budget.steps={STEPS}", "eval.every_epochs=null")
     failures = f"cluster.failures={{every_s: {FAILS_EVERY_S:g}, repair_s: {REPAIR_S:.6g}{repairs}}}"
@@ -82,7 +87,7 @@ PAPER = Paper(
         Assumption("measured gradients", "log-normal, deviation 14.4 %, skew 1.02: a job of 32 ranks", "published"),
         Assumption("goodput", "samples per second, over those without failures", "ours"),
         Assumption("gradient; message", "1 s; 0.1 s for all parameters", "ours"),
-        Assumption("period, fragments, delay", "24, 4, 2", "unconfirmed"),
+        Assumption("period, fragments, delay", f"{TAU}, 4, 2", "unconfirmed"),
     ),
     studies=(
         *_studies("exponential", ""),

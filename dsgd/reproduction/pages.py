@@ -137,9 +137,10 @@ def measured_line(finding: Finding) -> str:
 
 
 def shown(value: Estimate) -> str:
-    """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`."""
-    middle = _number(value.median)
-    return middle if value.low == value.high else f"{middle} [{_number(value.low)}, {_number(value.high)}]"
+    """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`; `unknown` for any number."""
+    middle, low, high = map(_number, (value.median, value.low, value.high))
+    any_number = math.isnan(value.median) and math.isinf(value.high) and (value.low == 0 or math.isinf(value.low))
+    return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
 
 
 def finding_of(claim: Claim, logged: dict[str, Logged]) -> Finding:

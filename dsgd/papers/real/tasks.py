@@ -100,11 +100,17 @@ def null_of(evidence: Evidence, study: str, nodes: int, null: str | None = None)
 
 
 def accuracy_over_steps(
-    claim: Statement, logged: Logged, nulls: Logged, steps: Sequence[int], what: str, **settings: object
+    claim: Statement,
+    logged: Logged,
+    nulls: Logged,
+    steps: Sequence[int],
+    what: str,
+    reason: str = "",
+    **settings: object,
 ) -> Finding:
     """Compare the accuracy at the end with the accuracy of all-reduce, at equal samples, for each number of steps.
 
-    settings: of the contender that is compared. nulls: the null tests of all-reduce."""
+    settings: of the contender that is compared. nulls: the null tests of all-reduce. reason: of the finding."""
     cells = {}
     for count in steps:
         candidate = logged.contender(**settings, budget__steps=count)
@@ -112,4 +118,4 @@ def accuracy_over_steps(
         null = Null(exact, nulls.contender(algo="sync", budget__steps=count))
         gain = accuracy_gain(candidate, exact, len(steps), null)
         cells[f"{count:,} steps"] = claim.judged([claim.check("accuracy", what, gain)])
-    return over_region(cells)
+    return over_region(cells, reason)

@@ -20,7 +20,12 @@ def d8(evidence: Evidence) -> Finding:
     adamw, muon = pairs(evidence["optimizers"])
     null = Null(adamw[0], evidence["null_optimizers"].contender(algo="diloco"))
     loss, relative = loss_ratio(adamw[0], muon[0], CHECKS, null), loss_growth(adamw, muon, CHECKS, null)
-    return claim.judged([claim.check("loss", LOSS, loss), claim.check("relative", RELATIVE, relative)])
+    alone = [loss_ratio(*pair, 1, null) for pair in (adamw, muon)]
+    reason = "Test loss of DiLoCo over that of data-parallel training: " + " and ".join(
+        f"{value.median:.4g} [{value.low:.4g}, {value.high:.4g}] with {name}"
+        for name, value in zip(("AdamW", "Muon"), alone, strict=True)
+    )
+    return claim.judged([claim.check("loss", LOSS, loss), claim.check("relative", RELATIVE, relative)], f"{reason}.")
 
 
 def _studies() -> Iterator[Study]:
