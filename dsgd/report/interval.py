@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 CONFIDENCE = 0.95
@@ -20,7 +20,8 @@ class Estimate:
 
     median: NaN without any value; infinite where most runs never got there. low, high: the interval; both are the
     median where there is one value or all are equal. count: values. above, below: where values are censored, the same
-    of what they are known to exceed, and of what they are known to stay below; None where nothing is."""
+    of what they are known to exceed, and of what they are known to stay below; None where nothing is. ratios: of a
+    ratio, that of each seed, NaN where it is unknown; else none."""
 
     median: float
     low: float
@@ -28,6 +29,7 @@ class Estimate:
     count: int
     above: Estimate | None = None
     below: Estimate | None = None
+    ratios: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
 
 def estimate(

@@ -38,15 +38,16 @@ def paired_ratio(
     least = estimate([_ratio(score, other, undecided=0.0) for score, other in pairs], confidence)
     most = estimate([_ratio(score, other, undecided=math.inf) for score, other in pairs], confidence)
     middle = least.median if least.median == most.median else math.nan
+    ratios = tuple(_ratio(score, other, undecided=math.nan) for score, other in pairs)
     if ends is None or reference_ends is None or not any(map(math.isinf, (*scores, *reference))):
-        return Estimate(middle, least.low, most.high, len(pairs))
+        return Estimate(middle, least.low, most.high, len(pairs), ratios=ratios)
     bounds = [_bounds(*pair, *known) for pair, *known in zip(pairs, ends, reference_ends, strict=True)]
     above, below = (estimate(side, confidence) for side in zip(*bounds, strict=True))
     if math.isfinite(middle) and middle > 0 and above.median < below.median:
         middle = math.inf if above.median > 1 else 0.0 if below.median < 1 else math.nan
     low = least.low if math.isinf(least.low) else above.low
     high = most.high if most.high == 0 else below.high
-    return Estimate(middle, low, high, len(pairs), above, below)
+    return Estimate(middle, low, high, len(pairs), above, below, ratios)
 
 
 def time_ratio(runs: Sequence[Run], reference: Sequence[Run]) -> Estimate:

@@ -171,6 +171,7 @@ def _claim(paper_results: Results, claim: Claim) -> str:
         f"Passes with: {claim.statement.passes}",
         _checks(paper_results, claim, finding.checks),
         finding.reason,
+        _joint(finding),
         *([_introduced(finding), _checks(paper_results, claim, finding.explanation)] if finding.explanation else []),
         "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
@@ -197,6 +198,12 @@ def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> st
         for check in checks
     ]
     return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
+
+
+def _joint(finding: Finding) -> str:
+    """Return the table of the ratios over all tasks; empty without any."""
+    lines = [[name, shown(value)] for name, value in finding.joint.items()]
+    return table(["over the tasks, 95 % by seeds alone", "value"], lines) if lines else ""
 
 
 def _null_tests(paper_results: Results) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.report.interval import Estimate
+from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
 from dsgd.reproduction.verdict import (
     Check,
     Finding,
@@ -145,6 +147,22 @@ def test_a_claim_passes_on_several_tasks_where_it_does_on_all(
     assert found.verdict is verdict
     assert [one.what for one in found.checks] == ["a: x", "b: x"]
     assert found.reason == f"On a {first}. Why.\n\nOn b {second}."
+
+
+def of_ratios(ratios: Sequence[float]) -> Finding:
+    """Return a finding with a check of a ratio and one of a difference."""
+    loss = at_most("loss", paired_ratio(ratios, [1.0] * len(ratios)), 1.02)
+    return judged([loss, at_least("gain", estimate(ratios), 0.0)])
+
+
+def test_a_ratio_is_summarised_over_the_tasks_that_have_runs() -> None:
+    findings = {"a": of_ratios([2.0, 2.0, 2.0]), "b": of_ratios([0.5, 0.5, 0.5]), "c": Finding(Verdict.NOT_RUN)}
+    assert over_tasks(findings).joint == {"loss": Estimate(1.0, 1.0, 1.0, 6)}
+
+
+@pytest.mark.parametrize("other", [of_ratios([1.0, math.inf, math.nan]), Finding(Verdict.NOT_RUN)])
+def test_a_ratio_that_is_unknown_or_of_one_task_is_not(other: Finding) -> None:
+    assert not over_tasks({"a": of_ratios([2.0, 2.0, 2.0]), "b": other}).joint
 
 
 @pytest.mark.parametrize(
