@@ -19,7 +19,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dsgd.report.interval import Estimate, coverage
+from dsgd.report.interval import Estimate
 
 FAMILY_ERROR = 0.05  # probability that any interval of a claim misses the truth
 
@@ -29,14 +29,6 @@ def confidence_of_each(checks: int, sources: int = 1) -> float:
     if checks < 1 or sources < 1:
         raise ValueError(f"checks and sources must be >= 1, got {checks} and {sources}")
     return 1 - FAMILY_ERROR / (checks * sources)
-
-
-def fewest_seeds(confidence: float) -> int:
-    """Return how many seeds an interval of this confidence needs, when it goes from the smallest to the largest."""
-    seeds = 1
-    while coverage(seeds) < confidence:
-        seeds += 1
-    return seeds
 
 
 def sampling_error(deviation: float, test_size: int, confidence: float) -> float:

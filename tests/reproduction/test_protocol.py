@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.interval import Estimate, coverage, estimate
 from dsgd.reproduction.criterion import Criterion
 from dsgd.reproduction.protocol import (
     confidence_of_each,
-    fewest_seeds,
     fold_error,
     gain_error,
     null_difference,
@@ -26,6 +25,14 @@ from dsgd.reproduction.verdict import Verdict
 
 NO_LOSS = Criterion.parse("at_most 1.02")
 NULL = Estimate(1.042, 1.03, 1.05, 10)  # sync and localsgd with tau = 1, each tuned
+
+
+def fewest_seeds(confidence: float) -> int:
+    """Return how many seeds an interval of this confidence needs, when it goes from the smallest to the largest."""
+    seeds = 1
+    while coverage(seeds) < confidence:
+        seeds += 1
+    return seeds
 
 
 def test_all_intervals_of_a_claim_hold_together() -> None:
