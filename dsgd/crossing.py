@@ -74,7 +74,7 @@ class Aim:
 
     def is_reached(self, value: float) -> bool:
         """Check that a value is at the level or beyond."""
-        return self._rising(value) >= self._rising(self.level)
+        return self._sign * value >= self._sign * self.level
 
     def crossing(self, before: CurvePoint | None, after: CurvePoint) -> Crossing | None:
         """Return the crossing between two marks; None if there is none. before: None: `after` is the first mark."""
@@ -87,18 +87,20 @@ class Aim:
 
     def crossings(self, points: Sequence[CurvePoint]) -> list[Crossing]:
         """Return every crossing of a curve, in order of time. points: its marks, with finite values."""
-        between_marks = (
-            self.crossing(before, after) for before, after in pairwise([None, *points]) if after is not None
-        )
-        return [crossing for crossing in between_marks if crossing is not None]
+        sign, level = self._sign, self._sign * self.level
+        reached = [False, *(sign * value >= level for _, value in points)]
+        starts = [i for i, (before, now) in enumerate(pairwise(reached)) if now and not before]
+        found = (self.crossing(points[i - 1] if i else None, points[i]) for i in starts)
+        return [crossing for crossing in found if crossing is not None]
 
     def smoothed(self, points: Sequence[CurvePoint]) -> list[CurvePoint]:
         """Return the smoothed curve of some marks: of an even number in a window the worse one of the middle two."""
+        sign, delay = self._sign, self.delay
+        rising = [sign * value for _, value in points]
         curve = []
         for i, (time_s, _) in enumerate(points):
-            window = points[max(0, i - self.delay) : i + self.delay + 1]
-            ascending = sorted((value for _, value in window), key=self._rising)
-            curve.append((time_s, ascending[(len(ascending) - 1) // 2]))
+            ascending = sorted(rising[max(0, i - delay) : i + delay + 1])
+            curve.append((time_s, sign * ascending[(len(ascending) - 1) // 2]))
         return curve
 
     def crossings_of(self, points: Sequence[CurvePoint]) -> Crossings:
@@ -107,5 +109,7 @@ class Aim:
         stays = bool(plain) and self.is_reached(points[-1][1])
         return Crossings(smooth[0] if smooth else None, plain[0] if plain else None, plain[-1] if stays else None)
 
-    def _rising(self, value: float) -> float:
-        return -value if self.field.endswith("loss") else value
+    @property
+    def _sign(self) -> float:
+        """Return the factor with which values rise towards the level."""
+        return -1.0 if self.field.endswith("loss") else 1.0
