@@ -33,7 +33,8 @@ PARTS, START = 100, 2.3
 
 @dataclass(frozen=True)
 class End:
-    """What the runs of some settings came to. time_s, samples: to the target. apart: the distance of two workers."""
+    """What the runs of some settings came to. time_s, samples: to the target. apart: the distance of two workers.
+    status: how they ended."""
 
     loss: float = 0.3
     accuracy: float = 0.9
@@ -41,6 +42,7 @@ class End:
     samples: float = 1000.0
     sent: float = 1e9
     apart: float = 1.0
+    status: str = "completed"
 
 
 Settings = Mapping[str, Any]  # dotted key, value; a group by its name
@@ -93,7 +95,7 @@ def run(settings: Settings, end: End) -> Run:
     summary = {
         "bytes_sent_total": end.sent, "test_accuracy": end.accuracy + 0.00001 * seed, "time_s": marks[-1]["time_s"],
         "test_fold_losses": [end.loss] * PARTS, "test_fold_accuracies": [end.accuracy] * PARTS,
-        "test_loss": marks[-1]["test_loss"], "samples": marks[-1]["samples"],
+        "status": end.status, "test_loss": marks[-1]["test_loss"], "samples": marks[-1]["samples"],
     }  # fmt: skip
     named = {f"{key}.name" if key in GROUPS else key: value for key, value in settings.items()}
     options = {f"algo.{key}": value for key, value in defaults(settings["algo"]).items()}
@@ -217,6 +219,15 @@ HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
 def test_a_claim_passes_where_it_holds_and_fails_where_it_does_not(id: str) -> None:
     holds, fails = HOLDS_AND_FAILS[id]
     assert (verdict(id, holds), verdict(id, fails)) == (Verdict.PASS, Verdict.FAIL)
+
+
+@pytest.mark.parametrize("id", ["T4", "T5"])
+def test_runs_that_diverge_with_any_number_of_workers_say_nothing_of_it(id: str) -> None:
+    def outcome(at: Settings) -> End:
+        diverges = at["algo"] == "delayfree" and at["algo.tau"] == 32
+        return End(status="diverged") if diverges else t5(at, 0.02)
+
+    assert verdict(id, outcome) is Verdict.INCONCLUSIVE
 
 
 def test_one_task_is_not_enough() -> None:
