@@ -93,6 +93,38 @@ def rivals(seldom: float) -> Logged:
     return logged.contest(dpsgd, *elastic)
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.81, PASS), (0.79, FAIL)])
+def test_l7_asks_for_most_of_a_linear_speed_up(share: float, verdict: Verdict) -> None:
+    times = [1.0, 1.1, 1.2, 1.3, 1.4]
+    several = [contender("dpsgd", [time / p / share for time in times], nodes=p) for p in studies.WORKERS]
+    assert claims.l7({"speed_up": logged.contest(contender("dpsgd", times, nodes=1), *several)}).verdict is verdict
+
+
+def networks(power: float, worse: str = "") -> dict[str, Logged]:
+    """On a network that is slower by a factor, all-reduce takes so much longer by this power of it; against one
+    collective and in one respect there is no difference."""
+    found = {}
+    for study, (key, values) in studies.AXES.items():
+        runs = []
+        for collective in studies.COLLECTIVES:
+            for value in values:
+                settings = {key: value, "cluster.collective": collective}
+                slower = max(value / values[0], values[0] / value)
+                ratio = 1.0 if worse == f"{study} {collective}" else slower**power
+                runs.append(logged.run("dpsgd", settings, time_s=1.0))
+                runs.append(logged.run("sync", settings, time_s=ratio))
+        found[study] = logged.study(*runs)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("power", "worse", "verdict"),
+    [(0.1, "", PASS), (0.1, "latency star", Verdict.REGION), (0.01, "", FAIL), (-0.1, "", FAIL)],
+)
+def test_l8_compares_the_slowest_network_with_the_fastest(power: float, worse: str, verdict: Verdict) -> None:
+    assert claims.l8(networks(power, worse)).verdict is verdict
+
+
 @pytest.mark.parametrize(("seldom", "verdict"), [(1.11, PASS), (1.09, FAIL)])
 def test_l6_asks_it_of_both_periods(seldom: float, verdict: Verdict) -> None:
     assert claims.l6({"elastic": rivals(seldom)}).verdict is verdict

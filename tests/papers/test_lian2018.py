@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsgd.papers.lian2018 import BANDWIDTHS, GRADIENT_S, MESSAGE, NODES, OFTEN, b2, ring_ratio
+from dsgd.papers.lian2018 import AT_BOUND, BANDWIDTHS, GRADIENT_S, MESSAGE, NODES, OFTEN, b2, ring_ratio
 from dsgd.record.reader import Run
 from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.verdict import Verdict
@@ -25,7 +25,8 @@ def grid(slowest: float) -> dict[str, Logged]:
         for point in points
         for collective in ("ring", "best")
     ]
-    return {"all_reduce": study(*exact), "pairs": study(*pairs)}
+    late = timed("sync", AT_BOUND, NODES[-1], GRADIENT_S)
+    return {"all_reduce": study(*exact), "overlapping": study(late), "pairs": study(*pairs)}
 
 
 @pytest.mark.parametrize(
