@@ -62,7 +62,21 @@ def a3(evidence: Evidence) -> Finding:
         claim.check("accuracy", what.format("accuracy with warm-up minus accuracy without"), gain),
         claim.check("seeds", what.format("whether a seed breaks without it, minus whether it breaks with it"), more),
     ]
-    return claim.judged(checks, "One of the two is enough. A run breaks that diverges or collapses.")
+    reason = f"One of the two is enough. A run breaks that diverges or collapses. {_with_others(evidence, good)}"
+    return claim.judged(checks, reason)
+
+
+def _with_others(evidence: Evidence, good: int) -> str:
+    """Say what warm-up gains with other numbers of workers, and with which all runs break."""
+    gains, breaking = [], []
+    for nodes in WORKERS[1:]:
+        warm, abrupt = (at(evidence[study], nodes) for study in ("scaled", "abrupt"))
+        if all(broken([run]) for run in (*warm.runs, *abrupt.runs)):
+            breaking.append(f"{nodes}")
+        elif nodes != good:
+            gains.append(f"{paired.accuracy_gain(warm, abrupt).median:+.4f} with {nodes}")
+    lost = f" All runs break, with warm-up and without, with {', '.join(breaking)}." if breaking else ""
+    return f"With other numbers of workers warm-up gains {', '.join(gains)}.{lost}"
 
 
 def largest_good(ladder: Logged) -> int:
