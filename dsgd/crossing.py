@@ -80,18 +80,14 @@ class Aim:
         """Return the crossing between two marks; None if there is none. before: None: `after` is the first mark."""
         if not self.is_reached(after[1]) or (before is not None and self.is_reached(before[1])):
             return None
-        if before is None:
-            return Crossing(after[0], 0.0)
-        (start_s, low), (end_s, high) = before, after
-        return Crossing(start_s + (self.level - low) / (high - low) * (end_s - start_s), end_s - start_s)
+        return self._meeting(before, after)
 
     def crossings(self, points: Sequence[CurvePoint]) -> list[Crossing]:
         """Return every crossing of a curve, in order of time. points: its marks, with finite values."""
         sign, level = self._sign, self._sign * self.level
         reached = [False, *(sign * value >= level for _, value in points)]
-        starts = [i for i, (before, now) in enumerate(pairwise(reached)) if now and not before]
-        found = (self.crossing(points[i - 1] if i else None, points[i]) for i in starts)
-        return [crossing for crossing in found if crossing is not None]
+        firsts = [i for i, (before, now) in enumerate(pairwise(reached)) if now and not before]
+        return [self._meeting(points[i - 1] if i else None, points[i]) for i in firsts]
 
     def smoothed(self, points: Sequence[CurvePoint]) -> list[CurvePoint]:
         """Return the smoothed curve of some marks: of an even number in a window the worse one of the middle two."""
@@ -108,6 +104,13 @@ class Aim:
         smooth, plain = self.crossings(self.smoothed(points)), self.crossings(points)
         stays = bool(plain) and self.is_reached(points[-1][1])
         return Crossings(smooth[0] if smooth else None, plain[0] if plain else None, plain[-1] if stays else None)
+
+    def _meeting(self, before: CurvePoint | None, after: CurvePoint) -> Crossing:
+        """Return where the line between two marks on both sides of the level meets it."""
+        if before is None:
+            return Crossing(after[0], 0.0)
+        (start_s, low), (end_s, high) = before, after
+        return Crossing(start_s + (self.level - low) / (high - low) * (end_s - start_s), end_s - start_s)
 
     @property
     def _sign(self) -> float:

@@ -22,6 +22,7 @@ SPEEDS = [FASTEST - (FASTEST - SLOWEST) * i / (WORKERS - 1) for i in range(WORKE
 # every region has fast and slow workers, the fastest first: that of rank r is the (4 k + region)th
 SLOW = {r: 1 / SPEEDS[REGIONS * (r % REGIONS) + r // REGIONS] for r in range(WORKERS)}
 SLOWNESS = "{" + ", ".join(f"{rank}: {factor:.4g}" for rank, factor in SLOW.items()) + "}"
+OTHERS = ("synchronous", "asynchronous")
 METHODS = {"synchronous": "DiLoCo", "asynchronous": "asynchronous DiLoCo", "halos": "HALoS"}
 TIMES = ("steady", "stragglers")
 
@@ -30,15 +31,14 @@ def d2(evidence: Evidence) -> Finding:
     """Compare the times of equal samples, at the time of a gradient at which HALoS gains most."""
     claim, checks, listed = CLAIMS["D2"], [], []
     for times in TIMES:
-        for other in ("synchronous", "asynchronous"):
+        for other in OTHERS:
             ratios = {t: ratio(evidence, times, other, t) for t in GRADIENTS_S}
             best = max(ratios, key=lambda t: ratios[t])
             what = f"{times}, gradients of {best:g} s: time of {METHODS[other]} over that of HALoS, equal samples"
             checks.append(claim.check(other, what, ratios[best]))
             each = ", ".join(f"{ratios[t]:.3g} at {t:g} s" for t in GRADIENTS_S)
             listed.append(f"{times}, {METHODS[other]}: {each}")
-    halos, *others = (_sample_s(evidence[f"{method}_longer"].runs[0]) for method in ("halos", *list(METHODS)[:2]))
-    longer = " and ".join(f"{other / halos:.3g}" for other in others)
+    longer = " and ".join(f"{ratio(evidence, 'longer', other, GRADIENTS_S[0]):.3g}" for other in OTHERS)
     reason = (
         f"By the time of a gradient ({GRADIENTS_S[0]:g} s is the shortest that was tried): {'; '.join(listed)}. "
         f"The slowest worker has {SLOWEST / FASTEST:.2f} of the fastest one's speed, and DiLoCo waits for it. The "
@@ -60,7 +60,7 @@ def gains(evidence: Evidence) -> Figure:
     from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
     panels = []
-    for other in ("synchronous", "asynchronous"):
+    for other in OTHERS:
         lines = [
             ChartLine(times, "diloco" if other == "synchronous" else "asyncdiloco",
                       [(t, exactly(ratio(evidence, times, other, t))) for t in GRADIENTS_S], i)

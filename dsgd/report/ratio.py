@@ -35,10 +35,12 @@ def paired_ratio(
     With them an end that is a number holds for the censored ratios, too, and a median between two bounds is infinite
     where it exceeds 1, 0 where it stays below 1, and else NaN."""
     pairs = list(zip(scores, reference, strict=True))
-    least = estimate([_ratio(score, other, undecided=0.0) for score, other in pairs], confidence)
-    most = estimate([_ratio(score, other, undecided=math.inf) for score, other in pairs], confidence)
+    ratios = tuple(_ratio(score, other) for score, other in pairs)
+    least, most = (
+        estimate([undecided if math.isnan(ratio) else ratio for ratio in ratios], confidence)
+        for undecided in (0.0, math.inf)
+    )
     middle = least.median if least.median == most.median else math.nan
-    ratios = tuple(_ratio(score, other, undecided=math.nan) for score, other in pairs)
     if ends is None or reference_ends is None or not any(map(math.isinf, (*scores, *reference))):
         return Estimate(middle, least.low, most.high, len(pairs), ratios=ratios)
     bounds = [_bounds(*pair, *known) for pair, *known in zip(pairs, ends, reference_ends, strict=True)]
@@ -85,13 +87,14 @@ def _bounds(score: float, other: float, end: float, other_end: float) -> tuple[f
         return (end / other if other > 0 else math.inf), math.inf
     if math.isinf(other):
         return 0.0, (0.0 if math.isinf(other_end) else score / other_end if other_end > 0 else math.inf)
-    exact = _ratio(score, other, undecided=math.nan)
+    exact = _ratio(score, other)
     return exact, exact
 
 
-def _ratio(score: float, other: float, undecided: float) -> float:
+def _ratio(score: float, other: float) -> float:
+    """Return the ratio of a seed; NaN where neither got there."""
     if math.isinf(score) and math.isinf(other):
-        return undecided
+        return math.nan
     if score == other:
         return 1.0
     if score > 0 and other > 0:

@@ -103,7 +103,7 @@ def test_l7_asks_for_most_of_a_linear_speed_up(share: float, verdict: Verdict) -
 def networks(power: float, worse: str = "") -> dict[str, Logged]:
     """On a network that is slower by a factor, all-reduce takes so much longer by this power of it; against one
     collective and in one respect there is no difference."""
-    found = {}
+    evidence = {}
     for study, (key, values) in studies.AXES.items():
         runs = []
         for collective in studies.COLLECTIVES:
@@ -113,8 +113,8 @@ def networks(power: float, worse: str = "") -> dict[str, Logged]:
                 ratio = 1.0 if worse == f"{study} {collective}" else slower**power
                 runs.append(logged.run("dpsgd", settings, time_s=1.0))
                 runs.append(logged.run("sync", settings, time_s=ratio))
-        found[study] = logged.study(*runs)
-    return found
+        evidence[study] = logged.study(*runs)
+    return evidence
 
 
 @pytest.mark.parametrize(

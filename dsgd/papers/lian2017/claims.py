@@ -33,9 +33,10 @@ from dsgd.reproduction.paper import Evidence
 from dsgd.reproduction.verdict import Check, Finding, holds, over_region
 
 L8_REASON = (
-    "Against all-reduce D-PSGD gains where its messages take as long as a gradient, as they are sent beside all of it, "
-    "those of all-reduce beside the backward pass. On slower networks it sends 2 vectors in a step, and a ring "
-    "all-reduce 2 (p - 1) / p. It gains with latency, of which a step of D-PSGD has one."
+    "D-PSGD sends its messages beside the whole gradient, an all-reduce beside the backward pass alone. So D-PSGD "
+    "gains most on an all-reduce where messages take as long as a gradient. Where bandwidth is scarcer, it loses: it "
+    "sends 2 vectors in a step, a ring all-reduce 2 (p - 1) / p. With latency it gains: its step waits for one "
+    "message, an all-reduce for several in turn."
 )
 
 
@@ -119,8 +120,8 @@ def l3b(evidence: Evidence) -> Finding:
     reason = (
         "Ten times holds against an all-reduce around a ring, whose 2 (p - 1) messages all pay the latency. At 1 "
         "Gbit/s it does not hold against halving and doubling, which pays it 2 log2 p times; on 100 nodes at 10 Gbit/s "
-        "it does, by the closed form. It does not hold where bandwidth is what is scarce: there an "
-        "all-reduce sends 2 (p - 1) / p vectors and a ring of neighbours 2."
+        "it does, by the closed form. Nor does it hold where bandwidth is scarce: there an all-reduce sends "
+        "2 (p - 1) / p vectors and a ring of neighbours 2."
     )
     return claim.judged(checks, reason, explained_by=why)
 
@@ -168,11 +169,11 @@ def l6(evidence: Evidence) -> Finding:
 
 
 def l7(evidence: Evidence) -> Finding:
-    """Compare the time to the target of one worker with that of several, each tuned."""
+    """Compare how long one worker and how long several take to the target, each tuned."""
     claim, logged, checks = CLAIMS["L7"], evidence["speed_up"], []
-    one = logged.contender(nodes=1)
+    alone = logged.contender(nodes=1)
     for p in WORKERS:
-        value = ratio(one, logged.contender(nodes=p))
+        value = ratio(alone, logged.contender(nodes=p))
         checks.append(claim.check(f"p{p}", f"time to the target, one worker over {p}", value))
     return claim.judged(checks)
 
@@ -191,7 +192,7 @@ def l8(evidence: Evidence) -> Finding:
 
 
 def _gain(logged: Logged, collective: str, key: str, value: float) -> float:
-    """Return the time of a step of centralised SGD over that of D-PSGD, where a key has this value."""
+    """Return how many times as long a step of centralised SGD takes as one of D-PSGD, where a key has this value."""
     setting = {key.replace(".", "__"): value, "cluster__collective": collective}
     central, decentralised = (logged.run(algo=algo, **setting).final("time_s") for algo in ("sync", "dpsgd"))
     return central / decentralised

@@ -10,6 +10,7 @@ from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, SEEDS, TASKS, ending, nu
 from dsgd.report.contest import Contender
 from dsgd.reproduction import paired
 from dsgd.reproduction.fair import Null, loss_ratio, time_ratio
+from dsgd.reproduction.pages import shown
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding, over_region
 
@@ -53,8 +54,8 @@ def l3a(evidence: Evidence) -> Finding:
     what = f"{SLOW_NODES} nodes, 10 Mbit/s: time to the target, server over D-PSGD"
     more = paired.sample_ratio(decentralised, server, rule=None)
     reason = (
-        f"A step is p times as fast as with a server, and D-PSGD needs {more.median:.3g} [{more.low:.3g}, "
-        f"{more.high:.3g}] times the samples. More than {SLOW_NODES} nodes were not tried."
+        f"A step is p times as fast as with a server, and D-PSGD needs {shown(more)} times the samples. More than "
+        f"{SLOW_NODES} nodes were not tried."
     )
     return claim.judged([claim.check("time", what, time_ratio(server, decentralised, 1, null))], reason)
 
@@ -74,12 +75,12 @@ def l6(evidence: Evidence) -> Finding:
 
 
 def l7(evidence: Evidence) -> Finding:
-    """Compare the time to the target of one worker with that of several, at 10 Gbit/s."""
+    """Compare how long one worker and how long several take to the target, at 10 Gbit/s."""
     claim, logged, cells = stated("L7"), evidence["speed_up"], {}
-    one = logged.contender(nodes=1)
+    alone = logged.contender(nodes=1)
     null = Null(logged.contender(nodes=NODES), evidence["null_speed_up"].contender(nodes=NODES))
     for p in WORKERS:
-        value = time_ratio(one, logged.contender(nodes=p), len(WORKERS), null)
+        value = time_ratio(alone, logged.contender(nodes=p), len(WORKERS), null)
         cells[f"p = {p}"] = claim.judged([claim.check(f"p{p}", "time to the target, one worker over p", value)])
     return over_region(cells, NOT_THE_BATCH)
 
@@ -119,7 +120,7 @@ PAPER = Paper(
         Assumption("network of L3a", "10 Mbit/s, messages of ResNet-20", "published"),
         Assumption("networks of L6", "as in L7, and 10 Mbit/s with gradients of 50 ms", "ours"),
         Assumption("network of L7", "10 Gbit/s, gradients of 30 ms", "ours"),
-        Assumption("gradient times in L6 and L7", "all the same: a worker that waits for nobody gains nothing", "ours"),
+        Assumption("gradient times in L6 and L7", "equal for all workers, so that waiting costs nothing", "ours"),
         Assumption("EAMSGD", "momentum 0.9, moving rate 0.9 / p, tau = 1 and 10", "unconfirmed"),
         Assumption("momentum", "Nesterov 0.9, local", "ours"),
         Assumption("schedule", "cosine; 5,120 steps, in L3a, L6 and L7 tuned with the rate", "ours"),

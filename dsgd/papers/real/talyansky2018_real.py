@@ -28,6 +28,7 @@ from dsgd.reproduction import paired
 from dsgd.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from dsgd.reproduction.fair import Null, accuracy_gain
 from dsgd.reproduction.logged import Logged
+from dsgd.reproduction.pages import shown
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from dsgd.reproduction.protocol import confidence_of_each
 from dsgd.reproduction.verdict import Finding, nearness_above, over_region
@@ -110,8 +111,7 @@ def t5(evidence: Evidence) -> Finding:
             checks.append(claim.check("delayfree", what.format(f"delayfree, tau = {tau}"), value))
         cells[f"rate {rate:g}"] = claim.judged(checks)
         all_others += [
-            f"{check.value.median:.3g} [{check.value.low:.3g}, {check.value.high:.3g}] with {algo} at {rate:g}"
-            for algo, check in zip(OTHERS, others, strict=True)
+            f"{shown(check.value)} with {algo} at {rate:g}" for algo, check in zip(OTHERS, others, strict=True)
         ]
     return over_region(cells, f"One of the others is enough: {', '.join(all_others)}. {MOVING_RATE}")
 

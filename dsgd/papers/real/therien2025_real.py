@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, stated, tuned
 from dsgd.papers.therien2025 import LOCAL, LOSS, RATE, RELATIVE, WAYS, WORKERS, pairs
 from dsgd.reproduction.fair import Null, loss_growth, loss_ratio
+from dsgd.reproduction.pages import shown
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from dsgd.reproduction.verdict import Finding
 
@@ -22,8 +23,7 @@ def d8(evidence: Evidence) -> Finding:
     loss, relative = loss_ratio(adamw[0], muon[0], CHECKS, null), loss_growth(adamw, muon, CHECKS, null)
     alone = [loss_ratio(*pair, 1, null) for pair in (adamw, muon)]
     reason = "Test loss of DiLoCo over that of data-parallel training: " + " and ".join(
-        f"{value.median:.4g} [{value.low:.4g}, {value.high:.4g}] with {name}"
-        for name, value in zip(("AdamW", "Muon"), alone, strict=True)
+        f"{shown(value)} with {name}" for name, value in zip(("AdamW", "Muon"), alone, strict=True)
     )
     return claim.judged([claim.check("loss", LOSS, loss), claim.check("relative", RELATIVE, relative)], f"{reason}.")
 

@@ -7,14 +7,14 @@ from statistics import median
 
 from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, stated
 from dsgd.papers.wang2020 import TAU, of_beta
-from dsgd.report.contest import Contender, final_loss
 from dsgd.reproduction.fair import Null, loss_growth, loss_ratio
-from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
+from dsgd.reproduction.paired import scores
+from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding, nearness_below
 
 FEW, MANY = 2, 16  # workers
 BETAS = (0.0, 0.4, 0.8)
-MOMENTA = "0, 0.4 and 0.8"
+MOMENTA = listed(BETAS).replace(",", ", ")
 SLOWMO = {"algo": "diloco", "algo.outer": "slowmo", "algo.olr": 1, "algo.tau": TAU}
 CHECKS = len(BETAS)  # two momenta, and the growth of what the larger one gains
 
@@ -35,16 +35,12 @@ def b6(evidence: Evidence) -> Finding:
     many, few = ((of_beta(logged, p, BETAS[-1]), exact[p]) for p in (MANY, FEW))
     what = f"this ratio with {BETAS[-1]:g}, p = {MANY} over p = {FEW}"
     growth = claim.check("growth", what, loss_growth(many, few, CHECKS, null))
-    best = {p: min(BETAS, key=lambda beta: _median_loss(of_beta(logged, p, beta))) for p in (FEW, MANY)}
+    best = {p: min(BETAS, key=lambda beta: median(scores(of_beta(logged, p, beta)))) for p in (FEW, MANY)}
     reason = (
         f"Of the momenta {MOMENTA} the best is {best[FEW]:g} with {FEW} workers, and {best[MANY]:g} with {MANY}. "
         "At the small scale the claim asks for a larger one with more workers."
     )
     return claim.judged([max(losses, key=nearness_below), growth], reason)
-
-
-def _median_loss(contender: Contender) -> float:
-    return median(final_loss(run) for run in contender.runs)
 
 
 def _studies() -> Iterator[Study]:
