@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dsgd.papers.lian2018 import FACTORS
 from dsgd.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, race, stated
+from dsgd.reproduction import paired
 from dsgd.reproduction.fair import Null, sample_ratio, time_ratio
 from dsgd.reproduction.pages import shown
-from dsgd.reproduction.paired import ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
 from dsgd.reproduction.verdict import Finding, over_region
 
@@ -27,7 +27,7 @@ def b1(evidence: Evidence) -> Finding:
     """Compare time and samples to the target beside one slow worker, over the bandwidth."""
     claim, cells, slowest = stated("B1"), {}, []
     for bandwidth in BANDWIDTHS:
-        checks = []
+        checks, network = [], f"{bandwidth / 1e9:g} Gbit/s"
         for factor in FACTORS:
             at = {"cluster__bandwidth": bandwidth}
             exact, late = (evidence[f"slow_{factor}"].contender(algo=algo, **at) for algo in ("sync", "adpsgd"))
@@ -39,8 +39,8 @@ def b1(evidence: Evidence) -> Finding:
             value = sample_ratio(late, exact, CHECKS, null)
             checks.append(claim.check("samples", what.format("samples", "AD-PSGD over all-reduce"), value))
             if factor == FACTORS[-1]:
-                slowest.append(f"{shown(ratio(exact, late, rule=None))} at {bandwidth / 1e9:g} Gbit/s")
-        cells[f"{bandwidth / 1e9:g} Gbit/s"] = claim.judged(checks)
+                slowest.append(f"{shown(paired.ratio(exact, late, rule=None))} at {network}")
+        cells[network] = claim.judged(checks)
     reason = f"Time of all-reduce over AD-PSGD's beside a worker {FACTORS[-1]} times slower: {', '.join(slowest)}."
     return over_region(cells, f"{reason} {OTHERWISE}")
 

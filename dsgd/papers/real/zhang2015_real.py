@@ -22,10 +22,9 @@ from dsgd.papers.zhang2015.charts import rates_chart, rates_panel
 from dsgd.papers.zhang2015.claims import width_ratios
 from dsgd.papers.zhang2015.studies import LONG, WORKERS
 from dsgd.report.interval import estimate
+from dsgd.reproduction import paired
 from dsgd.reproduction.fair import Null, accuracy_gain, time_ratio
-from dsgd.reproduction.logged import Logged
 from dsgd.reproduction.pages import shown
-from dsgd.reproduction.paired import sample_ratio
 from dsgd.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from dsgd.reproduction.protocol import confidence_of_each
 from dsgd.reproduction.verdict import Finding
@@ -63,7 +62,7 @@ def e1(evidence: Evidence) -> Finding:
 
 def e3(evidence: Evidence) -> Finding:
     """Compare the times to the target: EAMSGD, EASGD, Downpour with each period."""
-    claim, logged, checks = stated("E3"), evidence["race"], []
+    claim, logged, checks, samples = stated("E3"), evidence["race"], [], []
     count = len(WORKERS) * (1 + len(DOWNPOUR))
     for nodes in WORKERS:
         elastic = logged.contender(algo="easgd", nodes=nodes, algo__momentum=None)
@@ -74,22 +73,13 @@ def e3(evidence: Evidence) -> Finding:
         checks.append(claim.check("ratio", what.format("EASGD over EAMSGD"), value))
         for options in DOWNPOUR:
             tau = options["algo.n_push"]
-            value = time_ratio(logged.contender(algo="downpour", nodes=nodes, algo__n_push=tau), elastic, count, null)
+            downpour = logged.contender(algo="downpour", nodes=nodes, algo__n_push=tau)
+            value = time_ratio(downpour, elastic, count, null)
             checks.append(claim.check("ratio", what.format(f"Downpour with tau = {tau} over EASGD"), value))
-    return claim.judged(checks, f"{_samples(logged)} {OTHERWISE}")
-
-
-def _samples(race: Logged) -> str:
-    """Return in words how many samples Downpour with period 1 needs to the target for one of EASGD's."""
-    pairs = {
-        nodes: (
-            race.contender(algo="downpour", nodes=nodes, algo__n_push=1),
-            race.contender(algo="easgd", nodes=nodes, algo__momentum=None),
-        )
-        for nodes in WORKERS
-    }
-    ratios = [f"{shown(sample_ratio(*pair, rule=None))} with p = {nodes}" for nodes, pair in pairs.items()]
-    return f"Samples of Downpour with tau = 1 over samples of EASGD: {', '.join(ratios)}."
+            if tau == 1:
+                samples.append(f"{shown(paired.sample_ratio(downpour, elastic, rule=None))} with p = {nodes}")
+    reason = f"Samples of Downpour with tau = 1 over samples of EASGD: {', '.join(samples)}."
+    return claim.judged(checks, f"{reason} {OTHERWISE}")
 
 
 def e4(evidence: Evidence) -> Finding:
