@@ -30,12 +30,12 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from dsgd.engines.dist.pairwise.plane import Plane
+from dsgd.engines.dist.worker.averaging import Averaging, Groups, GroupSummation, join_rings
+from dsgd.engines.dist.worker.compute import Compute
 from dsgd.host.resources import keep_freed_memory
-from dsgd.optimizer import SGD
+from dsgd.optim.optimizer import SGD
 from dsgd.problem.problem import Problem
-from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker.averaging import Averaging, Groups, GroupSummation, join_rings
-from dsgd.processes.worker.compute import Compute
 
 WORKERS = 2
 HOST, TOKEN = "127.0.0.1", b"a benchmark's key"

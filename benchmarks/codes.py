@@ -25,8 +25,8 @@ from dsgd.algorithms.compressed import Compressed
 from dsgd.cli.compose import composed
 from dsgd.compression import codes
 from dsgd.compression.low_rank import low_rank_mean
-from dsgd.run.configuration import configure
-from dsgd.sim.simulation import Simulation
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.runner.configuration import configure
 from dsgd.worker import Engine, Worker
 
 OPTIONS = Compressed()

@@ -34,8 +34,8 @@ import inspect, sys, time
 import torch
 torch.set_num_threads(1)
 from dsgd.cli.compose import composed
-from dsgd.run.configuration import configure
-from dsgd.sim.simulation import Simulation
+from dsgd.runner.configuration import configure
+from dsgd.engines.sim.simulation import Simulation
 updates, overrides = int(sys.argv[1]), sys.argv[2:]
 experiment = configure(composed(overrides)).experiment
 one_core = {"cores": 1} if "cores" in inspect.signature(Simulation).parameters else {}

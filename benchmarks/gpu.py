@@ -24,6 +24,9 @@ import torch
 from torch import Tensor
 
 from dsgd.cli.compose import composed
+from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.compute import Compute
+from dsgd.engines.dist.worker.device_thread import DeviceThread
 from dsgd.gradients.choice import GRAPH_WORK
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.cuda_graphs import GraphEvaluator
@@ -35,11 +38,8 @@ from dsgd.models.library import Torchvision
 from dsgd.problem.precision import AUTOCAST, compute_deterministically, prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.problem.work import multiply_adds
-from dsgd.processes.worker.averaging import Groups, finish
-from dsgd.processes.worker.compute import Compute
-from dsgd.processes.worker.device_thread import DeviceThread
-from dsgd.run.configuration import configure
-from dsgd.run.plan import choose_engine
+from dsgd.runner.configuration import configure
+from dsgd.runner.plan import choose_engine
 
 CUDA = torch.device("cuda", 0)
 ALONE = Groups(0, 1)

@@ -144,10 +144,10 @@ def child(case: Case, way: str, pipe: Connection) -> None:
     import torch
 
     from dsgd.cli.compose import composed
+    from dsgd.engines.sim.simulation import Simulation
     from dsgd.gradients.pending import PendingGradient
     from dsgd.problem.work import multiply_adds
-    from dsgd.run.configuration import configure
-    from dsgd.sim.simulation import Simulation
+    from dsgd.runner.configuration import configure
 
     torch.set_num_threads(1)
     cores = 2 if way == "two cores" else 1

@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 from dsgd.cli.compose import composed
 from dsgd.data.partition import Partition, check_share
+from dsgd.engines.sim.simulation import Simulation
 from dsgd.models import MLP
-from dsgd.run.configuration import configure
-from dsgd.sim.simulation import Simulation
+from dsgd.runner.configuration import configure
 
 SAMPLES, TEST_SAMPLES, FEATURES, CLASSES = 4600, 1000, 57, 2
 PARTS = ("wall", "gradients", "marks", "rest")

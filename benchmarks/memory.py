@@ -23,9 +23,9 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
     import torch
 
     from dsgd.cli.compose import composed
-    from dsgd.run.configuration import configure
-    from dsgd.sim.checkpoint import live_vectors
-    from dsgd.sim.simulation import Simulation
+    from dsgd.engines.sim.checkpoint import live_vectors
+    from dsgd.engines.sim.simulation import Simulation
+    from dsgd.runner.configuration import configure
 
     torch.set_num_threads(1)
     overrides = [f"algo={algo}", f"nodes={nodes}", f"model={model}", "batch_size=4", "optimizer.momentum=0.9"]

@@ -27,8 +27,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.pairwise.wire import as_bytes
+from dsgd.engines.dist.pairwise.plane import Plane
+from dsgd.engines.dist.pairwise.wire import as_bytes
 
 WIDTHS = (10, 16, 10, 8, 8)
 HOST, TOKEN = "127.0.0.1", b"a benchmark's key"

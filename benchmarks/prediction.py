@@ -32,8 +32,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 
 from dsgd.record.reader import find_runs
-from dsgd.reproduction import archive
-from dsgd.reproduction.logged import Logged
+from studies.reproduction import archive
+from studies.reproduction.logged import Logged
 from tests.support.network import Network
 
 ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")

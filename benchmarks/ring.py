@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.processes.pairwise.plane import Plane
+from dsgd.engines.dist.pairwise.plane import Plane
 
 HOST, TOKEN = "127.0.0.1", b"a benchmark's key"
 PATIENCE_S = 120.0

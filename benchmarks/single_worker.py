@@ -20,13 +20,13 @@ import torch
 from all_reduce import WEIGHT_DECAY, Noise, resnet18  # beside this file
 
 from dsgd.cli.compose import composed
+from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.compute import Compute
+from dsgd.engines.sim.simulation import build_problem
 from dsgd.host.resources import keep_freed_memory
-from dsgd.optimizer import SGD
+from dsgd.optim.optimizer import SGD
 from dsgd.problem.problem import Problem
-from dsgd.processes.worker.averaging import Groups, finish
-from dsgd.processes.worker.compute import Compute
-from dsgd.run.configuration import configure
-from dsgd.sim.simulation import build_problem
+from dsgd.runner.configuration import configure
 
 SMALL = {  # overrides, and the steps of a round
     "mlp, digits, batch 32": (["model=mlp", "batch_size=32"], 400),

@@ -22,14 +22,14 @@ import torch
 from all_reduce import WEIGHT_DECAY  # beside this file
 from torch import Tensor, nn
 
+from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.batches import normalised
+from dsgd.engines.dist.worker.compute import Compute
 from dsgd.host.resources import keep_freed_memory
 from dsgd.models.library import Torchvision
-from dsgd.optimizer import SGD
+from dsgd.optim.optimizer import SGD
 from dsgd.problem.precision import AUTOCAST, prepare
 from dsgd.problem.problem import Problem
-from dsgd.processes.worker.averaging import Groups, finish
-from dsgd.processes.worker.batches import normalised
-from dsgd.processes.worker.compute import Compute
 
 ALONE = Groups(0, 1)
 LR, MOMENTUM, CLASSES = 0.01, 0.9, 1000

@@ -15,8 +15,8 @@ import statistics
 import time
 
 from dsgd.cli.compose import composed
-from dsgd.run.configuration import configure
-from dsgd.sim.simulation import Simulation
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.runner.configuration import configure
 
 WIDTHS = (6, 10, 10, 8, 8, 11, 11, 6)
 

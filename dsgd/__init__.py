@@ -16,19 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "compare", "load_marks", "load_runs", "run"]
 
-# where `__getattr__` finds each name
-_PLACES = {"run": "dsgd.run"} | dict.fromkeys(("compare", "load_runs", "load_marks"), "dsgd.python")
-
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use. `dsgd.run` is the package of that name, which can be called."""
+    """Import a name on first use."""
     from importlib import import_module
 
     if name == "__version__":
         from importlib.metadata import version
 
         return version("dsgd")
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module 'dsgd' has no attribute {name!r}")
-    module = import_module(_PLACES[name])
-    return module if _PLACES[name] == f"dsgd.{name}" else getattr(module, name)
+    return getattr(import_module("dsgd.python"), name)

@@ -10,8 +10,8 @@ from dsgd.cluster import Cluster
 from dsgd.crossing import RULES, WINDOW, Aim
 from dsgd.data import DataConfig
 from dsgd.models import ModelConfig
-from dsgd.optimizer import LARGEST, Optimizer
-from dsgd.schedule import Schedule
+from dsgd.optim.optimizer import LARGEST, Optimizer
+from dsgd.optim.schedule import Schedule
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm
 

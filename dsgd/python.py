@@ -17,8 +17,8 @@ from typing import Any
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.rows import mark_rows, run_rows
-from dsgd.run.resume import quoted
-from dsgd.run.values import ConfigError
+from dsgd.runner.resume import quoted
+from dsgd.runner.values import ConfigError
 from dsgd.safe_text import for_html, from_markdown
 
 # What the child process does: a command, ended with a checkpoint if this process ends before it.

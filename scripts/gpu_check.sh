@@ -86,7 +86,7 @@ for name; do
         ;;
     tests) # they are of CPUs
         part "$name" 450 env CUDA_VISIBLE_DEVICES= "$PYTHON" -m pytest -q -x -m "not long" \
-            tests/gradients tests/problem tests/host
+            tests/unit/gradients tests/unit/problem tests/unit/host
         ;;
     *)
         echo "PART must be devices, gradients, dropout, streams, dist, graphs, threshold, step, input or tests, got $name" >&2

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from dsgd.host.resources import cores
-from dsgd.run.values import ConfigError
+from dsgd.runner.values import ConfigError
 from dsgd.safe_text import for_terminal
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has

@@ -11,7 +11,7 @@ from typing import TypeVar
 from dsgd.cli.arguments import one_line
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
-from dsgd.run.children import Children
+from dsgd.runner.children import Children
 
 EXIT_CONFIG = 2
 TEXT = "latin-1"  # holds any bytes

@@ -24,11 +24,11 @@ from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.folders import check_file
 from dsgd.host.launcher import launch
-from dsgd.run.configuration import RunConfig, configure
-from dsgd.run.gradient_time import gradient_name
-from dsgd.run.plan import worker_devices
-from dsgd.run.values import ConfigError
-from dsgd.units import number_in
+from dsgd.report.units import number_in
+from dsgd.runner.configuration import RunConfig, configure
+from dsgd.runner.gradient_time import gradient_name
+from dsgd.runner.plan import worker_devices
+from dsgd.runner.values import ConfigError
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds, without links the first alone
@@ -82,11 +82,11 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
     import torch
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+    from dsgd.engines.dist.calibration.cluster_calibration import WORKER_WAIT_S
+    from dsgd.engines.dist.launch.parent import Parent
+    from dsgd.engines.dist.launch.rendezvous import NoMeeting, listen, master_of, open_store, serve_store
     from dsgd.host.signals import signal_pipe
     from dsgd.problem.problem import build_problem
-    from dsgd.processes.calibration.cluster_calibration import WORKER_WAIT_S
-    from dsgd.processes.launch.parent import Parent
-    from dsgd.processes.launch.rendezvous import NoMeeting, listen, master_of, open_store, serve_store
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     experiment = config.experiment
@@ -138,11 +138,11 @@ def _take_part(
     """Run one worker of the calibration. host: of the store, at which rank 0's machine is reached."""
     import torch
 
+    from dsgd.engines.dist.calibration.cluster_calibration import CalibrationFailed, calibrate
+    from dsgd.engines.dist.calibration.cluster_file import as_cluster_yaml, disagreement, noise
+    from dsgd.engines.dist.launch.rendezvous import NoMeeting, address_of
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
-    from dsgd.processes.calibration.cluster_calibration import CalibrationFailed, calibrate
-    from dsgd.processes.calibration.cluster_file import as_cluster_yaml, disagreement, noise
-    from dsgd.processes.launch.rendezvous import NoMeeting, address_of
     from dsgd.record.written import write_atomically
 
     keep_freed_memory()  # as workers do

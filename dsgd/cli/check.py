@@ -14,18 +14,18 @@ from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, refu
 from dsgd.cli.key_list import put_into_help
 from dsgd.cli.local_sweep import jobs_at_once, labels
 from dsgd.cli.multirun import multirun_of, needs_hydra
+from dsgd.engines.execute import join_launch
 from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
 from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
-from dsgd.run.configuration import LoadedData
-from dsgd.run.execute import join_launch
-from dsgd.run.feasible import KnownModels, check_with_torch
-from dsgd.run.gradient_time import with_shared_times
-from dsgd.run.plan import Plan, plan_run
-from dsgd.run.resume import (
+from dsgd.runner.configuration import LoadedData
+from dsgd.runner.feasible import KnownModels, check_with_torch
+from dsgd.runner.gradient_time import with_shared_times
+from dsgd.runner.plan import Plan, plan_run
+from dsgd.runner.resume import (
     NothingToDo,
     checkpoint_of,
     command,
@@ -36,7 +36,7 @@ from dsgd.run.resume import (
     typed,
     unfinished,
 )
-from dsgd.run.values import CHOSEN, ConfigError, ends_are_errors
+from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
 
 
 def check(arguments: Sequence[str], interruption: Interruption) -> Checked:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dsgd.record.written import write_atomically
 
 if TYPE_CHECKING:
-    from dsgd.run.meeting import Joined
-    from dsgd.run.plan import Plan
+    from dsgd.engines.dist.launch.meeting import Joined
+    from dsgd.runner.plan import Plan
 
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 MULTIRUN = "multirun.yaml"

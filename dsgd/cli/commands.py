@@ -33,7 +33,7 @@ def sweep() -> int:
 
 def reproduce() -> int:
     """Run dsgd-reproduce."""
-    return _call("dsgd.cli.reproduce", handles_signals=True)
+    return _call("dsgd.cli.studies", handles_signals=True)
 
 
 def calibrate() -> int:

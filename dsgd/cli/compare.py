@@ -29,16 +29,16 @@ from dsgd.cli.tally import Tally
 from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
+from dsgd.engines.early_imports import import_engines
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
 from dsgd.record.written import write_atomically
-from dsgd.run.engines import import_engines
-from dsgd.run.feasible import KnownModels, check_with_torch
-from dsgd.run.plan import plan_run
-from dsgd.run.values import ConfigError, build, ends_are_errors, prefixed, shown
-from dsgd.units import without_units
+from dsgd.report.units import without_units
+from dsgd.runner.feasible import KnownModels, check_with_torch
+from dsgd.runner.plan import plan_run
+from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
 
 if TYPE_CHECKING:
     pass

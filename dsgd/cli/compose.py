@@ -30,9 +30,9 @@ from dsgd.cli import other_names
 from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
 from dsgd.cli.key_list import files_of, key_list
 from dsgd.cli.wrong_keys import did_you_mean, key_first, suggestion, unknown_key
-from dsgd.run.configuration import KEYS, SweepOptions
-from dsgd.run.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
-from dsgd.units import without_units
+from dsgd.report.units import without_units
+from dsgd.runner.configuration import KEYS, SweepOptions
+from dsgd.runner.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
 
 GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"

@@ -13,7 +13,7 @@ from dsgd.contest.derived import derived
 from dsgd.record.reader import Run
 from dsgd.report.contest import goal_of, score
 from dsgd.report.overtaking import Overtaking, written
-from dsgd.run.values import ConfigError
+from dsgd.runner.values import ConfigError
 
 RunPairs = dict[float, tuple[Run, Run]]  # by the value of the key, the runs of the two contenders
 

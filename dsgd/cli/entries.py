@@ -10,8 +10,8 @@ from typing import Any
 from dsgd.cli.compose import ConfigTree, HydraJob
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import Axis, Values
-from dsgd.run.configuration import configure
-from dsgd.run.values import ConfigError, shown
+from dsgd.runner.configuration import configure
+from dsgd.runner.values import ConfigError, shown
 from dsgd.sweep.manifest import identity
 
 FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dsgd.record.lock import COMMAND_LOCK, FolderInUse, locked, owner_has_died
 from dsgd.record.written import check_inside
-from dsgd.run.values import ConfigError
+from dsgd.runner.values import ConfigError
 
 TRIALS = 20  # of making a folder
 KILLED_S = 60.0  # that runs of a killed command may take to end

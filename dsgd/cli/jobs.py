@@ -19,17 +19,17 @@ from dsgd.cli.beside import EXIT_CONFIG
 from dsgd.cli.checked import SWEEP_FOLDER, Checked, Multirun, disable_logs
 from dsgd.cli.folders import owned, remove_empty
 from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
+from dsgd.engines.early_imports import import_engines
+from dsgd.engines.execute import execute, join_launch
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.checkpoint_file import NAME
 from dsgd.record.reader import read_status
-from dsgd.run.children import told_by_child
-from dsgd.run.configuration import LoadedData
-from dsgd.run.engines import import_engines
-from dsgd.run.execute import execute, join_launch
-from dsgd.run.plan import Plan, plan_run, with_wandb_group
-from dsgd.run.resume import command, contents, sweep_command
-from dsgd.run.values import ConfigError
+from dsgd.runner.children import told_by_child
+from dsgd.runner.configuration import LoadedData
+from dsgd.runner.plan import Plan, plan_run, with_wandb_group
+from dsgd.runner.resume import command, contents, sweep_command
+from dsgd.runner.values import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

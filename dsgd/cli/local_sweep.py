@@ -26,12 +26,12 @@ from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark
-from dsgd.run.children import Children, Told
-from dsgd.run.configuration import RunConfig
-from dsgd.run.gradient_time import kind_of
-from dsgd.run.on_gpu import may_be_on_gpu
-from dsgd.run.plan import Plan
-from dsgd.run.resume import ENDED
+from dsgd.runner.children import Children, Told
+from dsgd.runner.configuration import RunConfig
+from dsgd.runner.gradient_time import kind_of
+from dsgd.runner.on_gpu import may_be_on_gpu
+from dsgd.runner.plan import Plan
+from dsgd.runner.resume import ENDED
 
 if TYPE_CHECKING:
     from dsgd.cli.compose import HydraJob

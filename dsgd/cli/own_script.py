@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsgd.process_groups.suitable import why_not
+from dsgd.engines.rules.suitable import why_not
 from dsgd.record.written import write_atomically
-from dsgd.run.configuration import configure
-from dsgd.run.values import ConfigError
+from dsgd.runner.configuration import configure
+from dsgd.runner.values import ConfigError
 
 IMPORT = "import dsgd.torch"
 STEP = "model.step()  # after every backward(), in place of optimizer.step() and zero_grad()"
 NO_OPTIONS = ("_target_", "name")
 # of dsgd: torch's name and its arguments, all of which are written, since its defaults are others
 OPTIMIZERS = {
-    "dsgd.optimizer.SGD": ("SGD", ("lr", "momentum", "nesterov", "weight_decay")),
-    "dsgd.optimizer.AdamW": ("AdamW", ("lr", "betas", "eps", "weight_decay")),
+    "dsgd.optim.optimizer.SGD": ("SGD", ("lr", "momentum", "nesterov", "weight_decay")),
+    "dsgd.optim.optimizer.AdamW": ("AdamW", ("lr", "betas", "eps", "weight_decay")),
 }
 
 
@@ -114,7 +114,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 import dsgd.torch
-from dsgd.schedule import Schedule
+from dsgd.optim.schedule import Schedule
 
 EPOCHS = {epochs}
 BATCH_SIZE = {batch_size}  # of each rank

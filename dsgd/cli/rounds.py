@@ -19,17 +19,17 @@ from dsgd.cli.folders import refuse_links
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
+from dsgd.engines.early_imports import import_engines
+from dsgd.engines.execute import execute
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
 from dsgd.record.written import write_atomically
-from dsgd.run.configuration import LoadedData
-from dsgd.run.engines import import_engines
-from dsgd.run.execute import execute
-from dsgd.run.gradient_time import is_open, kind_of, measured_gradient_s
-from dsgd.run.plan import Plan, with_wandb_group
-from dsgd.run.resume import ENDED, contents
-from dsgd.run.values import ConfigError
+from dsgd.runner.configuration import LoadedData
+from dsgd.runner.gradient_time import is_open, kind_of, measured_gradient_s
+from dsgd.runner.plan import Plan, with_wandb_group
+from dsgd.runner.resume import ENDED, contents
+from dsgd.runner.values import ConfigError
 from dsgd.sweep import slurm
 from dsgd.sweep import slurm_jobs as submission
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of

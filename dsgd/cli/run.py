@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dsgd.cli.arguments import has_jobs_at_a_time, one_line, opened, together, version_line
 from dsgd.cli.beside import EXIT_CONFIG, beside
 from dsgd.cli.checked import Checked
+from dsgd.engines.early_imports import import_engines
 from dsgd.host.launcher import legible
 from dsgd.host.signals import Interruption, ignore
 from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
-from dsgd.run.engines import import_engines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def _import_sweep() -> None:
 def _check(arguments: Sequence[str], interruption: Interruption) -> Checked | None:
     """Return what `check` does; None, after a line, if there is nothing to do."""
     from dsgd.cli.check import check
-    from dsgd.run.resume import NothingToDo
+    from dsgd.runner.resume import NothingToDo
 
     try:
         return check(arguments, interruption)

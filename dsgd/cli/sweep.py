@@ -128,7 +128,7 @@ def site_of(slurm_overrides: Sequence[str], config_dir: str | None) -> Site:
     """Build the site. slurm_overrides: the slurm.KEY=VALUE and slurm=FILE of a command line."""
     from dsgd.cli.compose import ConfigTree, plain
     from dsgd.cli.wrong_keys import did_you_mean
-    from dsgd.run.values import build
+    from dsgd.runner.values import build
 
     fields = list(Site.__dataclass_fields__)
     overrides = []
@@ -150,9 +150,9 @@ def site_of(slurm_overrides: Sequence[str], config_dir: str | None) -> Site:
 def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point]:
     """Compose and check the points of a grid; returns them by their id, in the order of the grid."""
     from dsgd.cli.compose import ConfigTree
-    from dsgd.run.configuration import configure
-    from dsgd.run.plan import check_gradients
-    from dsgd.run.values import ConfigError
+    from dsgd.runner.configuration import configure
+    from dsgd.runner.plan import check_gradients
+    from dsgd.runner.values import ConfigError
 
     tree = ConfigTree(config_dir)
     for override in tree.parse(overrides):

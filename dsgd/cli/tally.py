@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from dsgd.run.progress import EVERY_S
+from dsgd.runner.progress import EVERY_S
 
 LOOK_S = 0.5  # between two looks at what has changed
 FEWEST_TIMED = 3  # runs from which the time that is left follows

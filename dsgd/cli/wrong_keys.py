@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dsgd.cli import other_names
-from dsgd.run.values import RENAMED
+from dsgd.runner.values import RENAMED
 
 # groups of keys that other commands take
 ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}

@@ -18,8 +18,8 @@ from dsgd.data.augmentation import move_and_mirror, movements
 from dsgd.data.global_streams import seeded_streams
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
+from dsgd.models.user_code import RAISED, first_line
 from dsgd.streams import stream
-from dsgd.user_code import RAISED, first_line
 
 EVALUATION_BATCH = 256  # samples: bounds the memory
 

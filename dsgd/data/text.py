@@ -15,8 +15,8 @@ from dsgd.data.grammar import generated_text
 from dsgd.data.partition import Partition, check_share
 from dsgd.data.validation import Validation
 from dsgd.host.files import expanded, regular_file
+from dsgd.models.token_shape import TokenShape
 from dsgd.streams import stream
-from dsgd.token_shape import TokenShape
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dsgd.token_shape import TokenShape
+from dsgd.models.token_shape import TokenShape
 
 if TYPE_CHECKING:
     from torch import nn

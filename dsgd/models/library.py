@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dsgd.models import labelled, measured
-from dsgd.token_shape import TokenShape
-from dsgd.user_code import RAISED, call_by_path, first_line
+from dsgd.models.token_shape import TokenShape
+from dsgd.models.user_code import RAISED, call_by_path, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +34,7 @@ class Torchvision:
             raise ValueError(f"model.zero_init_last_norm must be false without residual blocks, got model={self.name}")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.torchvision_operators import declare_missing_operators
+        from dsgd.models.torchvision_operators import declare_missing_operators
 
         self.check(input_shape, classes)
         declare_missing_operators()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from dsgd.optimizer import Matrix
+from dsgd.optim.optimizer import Matrix
 from dsgd.problem.decay import is_norm_or_bias
 from dsgd.problem.slots import Slot
 

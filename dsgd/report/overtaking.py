@@ -19,8 +19,8 @@ from dsgd.report.ratio import paired_ratio
 from dsgd.report.setting import whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import end_s
+from dsgd.report.units import unit_of
 from dsgd.safe_text import for_terminal
-from dsgd.units import unit_of
 
 
 @dataclass(frozen=True)

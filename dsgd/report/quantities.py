@@ -1,6 +1,6 @@
 """Write quantities as people read them: keys in words, numbers in the units that suit them, like `bandwidth=1 Gbit/s`.
 
-Which key has which unit is in `dsgd.units`."""
+Which key has which unit is in `dsgd.report.units`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dsgd.units import FACTORS, unit_of
+from dsgd.report.units import FACTORS, unit_of
 
 EXACT_DIGITS = 6  # where a value is told from others, or read off an axis
-# a unit of dsgd.units: the names that a person reads, ascending
+# a unit of dsgd.report.units: the names that a person reads, ascending
 _SHOWN: dict[str, tuple[str, ...]] = {
     "s": ("ns", "µs", "ms", "s"),
     "bytes": ("bytes", "kB", "MB", "GB", "TB"),
@@ -86,7 +86,7 @@ def share(fraction: float) -> str:
 
 
 def in_units(value: float, unit: str, digits: int = 3) -> str:
-    """Return a number as `46.8 MB`. unit: of `dsgd.units`, in which the number is."""
+    """Return a number as `46.8 MB`. unit: of `dsgd.report.units`, in which the number is."""
     name, factor = _suiting(unit, value)
     return f"{_rounded(value / factor, digits)} {name}"
 

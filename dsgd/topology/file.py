@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsgd.graph_file import read_edges
+from dsgd.topology.graph_file import read_edges
 from dsgd.topology.mixing import Row, Topology, of_graph
 
 

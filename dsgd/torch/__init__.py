@@ -6,7 +6,7 @@ for batch in loader:
     model.step()
 """
 
-from dsgd.process_groups.group_channel import CommunicationFailed
+from dsgd.engines.torch.group_channel import CommunicationFailed
 from dsgd.torch.own_loop import DistributedModel, distribute
 from dsgd.torch.step_optimizer import AlgorithmOptimizer
 

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from dsgd.process_groups.group_channel import GroupChannel
-from dsgd.process_groups.lockstep import LockstepWorker
-from dsgd.run.named_algorithm import named_algorithm
-from dsgd.run.values import prefixed
+from dsgd.engines.torch.group_channel import GroupChannel
+from dsgd.engines.torch.lockstep import LockstepWorker
+from dsgd.runner.named_algorithm import named_algorithm
+from dsgd.runner.values import prefixed
 from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, OverlappedMean, as_vector
 from dsgd.torch.placement import check_placement, group_of, local_part
@@ -205,7 +205,7 @@ class DistributedModel(nn.Module):
 
 
 class TorchSteps:
-    """Make the local steps of a rank by an optimiser of torch. Implements `dsgd.process_groups.lockstep.LocalSteps`."""
+    """Make the local steps of a rank by an optimiser of torch. Implements `dsgd.engines.torch.lockstep.LocalSteps`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, flat: FlatModule, steps: int | None) -> None:
         self.optimizer, self.flat, self.steps = optimizer, flat, steps

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from dsgd.processes.control import Client
-from dsgd.processes.frames import Message, VectorLimit
+from dsgd.engines.dist.control import Client
+from dsgd.engines.dist.frames import Message, VectorLimit
 
 ANY_VECTORS = VectorLimit(vectors=10, numbers=1 << 30, nbytes=1 << 33)
 
 
 class AnyMessage:
-    """Implements `dsgd.processes.control.Rules`."""
+    """Implements `dsgd.engines.dist.control.Rules`."""
 
     def __init__(self, clients: int = 1000) -> None:
         self.clients = clients

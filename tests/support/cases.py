@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dsgd.cli.compose import GROUPS, composed
 from dsgd.experiment import Experiment
-from dsgd.run.configuration import configure
+from dsgd.runner.configuration import configure
 from tests.support.simulate import with_gradient_s
 
 torch.set_num_threads(1)

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
 
-from dsgd.engine import buckets
+from dsgd.engines.dist.pairwise.plane import Plane
+from dsgd.engines.dist.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
+from dsgd.engines.dist.worker.compute import Compute
+from dsgd.engines.rules import buckets
+from dsgd.engines.sim.simulation import build_problem
 from dsgd.problem.problem import Problem
-from dsgd.processes.pairwise.plane import Plane
-from dsgd.processes.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
-from dsgd.processes.worker.compute import Compute
-from dsgd.sim.simulation import build_problem
 from tests.support.forked import forked
 from tests.support.planes import HOST, TOKEN, until
 from tests.support.simulate import experiment

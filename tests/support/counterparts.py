@@ -29,7 +29,7 @@ from torch.nn.utils import parameters_to_vector
 
 from dsgd.compression.low_rank import first_q, split
 from dsgd.experiment import Experiment
-from dsgd.optimizer import SGD, AdamW
+from dsgd.optim.optimizer import SGD, AdamW
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.forked import forked
 from tests.support.simulate import experiment

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.engine.task import Task, start
+from dsgd.engines.rules.task import Task, start
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, AllReduceMean, Busy, Exchange, Gradient, MeanGradient, MeanOfFirst, Request, Worker
 

@@ -92,8 +92,8 @@ def run(arguments: Sequence[str], number: int, folder: Path, said: Path) -> int:
 def main() -> None:
     import torch
 
-    import dsgd.run.distributed
-    import dsgd.run.simulated  # noqa: F401
+    import dsgd.engines.dist.distributed
+    import dsgd.engines.sim.simulated  # noqa: F401
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     top, arguments = Path(sys.argv[1]), sys.argv[2:]

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from torch import Tensor
 
+from dsgd.engines.dist.control import Hub
+from dsgd.engines.dist.coordinator.messages import MessageRules
+from dsgd.engines.dist.coordinator.monitor import RunMonitor
+from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
+from dsgd.engines.dist.coordinator.snapshots import PendingSnapshots
+from dsgd.engines.dist.coordinator.spool import Spool
+from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
-from dsgd.processes.control import Hub
-from dsgd.processes.coordinator.messages import MessageRules
-from dsgd.processes.coordinator.monitor import RunMonitor
-from dsgd.processes.coordinator.snapshot_schedule import WAITING_LIMIT
-from dsgd.processes.coordinator.snapshots import PendingSnapshots
-from dsgd.processes.coordinator.spool import Spool
-from dsgd.processes.job import Limits, ProcessJob
-from dsgd.processes.worker.process import CoordinatorClient
 
 TOKEN = bytes(32)
 DEADLINE_S = 300.0

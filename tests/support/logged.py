@@ -8,7 +8,7 @@ from typing import Any
 
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
-from dsgd.reproduction.logged import Logged
+from studies.reproduction.logged import Logged
 
 
 def run(

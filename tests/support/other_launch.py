@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 
 from dsgd.data.quadratic import Quadratic
-from dsgd.processes.launch import agreement
-from dsgd.run import meeting
+from dsgd.engines.dist.launch import agreement, meeting
 
 __all__ = ["Quadratic"]
 

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dsgd.processes.io_thread import IoThread, run
-from dsgd.processes.pairwise import attach as attaching
-from dsgd.processes.pairwise import exchanges, frame_socket
-from dsgd.processes.pairwise.plane import Plane, Unreachable
-from dsgd.processes.pairwise.process_memory import ProcessMemory
-from dsgd.processes.pairwise.wire import HelloReply, PlaneSettings
-from dsgd.processes.silence import SLICES_PER_WAIT
+from dsgd.engines.dist.io_thread import IoThread, run
+from dsgd.engines.dist.pairwise import attach as attaching
+from dsgd.engines.dist.pairwise import exchanges, frame_socket
+from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
+from dsgd.engines.dist.pairwise.process_memory import ProcessMemory
+from dsgd.engines.dist.pairwise.wire import HelloReply, PlaneSettings
+from dsgd.engines.dist.silence import SLICES_PER_WAIT
 
 T = TypeVar("T")
 HOST = "127.0.0.1"

@@ -178,8 +178,8 @@ def serve() -> None:
     import dsgd.cli.check
     import dsgd.cli.commands
     import dsgd.cli.jobs
-    import dsgd.run.distributed
-    import dsgd.run.simulated  # noqa: F401
+    import dsgd.engines.dist.distributed
+    import dsgd.engines.sim.simulated  # noqa: F401
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     ended: dict[int, int] = {}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.processes.pairwise.ring import RingBroken, SumRing
+from dsgd.engines.dist.pairwise.ring import RingBroken, SumRing
 from tests.support.planes import HOST, LIMIT_S
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import sys
 def main() -> int:
     import torch
 
-    import dsgd.run.distributed  # noqa: F401
+    import dsgd.engines.dist.distributed  # noqa: F401
     from dsgd.cli.run import main as run
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks

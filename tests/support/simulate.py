@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from dsgd.cli.compose import composed
+from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Experiment
-from dsgd.run.configuration import configure
-from dsgd.sim.simulation import Simulation
+from dsgd.runner.configuration import configure
 
 torch.set_num_threads(1)
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from dsgd.cluster import Cluster
+from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.models import Vector
-from dsgd.optimizer import SGD
-from dsgd.schedule import Schedule
-from dsgd.sim.simulation import Simulation
+from dsgd.optim.optimizer import SGD
+from dsgd.optim.schedule import Schedule
 from dsgd.topology import Ring
 from dsgd.worker import Algorithm
 from tests.support.reference import Array, Setting

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from dsgd.cluster import Cluster
+from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Budget, Evaluation, Experiment
-from dsgd.sim.simulation import Simulation
 from dsgd.topology import Ring, Topology
 from dsgd.worker import Algorithm
 from tests.support.simulate import experiment

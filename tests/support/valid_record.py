@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from dsgd.engines.dist.coordinator.snapshots import bytes_of_nodes
 from dsgd.problem.evaluation import FIELDS
-from dsgd.processes.coordinator.snapshots import bytes_of_nodes
 from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header, read_state
 
 BYTES = ("bytes_sent", "bytes_received")

@@ -40,7 +40,7 @@ from dsgd.algorithms import (
     streaming,
     sync,
 )
-from dsgd.engine.task import Join, Task
+from dsgd.engines.rules.task import Join, Task
 from dsgd.worker import Worker
 
 PATIENCE_S = 60.0  # for a turn that does not come; a guard

@@ -1,0 +1,24 @@
+"""Run the command `dsgd-reproduce`, which stands beside the package: in `studies/` of a checkout."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import dsgd
+
+ELSEWHERE = (
+    "dsgd-reproduce must be run from a clone of the repository, which has the studies in studies/, got the package"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line by `studies.cli.reproduce`; returns its exit status."""
+    checkout = Path(dsgd.__file__).parents[1]
+    if not (checkout / "studies" / "cli" / "reproduce.py").is_file():
+        print(f"{ELSEWHERE} {Path(dsgd.__file__).parent}", file=sys.stderr)
+        return 2
+    sys.path.append(str(checkout))
+    return importlib.import_module("studies.cli.reproduce").main(argv)

@@ -1,0 +1,290 @@
+"""Model a cluster: the time of gradients and messages. Used by the simulator, measured by the calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import Any
+
+from dsgd.cluster.compute_trace import ComputeTrace
+from dsgd.cluster.disturbances import LONGEST_S, Congestion, Stall
+from dsgd.cluster.failures import Failures
+from dsgd.cluster.jitter import JitterLaw
+from dsgd.cluster.link_matrix import LinkMatrix
+
+BEST_OF = ("ring", "halving_doubling", "tree")
+BEST_OF_ISLANDS = ("ring", "hierarchical")
+COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "chain", "hierarchical", "star")
+MOST_BYTES = 1e15  # of a vector
+LEAST_WINDOW_BYTES = 1500  # a packet of Ethernet
+LEAST_SLICE_BYTES = 64
+MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`cluster.*`: speeds of nodes and ports, the same for every node unless a mapping names single ones."""
+
+    gradient_s: float | None  # seconds for one mini-batch gradient on a node; null: as long as one takes here
+    bandwidth: float  # bit/s of a node's port, each direction; .inf allowed
+    latency_s: float  # seconds per message
+    receive_bandwidth: float | None = None  # bit/s of a node's port for what it receives; null: bandwidth
+    protocol_efficiency: float = 1.0  # share of every bandwidth that is left beside the protocols' headers
+    window_bytes: float | None = None  # what one connection may have under way unacknowledged; null: whatever comes
+    connection_bandwidth: float | None = None  # bit/s that one connection may have; null: whatever comes
+    streams: int = 1  # connections from each sender to each receiver
+    message_bytes: float | None = None  # bytes of one whole vector; null: the model's own size
+    server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
+    servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
+    node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
+    receive_overhead_s: float = 0.0  # seconds of a node's computing that each received vector costs
+    chunks_per_message: int = 1  # at a port; 1: first come, first served; 4: shared, about as TCP does
+    slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
+    jitter: float = 0.0  # standard deviation of the gradient time over its mean
+    jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal | normal, without what is below 0
+    jitter_skew: float | None = None  # of a log-normal, more than its own: a heavier tail; null: its own
+    jitter_persistent: float = 0.0  # standard deviation over the mean of a factor that each node keeps for the run
+    jitter_memory_s: float = 0.0  # seconds that a node which is slow, by a log-normal, stays so; 0: independent draws
+    compute_trace: str | None = None  # file of gradient times, in place of gradient_s and jitter, see `ComputeTrace`
+    failures: Mapping[str, Any] | None = None  # of nodes, which come back after a repair, see `Failures`; null: none
+    stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
+    islands: int = 1  # of equally many nodes with consecutive ranks, each with an uplink that they share
+    wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
+    wan_latency_s: float | None = None  # seconds per message between islands; null: latency_s
+    links: Mapping[str, Any] | None = None  # regions with a link for each pair, see `LinkMatrix`; null: none
+    congestion: list[Mapping[str, Any]] = field(default_factory=list)  # times of slow uplinks, see `Congestion`
+    loss: float = 0.0  # probability that a message is lost: a push for good, all others are sent again
+    retransmit_s: float = 0.2  # seconds until a lost message is sent again; 0.2: the least that Linux's TCP waits
+    collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF, or BEST_OF_ISLANDS
+    collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
+    slice_bytes: float | None = None  # in which a ring, chain or halving-doubling hands on; null: as a whole
+    collective_startup_s: float = 0.0  # seconds before each collective
+    bucket_bytes: float | None = None  # of a gradient that is reduced while it is computed; null: as real processes cut
+    bucket_startup_s: float = 0.0  # seconds before each bucket, or the whole where there are none
+    gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
+    time_model: str | None = None  # whose time this is, when it is not the trained model's
+
+    def __post_init__(self) -> None:
+        times = ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "retransmit_s")
+        for name in (*times, "collective_startup_s", "bucket_startup_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= LONGEST_S:
+                raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
+        _ = self.jitter_law
+        if self.replayed is not None:
+            replaced = {"gradient_s": self.gradient_s, "jitter": self.jitter or None}
+            replaced["jitter_persistent"] = self.jitter_persistent or None
+            for name, value in replaced.items():
+                if value is not None:
+                    usual = "null" if name == "gradient_s" else "0"
+                    raise ValueError(f"{name} must be {usual} with compute_trace, which has its own, got {value:g}")
+        for name in ("bandwidth", "server_bandwidth", "wan_bandwidth", "receive_bandwidth", "connection_bandwidth"):
+            value = getattr(self, name)
+            if value is not None and not value >= 1:
+                raise ValueError(f"{name} must be >= 1 bit/s, got {value}")
+        if not 0 < self.protocol_efficiency <= 1:
+            raise ValueError(f"protocol_efficiency must be > 0 and <= 1, got {self.protocol_efficiency}")
+        if self.window_bytes is not None and not LEAST_WINDOW_BYTES <= self.window_bytes <= MOST_BYTES:
+            rule = f"window_bytes must be in [{LEAST_WINDOW_BYTES}, {MOST_BYTES:g}], a packet or more"
+            raise ValueError(f"{rule}, got {self.window_bytes:g}")
+        if not 1 <= self.streams <= 1024:
+            raise ValueError(f"streams must be in [1, 1024], got {self.streams}")
+        for name in ("slice_bytes", "bucket_bytes"):
+            value = getattr(self, name)
+            if value is not None and not LEAST_SLICE_BYTES <= value <= MOST_BYTES:
+                raise ValueError(f"{name} must be in [{LEAST_SLICE_BYTES}, {MOST_BYTES:g}], got {value:g}")
+        if self.message_bytes is not None and not 0 < self.message_bytes <= MOST_BYTES:
+            raise ValueError(f"message_bytes must be in (0, {MOST_BYTES:g}], got {self.message_bytes}")
+        for name, what, least, most in (("node_bandwidth", "bit/s", 1, 1e18), ("slow_nodes", "a factor", 1e-6, 1e6)):
+            for node, value in (getattr(self, name) or {}).items():
+                if not least <= value <= most:
+                    raise ValueError(f"{name} must give {what} in [{least:g}, {most:g}], got {value} for node {node}")
+        if not 1 <= self.chunks_per_message <= 1024:
+            raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
+        if self.collective not in COLLECTIVES:
+            raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        if self.islands < 1:
+            raise ValueError(f"islands must be >= 1, got {self.islands}")
+        if self.wan_latency_s is not None and self.wan_latency_s < self.latency_s:
+            raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
+        if self.links is not None and self.islands != 1:
+            raise ValueError(f"islands must be 1 with links, whose regions take their place, got {self.islands}")
+        links = self.link_matrix
+        for congestion in map(Congestion.from_entry, self.congestion):
+            for region in congestion.between or ():
+                if links is None:
+                    raise ValueError(f"congestion: between must not be given without links, got {congestion.between}")
+                links.index(region, "congestion: between")
+        if self.congestion and self.islands == 1 and links is None:
+            raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss must be >= 0 and < 1, got {self.loss}")
+        named = ", ".join(name for name in COLLECTIVES if name != "best")
+        random = {"congestion": self.congestion, "loss": self.loss, "links.loss": links is not None and links.lossy}
+        for name, given in random.items():
+            if given and not self.collective_messages:
+                rule = f"collective_messages must be true with {name}, which no formula knows, and collective one of"
+                raise ValueError(f"{rule} {named}, got false and {self.collective}")
+        if not self.collective_messages and self.collective not in ("best", *self.with_formula):
+            what = "islands" if self.islands > 1 else "links" if links else "slice_bytes, a limit per connection"
+            raise ValueError(
+                f"collective must be one of best, {', '.join(self.with_formula)} with {what} and without "
+                f"collective_messages, got {self.collective!r}"
+            )
+        if self.collective == "best" and self.collective_messages:
+            raise ValueError(f"collective must be one of {named} with collective_messages=true, got 'best'")
+        if self.collective == "star" and self.servers_colocated:
+            raise ValueError(
+                "servers_colocated must be false with collective=star, whose centre has its own port, got true"
+            )
+        if self.failing is not None and self.failing.every_s < (least_s := self.longest_gradient_s):
+            rule = f"every_s must be >= {least_s:g}, the longest gradient, which else would hardly end"
+            raise ValueError(f"failures: {rule}, got {self.failing.every_s:g}")
+        for stall in map(Stall.from_entry, self.stalls):
+            least_s = self.longest_s / MOST_STALLS
+            if stall.every_s is not None and stall.every_s < least_s:
+                rule = f"every_s must be >= {least_s:g} ({MOST_STALLS} stalls in {self.longest_s:g} s of work)"
+                raise ValueError(f"stalls: {rule}, got {stall.every_s}")
+
+    @property
+    def longest_s(self) -> float:
+        """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
+        a latency, a received vector, or the time until a lost message is sent again. A gradient that is still to be
+        measured counts for nothing."""
+        links = self.link_matrix
+        between = [] if links is None else [latency_s for row in links.latency_s for latency_s in row]
+        latency_s = max(self.latency_s, self.latency_between_islands_s, *between)
+        again_s = self.retransmit_s if self.loss or (links is not None and links.lossy) else 0.0
+        return max(self.longest_gradient_s, latency_s, self.receive_overhead_s, again_s)
+
+    @property
+    def longest_gradient_s(self) -> float:
+        """Return the seconds of a gradient on the slowest node, 0 where they are still to be measured."""
+        slowest = max((self.slow_nodes or {}).values(), default=1.0)
+        gradient_s = (self.gradient_s or 0.0) if self.replayed is None else self.replayed.longest_s
+        return gradient_s * max(1.0, slowest)
+
+    @cached_property
+    def jitter_law(self) -> JitterLaw:
+        """Return how the gradient times of a node vary."""
+        kind, skew = self.jitter_distribution, self.jitter_skew
+        return JitterLaw(self.jitter, kind, skew, self.jitter_persistent, self.jitter_memory_s)
+
+    @cached_property
+    def replayed(self) -> ComputeTrace | None:
+        """Return the gradient times that are replayed, None without `compute_trace`."""
+        return None if self.compute_trace is None else ComputeTrace.read(self.compute_trace)
+
+    @cached_property
+    def failing(self) -> Failures | None:
+        """Return when nodes fail, None without `failures`."""
+        return None if self.failures is None else Failures.from_entry(self.failures)
+
+    @property
+    def mean_gradient_s(self) -> float | None:
+        """Return the seconds of a gradient on average, None where they are still to be measured."""
+        return self.gradient_s if self.replayed is None else self.replayed.mean_s
+
+    @property
+    def latency_between_islands_s(self) -> float:
+        """Return the seconds of a message from one island to another."""
+        return self.latency_s if self.wan_latency_s is None else self.wan_latency_s
+
+    @property
+    def uplink_bytes_per_s(self) -> float | None:
+        """Return the rate of one direction of a region's uplink; None where there are no uplinks."""
+        if self.islands > 1:
+            return self._payload(self.wan_bandwidth or self.bandwidth)
+        return self._payload(self.wan_bandwidth) if self.links is not None and self.wan_bandwidth else None
+
+    @cached_property
+    def link_matrix(self) -> LinkMatrix | None:
+        """Return what is between regions, None without `links`."""
+        return None if self.links is None else LinkMatrix.from_entry(self.links)
+
+    @property
+    def limits_connections(self) -> bool:
+        """Tell whether a connection may carry less than the ports at its ends."""
+        return self.window_bytes is not None or self.connection_bandwidth is not None
+
+    @property
+    def best_of(self) -> tuple[str, ...]:
+        """Return what collective=best chooses from, as far as it has a formula."""
+        return BEST_OF if self.islands == 1 and self.links is None else BEST_OF_ISLANDS
+
+    @property
+    def with_formula(self) -> tuple[str, ...]:
+        """Return the collectives that have a formula on this network."""
+        if self.links is not None or (self.islands > 1 and (self.limits_connections or self.slice_bytes)):
+            return ("ring",)
+        if self.islands > 1:
+            return BEST_OF_ISLANDS
+        named = COLLECTIVES[1:]
+        if self.slice_bytes and self.limits_connections:
+            return tuple(name for name in named if name != "halving_doubling")
+        return named
+
+    def link_bytes_per_s(self, here: int, there: int) -> float:
+        """Return the rate of the link from one region to another."""
+        assert self.link_matrix is not None
+        return self._payload(self.link_matrix.bandwidth[here][there])
+
+    def link_congestion(self, here: int, there: int) -> list[tuple[int, Congestion]]:
+        """Return what congests the link between two regions, each with its number in `congestion`."""
+        links = self.link_matrix
+        assert links is not None
+        names = {links.regions[here], links.regions[there]}
+        numbered = enumerate(map(Congestion.from_entry, self.congestion))
+        return [(number, each) for number, each in numbered if each.between is None or set(each.between) == names]
+
+    def connection_bytes_per_s(self, latency_s: float, line_bytes_per_s: float) -> float:
+        """Return what the connections of a pair carry together; inf where that is no less than the line's rate.
+
+        A connection sends its window W at the rate B of the line and waits a round trip for the acknowledgement:
+        W / (2 a + W / B). Several fill each other's pauses."""
+        each = inf if self.connection_bandwidth is None else self._payload(self.connection_bandwidth)
+        if self.window_bytes is not None and (turn_s := 2 * latency_s + self.window_bytes / line_bytes_per_s) > 0:
+            each = min(each, self.window_bytes / turn_s)
+        return self.streams * each if self.streams * each < line_bytes_per_s else inf
+
+    def check(self, nodes: int) -> None:
+        """Raise ValueError if a node is named that a cluster of `nodes` workers does not have, or they do not make
+        equal islands."""
+        if self.link_matrix is not None:
+            self.link_matrix.check(nodes)
+        if self.replayed is not None:
+            self.replayed.check(nodes)
+        if nodes % self.islands:
+            raise ValueError(f"islands must divide the number of nodes (nodes={nodes}), got {self.islands}")
+        named = [("slow_nodes", node) for node in self.slow_nodes or {}]
+        named += [("node_bandwidth", node) for node in self.node_bandwidth or {}]
+        named += [("stalls", stall.node) for stall in map(Stall.from_entry, self.stalls) if stall.node is not None]
+        for key, node in named:
+            if not 0 <= node < nodes:
+                raise ValueError(f"{key} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {node}")
+
+    def region(self, node: int, nodes: int) -> int:
+        """Return the island or region of a node; parameter servers, and the centre of a star, are in the first."""
+        if node >= nodes:
+            return 0
+        links = self.link_matrix
+        return node // (nodes // self.islands) if links is None else links.region_of(node, nodes)
+
+    def bytes_per_s(self, node: int, nodes: int) -> float:
+        """Return the rate at which a node's port sends; nodes `nodes` and above are parameter servers."""
+        if node >= nodes:
+            return self._payload(self.server_bandwidth or self.bandwidth)
+        return self._payload((self.node_bandwidth or {}).get(node, self.bandwidth))
+
+    def receive_bytes_per_s(self, node: int, nodes: int) -> float:
+        """Return the rate at which a node's port receives: as it sends where it has a bandwidth of its own."""
+        special = self.server_bandwidth is not None if node >= nodes else node in (self.node_bandwidth or {})
+        if special or self.receive_bandwidth is None:
+            return self.bytes_per_s(node, nodes)
+        return self._payload(self.receive_bandwidth)
+
+    def _payload(self, bandwidth: float) -> float:
+        """Return the bytes per second that are left of a bandwidth in bit/s."""
+        return bandwidth * self.protocol_efficiency / 8

@@ -1,0 +1,154 @@
+"""Write what was measured of a cluster as a file for the simulator, and compare it with the one before."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import yaml
+
+from dsgd.cluster import Cluster
+from dsgd.engines.dist.calibration.measure import Jitter, MeasuredLink
+
+OUTLIER = 0.1  # a node that differs by more than this from the median gets an entry of its own
+NOISY = 0.2  # standard deviation of the gradient times over their mean, from which a calibration is warned of
+MOST_APART = 1.25  # a factor, between two calibrations of one cluster
+
+
+def as_cluster_yaml(
+    title: str,
+    gradient_of: str,
+    jitters: Sequence[Jitter],
+    overheads_s: Sequence[float],
+    links: Mapping[tuple[int, int], MeasuredLink],
+    assumed: Cluster,
+) -> str:
+    """Write a cluster as a file for the configuration's folder `cluster`.
+
+    title: one line on what was measured. gradient_of: model, batch size and precision, as `Cluster` has it. jitters: of
+    each worker, by rank. overheads_s: likewise, for each received vector. links: by pair of ranks. assumed: has the
+    network of a single worker, which has no links. Raises ValueError without links of several workers, and for a rank
+    that has no jitter."""
+    ranks = range(len(jitters))
+    if bool(links) != (len(jitters) > 1) or not all(rank in ranks for pair in links for rank in pair):
+        raise ValueError(f"links must be between ranks in 0..{len(jitters) - 1} and at least one, got {sorted(links)}")
+    gradient_s, slow_nodes = _typical({rank: jitter.mean_s for rank, jitter in enumerate(jitters)})
+    cv = statistics.median(jitter.cv for jitter in jitters)
+    kinds = [jitter.distribution for jitter in jitters]
+    kind = max(kinds, key=kinds.count)
+    samples, pauses = sum(jitter.samples for jitter in jitters), sum(jitter.pauses for jitter in jitters)
+    network = _measured_network(overheads_s, links) if links else _assumed_network(assumed)
+    entries = [
+        ("gradient_s", _number(gradient_s), f"mean of {samples} gradients, median of {len(jitters)} workers"),
+        ("bandwidth", *network["bandwidth"]),
+        ("latency_s", *network["latency_s"]),
+        ("receive_bandwidth", "null", "bit/s of a port for what it receives; null: bandwidth"),
+        ("protocol_efficiency", "1.0", "bandwidth is measured as payload, beside headers"),
+        ("window_bytes", "null", "what one connection may have under way: not measured"),
+        ("connection_bandwidth", "null", "bit/s that one connection may have: not measured"),
+        ("streams", "1", "connections from each sender to each receiver"),
+        ("message_bytes", "null", "bytes of one vector; null: the model's own size"),
+        ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
+        ("servers_colocated", "true", "as processes of torchrun and srun are"),
+        ("node_bandwidth", *network["node_bandwidth"]),
+        ("receive_overhead_s", *network["receive_overhead_s"]),
+        ("chunks_per_message", "4", "messages share a port, as TCP streams do: not evenly for long"),
+        ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
+        ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
+        ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
+        ("jitter_skew", "null", "third standardised moment of a log-normal; null: its own"),
+        ("jitter_persistent", "0.0", "of a factor that each node keeps: not measured, see slow_nodes"),
+        ("jitter_memory_s", "0.0", "seconds that a slow phase lasts: not measured"),
+        ("compute_trace", "null", "file of gradient times to replay, in place of gradient_s and jitter"),
+        ("failures", "null", "of nodes: not measured"),
+        ("stalls", "[]", "not measured"),
+        ("islands", "1", "of nodes, fast inside and slow between: not measured"),
+        ("wan_bandwidth", "null", "bit/s of an island's uplink; null: as a node"),
+        ("wan_latency_s", "null", "seconds per message between islands; null: latency_s"),
+        ("links", "null", "between regions: not measured"),
+        ("congestion", "[]", "of the uplinks: not measured"),
+        ("loss", "0.0", "probability that a message is lost: not measured, what TCP lost has cost time above"),
+        ("retransmit_s", "0.2", "seconds until a lost message is sent again: not measured"),
+        ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
+        ("collective_messages", "false", "true: message by message, each port at its own speed"),
+        ("slice_bytes", "null", "of the parts that an all-reduce hands on; null: as a whole, as real processes do"),
+        ("collective_startup_s", "0.0", "seconds before each all-reduce: not measured"),
+        ("bucket_bytes", "null", "of a gradient that is reduced while it is computed; null: as real processes cut it"),
+        ("bucket_startup_s", "0.0", "seconds before each bucket: not measured"),
+        ("gradient_of", gradient_of, "whose gradient_s this is; a run of others is warned"),
+        ("time_model", "null", "whose time this is, when it is not the trained model's"),
+    ]
+    width = max(len(f"{key}: {value}") for key, value, _ in entries)
+    lines = [f"# Measured: {' '.join(title.split())}", "_target_: dsgd.cluster.Cluster"]
+    lines += [f"{f'{key}: {value}':<{width}}  # {comment}" for key, value, comment in entries]
+    return "\n".join(lines) + "\n"
+
+
+def _measured_network(
+    overheads_s: Sequence[float], links: Mapping[tuple[int, int], MeasuredLink]
+) -> dict[str, tuple[str, str]]:
+    """Return value and comment of each key that says what the network is like. A link is as fast as the slower of its
+    two ports, so a port is as fast as the fastest of its links."""
+    ranks = {rank for pair in links for rank in pair}
+    rates = {rank: [link.duplex_bytes_per_s for pair, link in links.items() if rank in pair] for rank in sorted(ranks)}
+    bandwidth, port_factors = _typical({rank: 8 * max(of_links) for rank, of_links in rates.items()})
+    one_way = 8 * statistics.median(link.bytes_per_s for link in links.values())
+    latency_s = statistics.median(link.latency_s for link in links.values())
+    by_port = _mapping(port_factors, bandwidth)
+    overhead_s = statistics.median(overheads_s)
+    return {
+        "bandwidth": (_number(bandwidth), f"payload, both directions busy; with one idle {_number(one_way)}"),
+        "latency_s": (_number(latency_s), f"half a round trip, median of {len(links)} links"),
+        "node_bandwidth": (by_port, "bit/s of single nodes: more than 10 % from the median"),
+        "receive_overhead_s": (_number(overhead_s), "each received vector: median of what steps took longer"),
+    }
+
+
+def _assumed_network(assumed: Cluster) -> dict[str, tuple[str, str]]:
+    """Return the same as `_measured_network`, of a configured cluster."""
+    reason = "not measured, as there is one worker: as configured"
+    keys = ("bandwidth", "latency_s", "receive_overhead_s")
+    return {key: (_number(getattr(assumed, key)), reason) for key in keys} | {"node_bandwidth": ("null", reason)}
+
+
+def noise(jitters: Sequence[Jitter]) -> str | None:
+    """Return what speaks against trusting gradient times that vary much, and what to do, in one line; None where they
+    vary little. jitters: of each worker."""
+    cv = statistics.median(jitter.cv for jitter in jitters)
+    if cv < NOISY:
+        return None
+    reason = "which other programs on this machine, or a gradient that is too short to be timed, may cause"
+    return f"the gradient times vary by {cv:.0%}, {reason}: calibrate again when it is idle, with more --steps"
+
+
+def disagreement(before: str, now: str, keys: Sequence[str]) -> str | None:
+    """Return what two files of a cluster say of these keys where their numbers differ by more than a quarter, in one
+    line; None where they do not, or the first is no such file."""
+    try:
+        files = [yaml.safe_load(text) for text in (before, now)]
+    except yaml.YAMLError:
+        return None
+    if not all(isinstance(values, dict) for values in files):
+        return None
+    differing = []
+    for key in keys:
+        old, new = (values.get(key) for values in files)
+        if isinstance(old, float) and isinstance(new, float) and max(old, new) > MOST_APART * min(old, new):
+            differing.append(f"{key} was {_number(old)} and is {_number(new)}")
+    return ", ".join(differing) or None
+
+
+def _typical(values: Mapping[int, float]) -> tuple[float, dict[int, float]]:
+    """Return the median of the nodes' values, and for each outlier its factor on the median."""
+    median = statistics.median(values.values())
+    return median, {node: value / median for node, value in values.items() if abs(value / median - 1) > OUTLIER}
+
+
+def _mapping(factors: Mapping[int, float], unit: float) -> str:
+    entries = ", ".join(f"{node}: {_number(factor * unit)}" for node, factor in factors.items())
+    return f"{{{entries}}}" if entries else "null"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3e}" if math.isfinite(value) else ".inf"

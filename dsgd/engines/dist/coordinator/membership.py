@@ -1,0 +1,156 @@
+"""Workers and servers of a run as the coordinator sees them: who has joined, who is lost, who is to blame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsgd.engines.dist.control import Client, Message
+from dsgd.engines.dist.coordinator.snapshots import RunTotals, combine_totals
+from dsgd.engines.dist.job import HALF_GONE_S, HEARTBEAT_S, Limits
+from dsgd.experiment import Experiment
+from dsgd.host.gpu_facts import PEAK, combined_facts
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker (node < p) or a server, and the process that now is this node.
+
+    client, snapshots: its two connections; None before they come and once they have ended. address: of its pairwise
+    plane. joined: some process has said that it is this node. half_gone: when one of the connections ended while the
+    other lives, by time.monotonic(). steps, counters: as far as known, of all processes that have been this node.
+    gpu: facts of its GPUs.
+    """
+
+    node: int
+    name: str
+    is_server: bool
+    client: Client | None = None
+    snapshots: Client | None = None
+    address: tuple[str, int] | None = None
+    joined: bool = False
+    ready: bool = False
+    ended: bool = False
+    ended_s: float = 0.0
+    lost: bool = False
+    half_gone: float | None = None
+    steps: int = 0
+    heard: float = 0.0
+    counters: dict[str, Any] = field(default_factory=dict)
+    gpu: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether both connections live."""
+        return self.client is not None and self.snapshots is not None
+
+    def join(self, client: Client, address: tuple[str, int]) -> None:
+        """Begin with a new process. It goes on with the steps and counters of the one before."""
+        self.client, self.address, self.joined = client, address, True
+        self.ready = self.lost = False
+        self.half_gone = None
+        self.heard = time.monotonic()
+
+    def owns(self, client: Client) -> bool:
+        """Return whether a connection is one of the process that now is this node."""
+        return client is self.client or client is self.snapshots
+
+    def silent_s(self, now: float) -> float:
+        """Return for how many seconds nothing has arrived from this member."""
+        return now - max(self.heard, self.client.heard if self.client is not None else 0.0)
+
+
+class Membership:
+    """All members of a run, by node."""
+
+    def __init__(self, experiment: Experiment, limits: Limits, log: Callable[[str], None]) -> None:
+        p, k = experiment.nodes, experiment.algo.servers
+        self.members = [Member(i, f"worker {i}" if i < p else f"server {i - p}", i >= p) for i in range(p + k)]
+        self.workers = self.members[:p]
+        self._lost_before: set[int] = set()  # workers, when the checkpoint was written that the run goes on from
+        self._experiment = experiment
+        self._limits = limits
+        self._checked = time.monotonic()
+        self._log = log
+
+    def __getitem__(self, node: int) -> Member:
+        return self.members[node]
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Count what a checkpoint says that everybody has done."""
+        without = [node for node, stored in enumerate(state["workers"]) if "vectors" not in (stored or {})]
+        self._lost_before.update(state.get("lost", without))  # earlier versions did not say
+        for member, stored in zip(self.members, [*state["workers"], *state["servers"]], strict=True):
+            if stored is None:  # a lost worker, in a checkpoint of an earlier version
+                member.steps = state["steps"]
+            else:
+                member.steps, member.counters = stored["steps"], dict(stored["counters"])
+
+    @property
+    def live_workers(self) -> list[Member]:
+        return [worker for worker in self.workers if not worker.lost]
+
+    @property
+    def lost_workers(self) -> set[int]:
+        """Return the workers that the run goes on without, or has gone on without before it was resumed."""
+        return self._lost_before | {worker.node for worker in self.workers if worker.lost}
+
+    @property
+    def submitting(self) -> set[int]:
+        """Nodes that can submit a snapshot: a replaced worker listens only once it is ready."""
+        return {member.node for member in self.members if member.ready and not member.lost}
+
+    @property
+    def samples(self) -> int:
+        """Samples processed by all workers together, lost ones included."""
+        return self._experiment.samples_of(sum(worker.steps for worker in self.workers))
+
+    def totals(self, time_s: float) -> RunTotals:
+        """Return what the run has come to, as far as known. time_s: of the training clock."""
+        known = {member.node: (member.steps, member.counters) for member in self.members}
+        alive = [member.node for member in self.members if not member.lost]
+        return combine_totals(self._experiment, time_s, None, known, alive)
+
+    def gpus(self) -> dict[str, Any]:
+        """Return what the workers say of their GPUs, for the summary; empty without a GPU."""
+        peaks = [member.counters[PEAK] for member in self.members if PEAK in member.counters]
+        return combined_facts(member.gpu for member in self.members) | ({PEAK: max(peaks)} if peaks else {})
+
+    def update(self, member: Member, steps: int, counters: Mapping[str, Any] | None = None) -> None:
+        """Record a member's progress, which also shows that it is alive. counters: None or empty: not told."""
+        member.steps = max(member.steps, steps)
+        member.counters = dict(counters) if counters else member.counters
+        if member.lost and member.client is not None:
+            member.lost = False
+            self._log(f"{member.name} is heard of again")
+
+    def silent(self, now: float) -> list[Member]:
+        """Return the members that have been silent for too long. Call it in every round of the event loop: after a long
+        time between two calls this process or the whole machine may have been stopped, and of that time only as much as
+        a member may take between two signs of life counts against anybody."""
+        forgiven_s, self._checked = now - self._checked - 2 * HEARTBEAT_S, now
+        if forgiven_s > 0:
+            for member in self.members:
+                member.heard = now - max(0.0, member.silent_s(now) - forgiven_s)
+        return [m for m in self.members if m.joined and not m.lost and m.silent_s(now) > self._limits.timeout_s]
+
+    def half_gone(self, now: float) -> list[Member]:
+        """Return the members of whose two connections one has ended and the other should have followed."""
+        return [m for m in self.members if m.half_gone is not None and now - m.half_gone > HALF_GONE_S]
+
+    def blame(self, complaint: str, suspect: int | None) -> tuple[str, str | None]:
+        """Return a line on who caused a complaint, and its name: a silent member, else the suspect that it names."""
+        now = time.monotonic()
+        quiet = max((m for m in self.members if not m.lost), key=lambda member: member.silent_s(now))
+        if quiet.silent_s(now) > 3 * HEARTBEAT_S:
+            return f"{quiet.name} has been silent for {quiet.silent_s(now):.1f} s; {complaint}", quiet.name
+        if suspect is None:
+            return complaint, None
+        return f"{self.members[suspect].name} does not answer; {complaint}", self.members[suspect].name
+
+
+def failure_line(member: Member | None, message: Message) -> str:
+    """Return the error that a member reports; None: a process that had not said which member it is."""
+    return message["error"] if member is None else f"{member.name}: {message['error']}"

@@ -1,0 +1,163 @@
+"""Check what a client of the coordinator sends: by its part in the run, field by field, before anybody acts on it.
+
+Whoever has shown the token is let in; that does not make sense of what it sends. A message that is not as it should be
+ends its connection, with a line in the log, and not the coordinator. `message_types.py` declares the messages; what
+they may hold in this run is checked here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+import torch
+from msgspec import UNSET
+from torch import Tensor
+
+from dsgd.engines.dist.control import Client
+from dsgd.engines.dist.coordinator.message_types import (
+    HELLOS,
+    OF_ROLES,
+    OF_WORKERS,
+    ClientMessage,
+    Evaluated,
+    Failed,
+    Heartbeat,
+    Hello,
+    NodeCounters,
+    NodeHello,
+    Offer,
+    SnapshotMessage,
+    SnapshotsHello,
+    Start,
+    as_declared,
+)
+from dsgd.engines.dist.frames import SPANS, BadFrame, Message
+from dsgd.engines.dist.job import ProcessJob
+from dsgd.safe_text import for_terminal
+
+PRINTED_LIMIT = 10_000  # characters of what a process says about an error
+PRINTED = ("error", "name")  # fields that go to the terminal
+
+
+class MessageRules:
+    """The rules for the clients of one run. clients: the most connections at a time, twice what the run needs."""
+
+    def __init__(self, job: ProcessJob) -> None:
+        p, k = job.experiment.nodes, job.experiment.algo.servers
+        self.clients = 2 * (2 * (p + k) + 2 * p)  # each node has two, and there are evaluators and parents
+        self._nodes, self._workers = p + k, p
+        self._lockstep = job.experiment.algo.lockstep
+        self._limit = job.snapshot_limit
+        self._output = job.experiment.algo.output
+        self._remembered = job.experiment.optimizer.remembers
+        start, buffers = job.problem.start, job.problem.start_buffers
+        self._x = [start.numel()] * p + ([part.numel() for part in start.tensor_split(k)] if k else [])
+        self._buffers = buffers.numel()
+        self._dtype = start.dtype
+        self._parts = job.digest.keys()
+
+    def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
+        """Raise BadFrame unless this client may send this message. A hello says what the client is from now on."""
+        sent = as_declared(message, self._declared(client, message))
+        for field, is_possible in self._judge(client.node, sent).items():
+            if not is_possible:
+                raise BadFrame(f"a {message['kind']} message had no possible {field}")
+        if isinstance(sent, Hello):
+            client.role, client.node = sent.role, message.get("node")
+            if client.role == "snapshots":
+                client.exclusive, client.limit = f"snapshots of node {client.node}", self._limit
+        if isinstance(sent, SnapshotMessage):
+            assert client.node is not None
+            self._check_vectors(client.node, sent, vectors)
+        for field in PRINTED:
+            if field in message:
+                message[field] = _printable(message[field])
+
+    def _declared(self, client: Client, message: Message) -> type[ClientMessage]:
+        """Return what this client may send under the kind of this message."""
+        kind, role = message["kind"], message.get("role")
+        if kind == "hello" and client.role is None:
+            if not isinstance(role, str) or role not in HELLOS:
+                raise BadFrame("a hello named no part in the run")
+            return HELLOS[role]
+        declared = OF_ROLES[client.role]
+        if kind not in declared or (kind in OF_WORKERS and not self._is_worker(client.node)):
+            raise BadFrame("a message came from a process that does not send such")
+        return declared[kind]
+
+    def _judge(self, node: int | None, sent: ClientMessage) -> dict[str, bool]:
+        """Return, of the fields that depend on more than their types, whether they are possible."""
+        match sent:
+            case NodeHello():
+                return {"node": sent.node < self._nodes, "host": _is_address(sent.host)}
+            case SnapshotsHello():
+                return {"node": sent.node < self._nodes}
+            case Failed():
+                return {"suspect": sent.suspect is None or sent.suspect < self._nodes}
+            case SnapshotMessage():
+                is_step, is_checkpoint = sent.key.startswith("step:"), sent.key.startswith("checkpoint")
+                return {
+                    "counters": self._are_counters(node, sent.counters),
+                    "key": not is_step or (self._lockstep and sent.key == f"step:{sent.steps}"),
+                    "extra": not (is_checkpoint and self._is_worker(node))
+                    or UNSET not in (sent.extra.batches, sent.extra.rng),
+                }
+            case Heartbeat():
+                return {"counters": self._are_counters(node, sent.counters)}
+            case Offer():
+                return {"digests": self._lockstep and self._are_vectors(sent.digests)}
+            case Evaluated():
+                return {"sums": (sent.sums is UNSET) != (sent.error is UNSET)}
+            case Start():
+                return {"rank": self._is_worker(sent.rank), "digest": sent.digest.keys() == self._parts}
+        return {}
+
+    def _is_worker(self, node: int | None) -> bool:
+        return node is not None and node < self._workers
+
+    def _are_counters(self, node: int | None, counters: NodeCounters) -> bool:
+        """Return whether a process may have these. Those of a worker have busy_s, unless it has counted nothing yet."""
+        of_nodes = [counts for counts in (counters.sent, counters.received) if counts is not UNSET]
+        has_busy = not self._is_worker(node) or counters.busy_s is not UNSET or counters == NodeCounters()
+        return has_busy and all(len(counts) == self._nodes for counts in of_nodes)
+
+    def _are_vectors(self, names: Mapping[str, str]) -> bool:
+        """Return whether a snapshot may have vectors with these names."""
+        known = ("x", "buffers", *self._remembered)
+        return len(names) <= self._limit.vectors and all(n in known or n.startswith("kept.") for n in names)
+
+    def _check_vectors(self, node: int, sent: SnapshotMessage, vectors: Mapping[str, Tensor]) -> None:
+        """Check that the vectors of a snapshot can be evaluated, and the whole be resumed from."""
+        is_worker = node < self._workers
+        lengths = {"x": self._x[node]}
+        if is_worker:
+            lengths["buffers"] = self._buffers
+        elif self._output is not None:
+            lengths[self._output] = self._x[node]
+        lengths |= {
+            name: self._x[node]
+            for name in vectors
+            if is_worker and (name in self._remembered or name.startswith("kept."))
+        }
+        lengths = {name: length for name, length in lengths.items() if name not in sent.same}
+        spans = [vectors[name] for name in SPANS if name in vectors] if self._limit.spans else []
+        if any(name not in vectors or vectors[name].numel() != length for name, length in lengths.items()):
+            raise BadFrame("a snapshot had a vector of another length")
+        if any(vectors[name].dtype != self._dtype for name in lengths):
+            raise BadFrame("a snapshot had a vector of another type")
+        if len(spans) == 1 or any(len(s) % 2 or s.dtype != torch.float64 or not s.isfinite().all() for s in spans):
+            raise BadFrame("a snapshot had intervals that are none")
+
+
+def _is_address(host: str) -> bool:
+    """Return whether this is an IP address, which may go to a terminal: the scope of one may be any text."""
+    try:
+        return bool(ipaddress.ip_address(host)) and host.isprintable()
+    except ValueError:
+        return False
+
+
+def _printable(text: str) -> str:
+    """Return a text of somebody else's so that it can be shown on a terminal."""
+    return for_terminal(text[:PRINTED_LIMIT])[:PRINTED_LIMIT]

@@ -1,0 +1,260 @@
+"""A run in real processes: this process becomes the parent of all others here, one of which coordinates the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsgd.data.items import Items
+from dsgd.data.protocols import ReadAhead, SharedDecoding
+from dsgd.engines.dist.common_start import has_common_start
+from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone, Hub
+from dsgd.engines.dist.coordinator.coordinator import Coordinator
+from dsgd.engines.dist.coordinator.messages import MessageRules
+from dsgd.engines.dist.coordinator.sharded import evaluate, evaluator_ranks, is_sharded
+from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
+from dsgd.engines.dist.coordinator.spool import Spool
+from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
+from dsgd.engines.dist.launch.meeting import Joined
+from dsgd.engines.dist.launch.parent import Child, Parent
+from dsgd.engines.dist.launch.rendezvous import listen, new_token
+from dsgd.engines.dist.worker.main import serve, train
+from dsgd.engines.dist.worker.process import ProcessMain, run_process
+from dsgd.engines.rules.trace import TraceRow
+from dsgd.host.launcher import launch
+from dsgd.host.resources import cores
+from dsgd.host.signals import signal_pipe
+from dsgd.problem.precision import prepare
+from dsgd.problem.problem import build_problem
+from dsgd.problem.problem_digest import start_digest
+from dsgd.record.bounded import read_end
+from dsgd.record.checkpoint_file import check_state, read_state
+from dsgd.record.reader import SUMMARY_BYTES, read_status
+from dsgd.record.writer import SUMMARY
+from dsgd.record.written import make_inside
+from dsgd.runner.alike import checked_digest
+from dsgd.runner.life import TrainingState, live
+from dsgd.runner.plan import Plan, worker_devices
+from dsgd.runner.resume import ENDED
+from dsgd.runner.trial import try_training
+from dsgd.runner.values import prefixed
+from dsgd.safe_text import lines_for_terminal
+
+LOGS = "logs"
+LAST_BYTES = 2**16
+LAST_LINES = 15  # of a failed process's log that are printed
+
+
+def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
+    """Run a plan with its record in `folder`. Returns the status. Raises ConfigError.
+
+    joined: with the processes of a launcher; None: all workers are started here. ended: called when the run is over,
+    before signals do again what they did."""
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    job, listener = _job(plan, joined)
+    _warn_of_crowding(job)
+    with signal_pipe() as signals:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _supervised(Parent(make_inside(folder, LOGS), signals), plan, folder, job, joined, listener)
+        except OSError as error:  # of the folder; what happens on connections is handled there
+            if listener is not None:
+                listener.close()
+            _print(f"the record in {folder} cannot be written: {error.strerror}")
+            return "failed"
+        finally:
+            ended()
+
+
+def _supervised(
+    parent: Parent, plan: Plan, folder: Path, job: ProcessJob, joined: Joined | None, listener: socket.socket | None
+) -> str:
+    """Start all processes of this command and wait for the end of the run. Returns its status."""
+    over: Child | CoordinatorConnection
+    earlier = _summary(folder)
+    try:
+        if listener is not None:
+            line = Lifeline(job.limits.timeout_s)
+            over = parent.start(
+                "coordinator", lambda _: _coordinate(plan, folder, job, listener, line), quiet=False, line=line
+            )
+            listener.close()
+        else:
+            over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
+            over.send({"kind": "hello", "role": "agent"})
+            if not has_common_start(over, job, joined.rank if joined else 0):
+                return "failed"
+            parent.closing.append(over.socket)
+    except CoordinatorGone as error:
+        _print(str(error))
+        return "failed"
+    _start_members(parent, plan, job, joined)
+    try:
+        status = parent.supervise(over, lambda: _ask_to_stop(over))
+    except KeyboardInterrupt:
+        if not isinstance(over, Child) or _written_status(folder, earlier) not in ENDED:
+            raise
+        status = None
+    if isinstance(over, CoordinatorConnection):
+        return parent.status or "failed"
+    if status is not None and status < 0 and parent.status is None:
+        _print(f"the coordinator was killed by {signal.Signals(-status).name}; the record so far is in {folder}")
+    written = _written_status(folder, earlier)
+    if written in ENDED:  # whatever happened to the coordinator after that
+        return written
+    return "failed" if status or written is None else written
+
+
+def _written_status(folder: Path, earlier: bytes | None) -> str | None:
+    """Return how this run has ended, as its summary says; None without one. earlier: the summary from before it."""
+    return None if _summary(folder) == earlier else read_status(folder)
+
+
+def _summary(folder: Path) -> bytes | None:
+    path = folder / SUMMARY
+    return read_end(path, SUMMARY_BYTES) if path.is_file() else None
+
+
+def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
+    """Return what every process is given, and the coordinator's listening socket where that process is started here."""
+    experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
+    devices = worker_devices(options, experiment.nodes, os.environ)
+    with prefixed(None):
+        state = None if plan.checkpoint is None else read_state(plan.checkpoint.path)
+        if plan.checkpoint is not None:
+            check_state(state, "dist", experiment.nodes, plan.checkpoint.path)
+        if any(names == ["cpu"] for names in devices.values()):
+            prepare(experiment.precision, torch.device("cpu"))
+        problem = build_problem(experiment)  # data that cannot be read, a model that does not fit them
+    digest = checked_digest(problem, plan.checkpoint)
+    if isinstance(problem.data, Items) and problem.data.source and problem.data.source.why and where.rank == 0:
+        _print(problem.data.source.why)
+    if any(names == ["cpu"] for names in devices.values()) and not problem.compiled:
+        try_training(problem, options.threads or 1)
+    if isinstance(problem.data, SharedDecoding):
+        problem.data.share(len(devices) if joined is None else where.local_nodes)
+    if joined is None:
+        listener = listen("127.0.0.1")
+        coordinator, token = listener.getsockname()[:2], new_token()
+    else:
+        listener = joined.listener
+        coordinator, token = (joined.meeting.host, joined.meeting.port), joined.token
+    job = ProcessJob(
+        experiment=experiment,
+        problem=problem,
+        coordinator=coordinator,
+        token=bytes.fromhex(token),
+        limits=Limits(options.timeout_s, options.patience_s),
+        threads=options.threads or 1,
+        devices=devices,
+        share_gpus=options.workers_per_gpu > 1,
+        attach=options.transport == "auto",
+        collectives=options.collectives,
+        state=state,
+        digest=digest,
+        start_hash="" if joined is None else start_digest(problem),
+    )
+    return job, listener
+
+
+def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined | None) -> None:
+    """Fork the servers, workers and evaluators that belong to this process."""
+    p, k = job.experiment.nodes, job.experiment.algo.servers
+    for node in range(p, p + k):
+        if joined is None or (node - p) % p == joined.rank:
+            parent.start(f"server {node - p}", _process(serve, job, node))
+    restarts = 0 if job.experiment.algo.lockstep else plan.config.engine.restarts
+    readers = max(1, cores() // (len(job.devices) if joined is None else launch(os.environ).local_nodes))
+    for rank in job.devices:
+        parent.start(f"worker {rank}", _worker(job, rank, readers), restarts, echo=rank == 0)
+    if is_sharded(job):
+        for rank in evaluator_ranks(job, cores()):  # each needs memory of its own
+            parent.start(f"evaluator {rank}", _process(evaluate, job, rank))
+
+
+def _process(main: ProcessMain, job: ProcessJob, index: int) -> Callable[[bool], int]:
+    return lambda is_replacement: run_process(main, job, index, is_replacement)
+
+
+def _worker(job: ProcessJob, rank: int, readers: int) -> Callable[[bool], int]:
+    """Return the main function of a worker. readers: processes that read its samples ahead, where that is worth it."""
+    train_here, data = _process(train, job, rank), job.problem.data
+
+    def main(is_replacement: bool) -> int:
+        if isinstance(data, ReadAhead):
+            data.read_ahead(readers)  # while this process has one thread
+        return train_here(is_replacement)
+
+    return main
+
+
+def _ask_to_stop(over: Child | CoordinatorConnection) -> None:
+    """Ask the coordinator to end the run."""
+    if isinstance(over, Child):
+        assert over.line is not None
+        over.line.ask_to_stop()
+    else:
+        with contextlib.suppress(CoordinatorGone):  # which shows where its messages are received
+            over.send({"kind": "interrupt"})
+
+
+def _warn_of_crowding(job: ProcessJob) -> None:
+    workers, available = sum(names == ["cpu"] for names in job.devices.values()), cores()
+    if workers * job.threads > available:
+        _print(f"warning: {workers} workers of {job.threads} threads share {available} cores and wait for each other")
+
+
+class CoordinatedTraining(Coordinator):
+    """A run as its coordinator sees it. Implements `dsgd.runner.life.Training`."""
+
+    engine = "dist"
+    clock = "wall"
+
+    def __init__(self, plan: Plan, job: ProcessJob, hub: Hub) -> None:
+        super().__init__(job, hub, _print, plan.config.engine.checkpoint_every_s)
+        self.header: dict[str, Any] = {}
+        self.circumstances: dict[str, Any] = {}
+        self.digest = job.digest
+        self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
+
+    @property
+    def state(self) -> TrainingState:
+        monitor, marks = self.monitor, self.progress.marks
+        return TrainingState(monitor.status, monitor.error, monitor.phase.time_s, monitor.members.samples, marks)
+
+    def trace_rows(self) -> list[TraceRow]:
+        return self.monitor.trace
+
+
+def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket, line: Lifeline) -> int:
+    """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
+    with overseen(line) as stops:
+        spool = Spool(folder, WAITING_LIMIT, _print)
+        hub = Hub(listener, job.token, _print, MessageRules(job), spool.empty)
+        training = CoordinatedTraining(plan, job, hub)
+        training.listen()
+        status = live(plan, folder, training, stops)
+    if status == "failed":
+        _print_log(folder / LOGS, training.monitor.culprit)
+    return 1 if status == "failed" else 0
+
+
+def _print_log(logs: Path, name: str | None) -> None:
+    """Print the last lines of the process that failed."""
+    log = logs / f"{(name or '').replace(' ', '_')}.log"
+    lines = read_end(log, LAST_BYTES).decode(errors="replace").splitlines() if log.is_file() else []
+    if lines:
+        _print("\n".join([f"last lines of {log}:", *(f"    {line}" for line in lines[-LAST_LINES:])]))
+
+
+def _print(line: str) -> None:
+    print(lines_for_terminal(line), file=sys.stderr, flush=True)

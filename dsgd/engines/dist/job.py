@@ -1,0 +1,85 @@
+"""The task of every process of a run, inherited at the fork, and the exit statuses they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsgd.data.digest import Digest
+from dsgd.engines.dist.frames import VectorLimit
+from dsgd.experiment import Experiment
+from dsgd.problem.problem import Problem
+
+HEARTBEAT_S = 0.5  # interval at which workers, servers and evaluators report to the coordinator
+JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
+TRACE_INTERVALS = 1 << 20  # of one kind and node that a trace holds
+HALF_GONE_S = 1.0  # for which one of a process's two connections may outlive the other: those of a dead one end at once
+EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
+
+
+class ProcessOver(BaseException):
+    """Raised where a process of a run has nothing more to do. No handler of errors takes it for one. status: of its
+    exit."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits of a run.
+
+    timeout_s: for everything that must arrive. patience_s: for a silent peer in a pull or push, before its caller goes
+    on without it.
+    """
+
+    timeout_s: float
+    patience_s: float
+
+
+@dataclass(frozen=True)
+class ProcessJob:
+    """The part of a run that every process of it is given when it is forked.
+
+    coordinator: its address. devices: names by rank, of the workers of this machine. share_gpus: several workers may be
+    on one. attach: read large vectors of processes of this machine where they are. collectives: between workers on
+    CPUs: own, a ring; torch, process groups. state: contents of the checkpoint to
+    resume from; None for a new run. digest: of the problem, which must be one everywhere. start_hash: of the vectors
+    that training starts from; empty where no other command takes part.
+    """
+
+    experiment: Experiment
+    problem: Problem
+    coordinator: tuple[str, int]
+    token: bytes
+    limits: Limits
+    threads: int
+    devices: Mapping[int, Sequence[str]]
+    share_gpus: bool = False
+    attach: bool = False
+    collectives: str = "own"
+    state: Mapping[str, Any] | None = None
+    digest: Digest = field(default_factory=dict)
+    start_hash: str = ""
+
+    def has_own_gpus(self, node: int) -> bool:
+        """Return whether this machine's worker `node` has GPUs that no other computes on, as NCCL demands. A server has
+        none."""
+        return not self.share_gpus and any(name != "cpu" for name in self.devices.get(node, ()))
+
+    @property
+    def model_limit(self) -> VectorLimit:
+        """Return the most that a model for an evaluator is: x and buffers."""
+        numbers = [self.problem.dimension, self.problem.start_buffers.numel()]
+        return VectorLimit(2, max(numbers), sum(numbers) * self.problem.start.element_size())
+
+    @property
+    def snapshot_limit(self) -> VectorLimit:
+        """Return the most that a snapshot of one node is: x, buffers, the optimiser's and kept vectors, in the
+        checkpoint of a worker, and intervals with `trace`. A server has no more than that."""
+        model, further = self.model_limit, len(self.experiment.optimizer.remembers) + self.experiment.algo.keeps
+        nbytes = model.nbytes + further * self.problem.start.nbytes
+        spans = 2 * TRACE_INTERVALS if self.experiment.trace else 0
+        return VectorLimit(model.vectors + further, model.numbers, nbytes, spans)

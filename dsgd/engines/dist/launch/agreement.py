@@ -1,0 +1,201 @@
+"""Processes started by torchrun or srun agree on the run: rank 0 offers, the others accept, and get the run's token.
+
+They meet in a store that asks nobody for a token, and under torchrun belongs to torchrun, which listens on every
+interface: strangers read what stands there. So nothing that admits to the run stands there, what does is deleted when
+all have read it, and what is read is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Address
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct, ValidationError, convert
+from nacl.public import PrivateKey
+from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.engines.dist.job import JOIN_TIMEOUT_S
+from dsgd.engines.dist.launch.key_exchange import NotSealed, public_key, seal, unseal
+from dsgd.engines.dist.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, store_address
+from dsgd.host.launcher import Launch
+from dsgd.safe_text import for_terminal
+
+VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
+VALUE_LIMIT = 1 << 20  # bytes of a value in the store
+OBJECTION_LIMIT = 2000  # characters
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The run that rank 0 proposes to the others. host, port: of its coordinator. folder: of the record. config:
+    resolved. version: of the code."""
+
+    host: str
+    port: Annotated[int, Meta(gt=0, lt=1 << 16)]
+    folder: str
+    config: Mapping[str, Any]
+    version: str
+
+    def __post_init__(self) -> None:
+        IPv4Address(self.host)
+
+
+class MeetingAnswer(Struct, frozen=True):
+    """What a rank > 0 says to the offer. public: the key to seal the token with."""
+
+    objection: str
+    public: str
+
+
+class MeetingVerdict(Struct, frozen=True):
+    """What comes of all answers: an objection, or the token, sealed for each rank."""
+
+    objection: str
+    sealed: dict[str, Any]  # `unseal` says what is wrong with its own
+
+
+def meet(
+    launch: Launch, offer: Callable[[], Meeting], object_to: Callable[[Meeting], str | None]
+) -> tuple[Meeting, str]:
+    """Agree on the run that rank 0 offers: all ranks get the offer and may object; returns when all have accepted.
+
+    offer: called in rank 0. object_to: called in the others, returns an objection or None. Returns the offer and the
+    run's token, which never stands in the store as it is. Raises NoMeeting with the same objection in every rank, or
+    after at most 30 seconds.
+
+    Every rank takes out of the store what it has put in, also where the meeting fails."""
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    try:
+        store = open_store(launch, deadline)
+        if launch.rank == 0:
+            return _invite(launch, store, offer(), deadline)
+        return _attend(launch, store, object_to, deadline)
+    except (DistNetworkError, DistStoreError) as error:
+        raise NoMeeting(f"rank {launch.rank}: cannot be reached: {store_address(launch)}") from error
+
+
+def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) -> tuple[Meeting, str]:
+    """Do rank 0's part: publish the offer, hear all others, and give each of them the token, if nobody objects."""
+    offer, verdict = _offer_key(launch), _verdict_key(launch)
+    answers = {rank: _answer_key(launch, rank) for rank in range(1, launch.nodes)}
+    token, text = new_token(), json.dumps(asdict(meeting))
+    try:
+        store.set(offer, text)
+        late = _missing(store, list(answers.values()), deadline)
+        objections: list[str] = []
+        sealed: dict[str, str] = {}
+        for rank, answer in answers.items():
+            if answer in late:
+                continue
+            try:
+                _, reply = _read(launch, store, answer, MeetingAnswer)
+                objections.append(_one_line(reply.objection))
+                sealed[str(rank)] = seal(bytes.fromhex(token), reply.public, _context(launch, rank, text))
+            except (NoMeeting, NotSealed) as error:
+                objections.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
+        if late:
+            names = ", ".join(answer.rpartition("/")[2] for answer in late)
+            objections.append(f"rank {names} did not come within {JOIN_TIMEOUT_S:g} s to {store_address(launch)}")
+        objection = next(filter(None, objections), "")
+        store.set(verdict, json.dumps({"objection": objection, "sealed": {} if objection else sealed}))
+        leave_s = VERDICT_MARGIN_S if objection else JOIN_TIMEOUT_S  # one of them may have been stopped for a while
+        _wait_until_gone(store, [answer for answer in answers.values() if answer not in late], leave_s)
+    finally:
+        _delete(store, [offer, verdict, *answers.values()])
+    if objection:
+        raise NoMeeting(objection)
+    return meeting, token
+
+
+def _attend(
+    launch: Launch, store: TCPStore, object_to: Callable[[Meeting], str | None], deadline: float
+) -> tuple[Meeting, str]:
+    """Do the part of a rank > 0: accept the offer or object, and open the token that rank 0 has sealed for it."""
+    offer, verdict, answer = _offer_key(launch), _verdict_key(launch), _answer_key(launch, launch.rank)
+    if _missing(store, [offer], deadline):
+        raise NoMeeting(
+            f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {store_address(launch)}"
+        )
+    text, meeting = _read(launch, store, offer, Meeting)
+    private = PrivateKey.generate()
+    try:
+        objection = object_to(meeting)
+        reply = "" if objection is None else f"rank {launch.rank}: {objection}"
+        store.set(answer, json.dumps({"objection": reply, "public": public_key(private)}))
+        if _missing(store, [verdict], deadline + VERDICT_MARGIN_S):
+            raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {store_address(launch)}")
+        _, outcome = _read(launch, store, verdict, MeetingVerdict)
+        if outcome.objection:
+            raise NoMeeting(_one_line(outcome.objection))
+        token = unseal(str(outcome.sealed.get(str(launch.rank))), private, _context(launch, launch.rank, text))
+    except NotSealed as error:
+        raise NoMeeting(_foreign(launch, verdict, error)) from error
+    finally:
+        _delete(store, [answer])
+    return meeting, token.hex()
+
+
+def _offer_key(launch: Launch) -> str:
+    return f"dsgd/{launch.job}"
+
+
+def _answer_key(launch: Launch, rank: int) -> str:
+    return f"dsgd/{launch.job}/{rank}"
+
+
+def _verdict_key(launch: Launch) -> str:
+    return f"dsgd/{launch.job}/verdict"
+
+
+def _context(launch: Launch, rank: int, offer: str) -> str:
+    """Return what a sealed token is for: this rank of this job, after this very offer."""
+    return f"{_answer_key(launch, rank)} {hashlib.sha256(offer.encode()).hexdigest()}"
+
+
+def _one_line(text: str) -> str:
+    """Return what somebody else has written so that it can be printed."""
+    return for_terminal(text[:OBJECTION_LIMIT])[:OBJECTION_LIMIT]
+
+
+def _read(launch: Launch, store: TCPStore, key: str, expected: type[T]) -> tuple[str, T]:
+    """Return the text of a value, a JSON object, and what it says. Anybody may have written it: raises NoMeeting for
+    anything else."""
+    try:
+        content = store.get(key)
+        if len(content) > VALUE_LIMIT:
+            raise ValueError(f"{len(content)} bytes")
+        text = content.decode()
+        return text, convert(json.loads(text), expected)
+    except (ValueError, RecursionError, ValidationError) as error:
+        raise NoMeeting(_foreign(launch, key, "it cannot be read")) from error
+
+
+def _foreign(launch: Launch, key: str, why: object) -> str:
+    return f"rank {launch.rank}: {key} in the store at {store_address(launch)} is not of this run: {why}"
+
+
+def _missing(store: TCPStore, keys: Sequence[str], deadline: float) -> list[str]:
+    """Wait for keys; returns those missing at the deadline. The store's own wait would print to the terminal."""
+    while (missing := [key for key in keys if not store.check([key])]) and time.monotonic() <= deadline:
+        time.sleep(STORE_POLL_S)
+    return missing
+
+
+def _wait_until_gone(store: TCPStore, keys: Sequence[str], limit_s: float) -> None:
+    """Wait until nobody needs the verdict any more: who has read it deletes its own answer."""
+    deadline = time.monotonic() + limit_s
+    while any(store.check([key]) for key in keys) and time.monotonic() <= deadline:
+        time.sleep(STORE_POLL_S)
+
+
+def _delete(store: TCPStore, keys: Sequence[str]) -> None:
+    with contextlib.suppress(DistNetworkError, DistStoreError):  # the store is gone, and all that stood in it
+        for key in keys:
+            store.delete_key(key)

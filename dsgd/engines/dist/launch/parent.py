@@ -1,0 +1,234 @@
+"""The parent of all processes of a run on one machine: it forks them, keeps their logs and ends them.
+
+It has one thread and no CUDA, so that it can fork at any time; the children share what it has loaded. The death of one
+child ends no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone
+from dsgd.engines.dist.launch.lifeline import Lifeline
+from dsgd.host.fork import fork
+from dsgd.host.signals import CaughtSignals, Interrupted, end_with_parent
+from dsgd.host.stop import STOP_SIGNALS
+from dsgd.host.terminal import print_utf8
+from dsgd.host.title import set_title
+from dsgd.safe_text import for_terminal
+
+EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
+IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C
+POLL_S = 0.5
+
+
+@dataclass
+class Child:
+    """A forked process. main: gets whether the process replaces one that died, returns the exit status. restarts:
+    that are left. line: to a coordinator. echo: reading end of a pipe, copied to the log and the terminal. status: exit
+    status as in subprocess, minus the signal that killed it; None while it runs."""
+
+    name: str
+    main: Callable[[bool], int]
+    log: Path
+    restarts: int = 0
+    line: Lifeline | None = None
+    pid: int = 0
+    echo: int | None = None
+    status: int | None = None
+
+
+@dataclass
+class Parent:
+    """Starts, watches and ends the children.
+
+    logs: existing folder for their output, without links. signals: those that come, caught from before the first child
+    is started, as a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that
+    no child may keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator
+    fell silent. silent_s: how long it has been, apart from times in which this process did not run. polled: when that
+    was last looked at, by time.monotonic().
+    """
+
+    logs: Path
+    signals: CaughtSignals
+    closing: list[socket.socket] = field(default_factory=list)
+    children: list[Child] = field(default_factory=list)
+    status: str | None = None
+    silent_s: float = 0.0
+    polled: float = 0.0
+
+    def start(
+        self,
+        name: str,
+        main: Callable[[bool], int],
+        restarts: int = 0,
+        echo: bool = False,
+        quiet: bool = True,
+        line: Lifeline | None = None,
+    ) -> Child:
+        """Fork a child. echo: its output goes to the log and the terminal. quiet: it goes to the log, not here. line:
+        to a coordinator, whose end it takes."""
+        child = Child(name, main, self.logs / f"{name.replace(' ', '_')}.log", restarts, line)
+        self.children.append(child)
+        self._fork(child, is_replacement=False, echo=echo, quiet=quiet)
+        if line is not None:
+            line.theirs.close()
+            self.closing.append(line.socket)
+        return child
+
+    def _fork(self, child: Child, is_replacement: bool, echo: bool, quiet: bool) -> None:
+        reading, writing = os.pipe() if echo else (None, None)
+        parent = os.getpid()
+
+        def prepare() -> None:
+            title = for_terminal(f"{child.name} of {self.logs.parent}")
+            _detach(child.name, title, parent, child.log if quiet else None, writing)
+            for other in self.closing if quiet else []:
+                other.close()
+
+        child.pid = fork(prepare, partial(child.main, is_replacement))
+        child.status = None
+        if writing is not None:
+            os.close(writing)
+            child.echo = reading
+
+    def supervise(self, over: Child | CoordinatorConnection, stop: Callable[[], None]) -> int | None:
+        """Wait until the run is over, then end every child.
+
+        over: the coordinator, a child or the line to another machine, whose end is that of the run. stop: called on
+        the first of STOP_SIGNALS, and on a later Ctrl-C, after which a child has IMPATIENCE_S to end. Returns the exit
+        status of a coordinating child. Raises KeyboardInterrupt if a Ctrl-C has ended the run at once."""
+        caught, stopped, deadline = self.signals.numbers, False, math.inf
+        self.silent_s, self.polled = 0.0, time.monotonic()
+        try:
+            while not self._poll(over):
+                while caught:
+                    number = caught.pop(0)
+                    impatient = stopped and number == signal.SIGINT
+                    if (impatient and deadline == math.inf) or not stopped:  # SLURM's come in twos and mean one thing
+                        stop()
+                    if impatient:
+                        deadline = min(deadline, time.monotonic() + IMPATIENCE_S * isinstance(over, Child))
+                    stopped = True
+                if time.monotonic() >= deadline:
+                    raise Interrupted
+                for child in self.children:
+                    if child is not over and child.status not in (None, 0) and child.restarts > 0:
+                        child.restarts -= 1
+                        self._fork(child, is_replacement=True, echo=child.echo is not None, quiet=True)
+        finally:
+            self._end()
+        return over.status if isinstance(over, Child) else None
+
+    def _poll(self, over: Child | CoordinatorConnection) -> bool:
+        """Wait up to POLL_S for output, signals and messages; returns whether the run is over."""
+        pipes = {child.echo: child for child in self.children if child.echo is not None}
+        line = over.line if isinstance(over, Child) else over
+        lines = [] if line is None else [line.socket.fileno()]
+        woken = self.signals.descriptor
+        readable, _, _ = select.select([woken, *pipes, *lines], [], [], POLL_S)
+        now = time.monotonic()
+        self.silent_s += min(now - self.polled, 2 * POLL_S)  # a longer gap is our own: this process was stopped
+        self.polled = now
+        if woken in readable:
+            os.read(woken, 4096)
+        for pipe in readable:
+            if pipe in pipes:
+                self._copy_output(pipes[pipe])
+        self._reap()
+        if isinstance(over, Child) and over.status is not None:
+            return True
+        if line is None:
+            return False
+        if line.socket.fileno() in readable:
+            self.silent_s = 0.0
+            return self._receive(line)
+        if self.silent_s <= line.timeout_s:
+            return False
+        print(f"the coordinator has been silent for {line.timeout_s:g} s", file=sys.stderr, flush=True)
+        self.status = "failed"
+        return True
+
+    def _receive(self, line: Lifeline | CoordinatorConnection) -> bool:
+        """Take in what the coordinator has sent; returns whether the run is over."""
+        if isinstance(line, Lifeline):
+            line.listen()
+            return False
+        try:
+            message = line.receive()
+        except CoordinatorGone:
+            self.status = "failed"
+            return True
+        self.status = message.get("status")
+        return message["kind"] == "exit"
+
+    def _copy_output(self, child: Child) -> None:
+        assert child.echo is not None
+        content = os.read(child.echo, 1 << 16)
+        if not content:
+            os.close(child.echo)
+            child.echo = None
+            return
+        with (
+            contextlib.suppress(OSError),
+            open(_log_file(child.log), "ab") as log,
+        ):  # the disk is full: the terminal has it all
+            log.write(content)
+        sys.stderr.write(content.decode(errors="replace"))
+        sys.stderr.flush()
+
+    def _reap(self) -> None:
+        for child in self.children:
+            if child.status is None:
+                pid, status = os.waitpid(child.pid, os.WNOHANG)
+                if pid:
+                    child.status = os.waitstatus_to_exitcode(status)
+
+    def _end(self) -> None:
+        """End all children, stopped ones included."""
+        deadline = time.monotonic() + EXIT_GRACE_S
+        self._reap()
+        while any(child.status is None for child in self.children):
+            for child in self.children:
+                if child.status is None and time.monotonic() > deadline:
+                    os.kill(child.pid, signal.SIGKILL)
+            time.sleep(0.01)
+            self._reap()
+        for child in self.children:
+            while child.echo is not None:
+                self._copy_output(child)
+            if child.line is not None:
+                child.line.close()
+
+
+def _log_file(log: Path) -> int:
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
+def _detach(name: str, title: str, parent: int, log: Path | None, writing: int | None) -> None:
+    """Detach a new child from the terminal and its signals, and let it never outlive its parent."""
+    end_with_parent(parent, signal.SIGKILL)
+    set_title(name, f"dsgd: {title}")
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (*STOP_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
+    if log is None:
+        return
+    print_utf8()
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = writing if writing is not None else _log_file(log)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)

@@ -1,0 +1,140 @@
+"""Pairwise messages of vectors on a GPU, by way of the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from dsgd.engines.dist.pairwise.plane import Plane, Pulled
+from dsgd.engines.dist.pairwise.server import Answer
+from dsgd.engines.dist.worker.device_thread import DeviceThread
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class DeviceVectors:
+    """Does for vectors on `device` what the methods of the same names of `Plane` do.
+
+    They are copied in a thread and on a stream of their own, while the device computes."""
+
+    def __init__(self, plane: Plane, device: torch.device) -> None:
+        self._plane = plane
+        self._device = device
+        self._copies = DeviceThread(device, "copies")
+        self._published = _done(None)
+
+    def publish(self, x: Tensor, steps: int) -> None:
+        """Let peers pull a copy of x as it is now, soon. Waits for the publication before."""
+        self._published.result()
+        self._published = self._copies.submit(self._publish, x.detach().clone(), steps)
+
+    def inbox(self) -> list[tuple[Tensor, int, int]]:
+        return [(vector.to(self._device), sender, steps) for vector, sender, steps in self._plane.inbox()]
+
+    def pull(self, peer: int) -> Future[Pulled]:
+        return self._received(peer, self._plane.pull(peer))
+
+    def push(self, peer: int, vector: Tensor, steps: int) -> Future[bool]:
+        return _then(self._copies.submit(self._to_host, vector), lambda copy: self._plane.push(peer, copy, steps))
+
+    def ask(self, peer: int, vector: Tensor, steps: int) -> Future[Pulled]:
+        copied = self._copies.submit(self._to_host, vector)
+        return self._received(peer, _then(copied, lambda copy: self._plane.ask(peer, copy, steps)))
+
+    def answer_with(self, answer: Answer) -> None:
+        def on_device(vector: Tensor, limit_s: float) -> tuple[Tensor, int] | None:
+            answered = answer(self._copies.submit(self._to_device, {0: vector}).result()[0], limit_s)
+            if answered is None:
+                return None
+            made, steps = answered
+            return self._copies.submit(self._to_host, made).result(), steps
+
+        self._plane.answer_with(on_device)
+
+    def exchange(self, vectors: Mapping[int, Tensor], steps: int, sources: Sequence[int]) -> Future[dict[int, Tensor]]:
+        copied = self._copies.submit(self._each_to_host, vectors)  # in turn: exchanges begin in the order of the calls
+        exchanged = _then(copied, lambda copies: self._plane.exchange(copies, steps, sources))
+        return _then(exchanged, lambda arrived: self._copies.submit(self._to_device, arrived))
+
+    def call(
+        self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
+    ) -> Future[tuple[Tensor | None, int]]:
+        def received(answer: tuple[Tensor | None, int]) -> Future[tuple[Tensor | None, int]]:
+            vector, staleness = answer
+            if vector is None:
+                return _done(answer)
+            copied = self._copies.submit(self._to_device, {server: vector})
+            return _then(copied, lambda arrived: _done((arrived[server], staleness)))
+
+        if part is None:
+            return _then(self._plane.call(server, operation, None, scalars), received)
+        copied = self._copies.submit(self._to_host, part)
+        return _then(_then(copied, lambda copy: self._plane.call(server, operation, copy, scalars)), received)
+
+    def close(self) -> None:
+        """End the thread of the copies."""
+        self._copies.close()
+
+    def _received(self, peer: int, future: Future[Pulled]) -> Future[Pulled]:
+        """Return the future of what a peer sends, on the device."""
+
+        def received(pulled: Pulled) -> Future[Pulled]:
+            copied = self._copies.submit(self._to_device, {peer: pulled.vector})
+            return _then(copied, lambda arrived: _done(replace(pulled, vector=arrived[peer])))
+
+        return _then(future, received)
+
+    def _publish(self, x: Tensor, steps: int) -> None:
+        at_host = self._to_host(x)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        self._plane.publish(at_host, steps)
+
+    def _to_host(self, vector: Tensor) -> Tensor:
+        """Begin to copy a vector to page-locked memory, which torch keeps for the next one."""
+        at_host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=self._device.type == "cuda")
+        return at_host.copy_(vector.detach(), non_blocking=True)
+
+    def _each_to_host(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Begin to copy vectors, one that goes to several nodes once."""
+        copies = {
+            id(vector): self._to_host(vector) for vector in {id(each): each for each in vectors.values()}.values()
+        }
+        return {node: copies[id(vector)] for node, vector in vectors.items()}
+
+    def _to_device(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        return {node: vector.to(self._device, non_blocking=True) for node, vector in vectors.items()}
+
+
+def _then(future: Future[S], go_on: Callable[[S], Future[T]]) -> Future[T]:
+    """Return the future of `go_on` of another's result; or of the exception of either."""
+    last: Future[T] = Future()
+
+    def end(done: Future[T]) -> None:
+        if (error := done.exception()) is not None:
+            last.set_exception(error)
+        else:
+            last.set_result(done.result())
+
+    def first_done(done: Future[S]) -> None:
+        try:
+            following = go_on(done.result())
+        except Exception as error:  # of either: the caller asks the last future for it
+            last.set_exception(error)
+        else:
+            following.add_done_callback(end)
+
+    future.add_done_callback(first_done)
+    return last
+
+
+def _done(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future

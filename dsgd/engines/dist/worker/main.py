@@ -1,0 +1,188 @@
+"""Main functions of workers and parameter servers: join the run, do the work, hand in snapshots until it ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from concurrent.futures import Future
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dsgd.engines.dist.control import Message
+from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
+from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
+from dsgd.engines.dist.worker.answers import give_answer
+from dsgd.engines.dist.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
+from dsgd.engines.dist.worker.compute import Compute
+from dsgd.engines.dist.worker.device_vectors import DeviceVectors
+from dsgd.engines.dist.worker.engine import WorkerEngine
+from dsgd.engines.dist.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
+from dsgd.engines.dist.worker.spans import as_vector
+from dsgd.engines.rules.divergence import limit_of_batch
+from dsgd.engines.rules.shard import Shard
+from dsgd.host.gpu_facts import gpu_facts
+from dsgd.host.resources import keep_freed_memory
+from dsgd.problem.precision import prepare
+
+
+def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
+    """Train as worker `rank`. A replacement starts from the others' current parameters."""
+    keep_freed_memory()
+    torch.set_num_threads(job.threads)
+    client.open_snapshot_channel(rank, shares=job.experiment.algo.lockstep and job.experiment.nodes > 1)
+    experiment, problem = job.experiment, job.problem
+    plane = open_plane(job, rank, client)  # from now on it shows that it is alive: the rest may take long
+    devices = [torch.device(name) for name in job.devices[rank]]
+    if devices[0].type == "cuda":
+        _tune_cuda()
+    for device in devices:
+        prepare(experiment.precision, device)
+    joined = connect_peers(plane, client)
+    groups = _join_groups(job, rank, plane, joined, client.local_address, devices[0])
+    x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
+    # an asynchronous worker's answers would wait for a queued gradient; of a quorum, who has computed counts
+    late = experiment.algo.lockstep and not experiment.algo.backups
+    compute = Compute(problem, devices, groups, trace=experiment.trace, late=late)
+    averaging = Averaging(groups, devices[0])
+    vectors = plane if devices[0].type == "cpu" else DeviceVectors(plane, devices[0])
+    engine = WorkerEngine(experiment, rank, x, buffers, plane, vectors, compute, averaging, client, problem)
+    stored = job.state["workers"][rank] if job.state is not None and not is_replacement else None
+    if stored is not None and "vectors" in stored:
+        engine.restore(stored)
+    elif is_replacement or job.state is not None:
+        x.copy_(_current_model(plane, rank, experiment.nodes, experiment.algo.servers))
+        engine.count_from(joined["steps"], joined["counters"])
+    client.steps, client.counters = lambda: engine.worker.steps, engine.counters
+    engine.publish(engine.worker)
+    plane.set_steps(engine.worker.steps)
+    limit = limit_of_batch(experiment, problem)
+    compute.warm_up(x, buffers, rank, engine.batches)
+    compute.passes.loss_limit = limit
+    if facts := gpu_facts(devices):
+        client.send("gpu", facts=facts)
+    client.send("ready")
+    go = client.wait_for("go")
+    engine.total = (go["samples"], go["own_steps"])
+
+    def enqueue(message: Message, _: dict[str, Tensor]) -> None:
+        engine.events.put((_handle, (engine, message)))
+
+    client.listen(enqueue)
+    engine.run(go["time_s"])
+    while True:  # others may still pull and ask; `exit` ends the process
+        action, arguments = engine.events.get()
+        if action in (_handle, give_answer):
+            action(*arguments)
+
+
+def _tune_cuda() -> None:
+    """Set how this process uses CUDA, before it begins: page-locked memory that other processes may read, with every
+    driver, and the fastest kernels for the shapes that a run repeats."""
+    if not any(name in os.environ for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "pinned_use_cuda_host_register:True"
+    torch.backends.cudnn.benchmark = True
+
+
+def _handle(engine: WorkerEngine, message: Message) -> None:
+    """Do what the coordinator asks for."""
+    if message["kind"] == "total":
+        engine.total = (message["samples"], message["own_steps"])
+    elif message["kind"] == "mark":
+        if message["last"]:
+            engine.ended = True
+        engine.snapshot(message["key"])
+    elif message["kind"] == "checkpoint":
+        engine.checkpoint_at(message["key"], message["steps"])
+    elif message["kind"] == "first":
+        engine.quorum.decide(message["steps"], message["ranks"])
+    elif message["kind"] == "moved":
+        engine.plane.relocate(message["node"], (message["host"], message["port"]))
+
+
+def _join_groups(
+    job: ProcessJob, rank: int, plane: Plane, joined: Message, address: str, device: torch.device
+) -> Groups:
+    """Join the other workers of a lock-step algorithm. Other algorithms have none: they must not depend on anybody.
+
+    joined: the coordinator's message with the addresses of all, and a store's port where they meet for process groups.
+    device: of this worker's vectors. Raises CannotGoOn."""
+    nodes, store_port = job.experiment.nodes, joined["store"]
+    if not job.experiment.algo.lockstep:
+        return Groups(rank, 1)
+    try:
+        if store_port is None:
+            host, port = joined["addresses"][(rank + 1) % nodes]
+            return join_rings(plane, rank, nodes, (host, port), device)
+        store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
+        return join_groups(store, rank, nodes, job.limits.timeout_s, address, device)
+    except CollectiveFailed as error:
+        raise CannotGoOn(str(error), error.peer) from error
+
+
+def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
+    """Fetch x [d] for a worker that joins late: the centre, or what some peer published last. Raises CannotGoOn."""
+    if servers:
+        parts: list[Future[tuple[Tensor | None, int]]] = [
+            plane.call(nodes + i, READ_CENTRE, None, ()) for i in range(servers)
+        ]
+        return torch.cat([part for part, _ in (future.result() for future in parts) if part is not None])
+    peers = [peer for peer in range(nodes) if peer != rank]
+    random.Random(rank).shuffle(peers)
+    for peer in peers:
+        try:
+            return plane.pull(peer).result().vector
+        except Unreachable:
+            continue
+    raise CannotGoOn("no other worker is there to take the parameters from")
+
+
+def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement: bool) -> None:
+    """Answer the workers' calls, and hand in snapshots, until the coordinator ends the process."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    client.open_snapshot_channel(node)
+    experiment = job.experiment
+    p, k = experiment.nodes, experiment.algo.servers
+    index = node - p
+    shard = Shard(experiment.algo.server(job.problem.start.tensor_split(k)[index].clone()), p)
+    stored = {"counters": {}, "vectors": {}} if job.state is None else job.state["servers"][index]
+    for name, vector in stored["vectors"].items():
+        getattr(shard.server, name).copy_(vector)
+    lock = threading.Lock()
+    spans: list[tuple[float, float]] = []  # of calls, with `trace`
+
+    def answer(rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> tuple[Tensor | None, int]:
+        with lock:
+            if operation == READ_CENTRE:
+                return shard.server.x.clone(), 0
+            begin = time.monotonic()
+            result = shard.serve(rank, operation, part, scalars)
+            if experiment.trace:
+                spans.append((begin, time.monotonic()))
+            return result
+
+    plane = open_plane(job, node, client)
+    plane.serve(answer)
+    # workers count what they send to a server and receive from it; in earlier versions the server did
+    client.steps, client.counters = lambda: shard.version, lambda: stored["counters"]
+    connect_peers(plane, client)
+    client.send("ready")
+    start_s = time.monotonic() - client.wait_for("go")["time_s"]
+
+    def handle(message: Message, _: object) -> None:
+        if message["kind"] in ("mark", "checkpoint"):
+            with lock:
+                vectors = {name: v.clone() for name, v in vars(shard.server).items() if isinstance(v, Tensor)}
+                communicating = as_vector("communicating", spans, start_s)
+            if experiment.trace and message.get("last"):
+                vectors |= {"computing": communicating[:0], "communicating": communicating}
+            fields = {"key": message["key"], "steps": shard.version, "time_s": time.monotonic() - start_s}
+            client.submit({**fields, "counters": client.counters(), "extra": {}}, vectors)
+
+    client.listen(handle)
+    client.wait_for_exit()

@@ -1,0 +1,81 @@
+"""A worker's forward and backward passes: how long they took, and whether a loss is beyond the limit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsgd.engines.dist.worker.averaging import finish
+from dsgd.engines.rules.divergence import Diverged, is_beyond
+
+
+@dataclass(frozen=True)
+class _QueuedPass:
+    """A pass that a GPU may not have finished. begun, ended: on its stream. loss: a scalar there."""
+
+    step: int
+    begun: torch.cuda.Event
+    ended: torch.cuda.Event
+    loss: Tensor
+
+
+class PassRecord:
+    """Times passes on a device, and judges their losses.
+
+    late: on a GPU, read a loss once the pass after it has been queued, for which the device then does not wait. The
+    last one is left to the mark at the end. loss_limit: a loss beyond it raises Diverged; None: none does. busy_s:
+    seconds of finished passes. spans: their (begin, end) by time.monotonic(), or None without `trace`, which waits for
+    each pass."""
+
+    def __init__(self, device: torch.device, *, trace: bool = False, late: bool = False) -> None:
+        self.loss_limit: float | None = None
+        self.busy_s = 0.0
+        self.spans: list[tuple[float, float]] | None = [] if trace else None
+        self.late = late and not trace and device.type == "cuda"
+        self._device = device
+        self._before: _QueuedPass | None = None
+        self._began = 0.0
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._began = time.monotonic()
+        if self.late:
+            self._events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self._events[0].record()
+
+    def end(self) -> None:
+        """The pass has been computed, or with `late` queued."""
+        if self._events is not None:
+            self._events[1].record()
+            return
+        finish(self._device)
+        ended = time.monotonic()
+        self.busy_s += ended - self._began
+        if self.spans is not None:
+            self.spans.append((self._began, ended))
+
+    def judge(self, step: int, loss: Tensor) -> None:
+        """Judge the loss of the pass, that of mini-batch `step`; with `late` the one before. Raises Diverged."""
+        if self._events is None:
+            self._check(step, loss)
+            return
+        before, self._before = self._before, _QueuedPass(step, *self._events, loss)
+        if before is not None:
+            before.ended.synchronize()
+            self.busy_s += before.begun.elapsed_time(before.ended) / 1000
+            self._check(before.step, before.loss)
+
+    def forget(self) -> None:
+        """Forget all passes until now."""
+        finish(self._device)
+        self._before, self.busy_s = None, 0.0
+        if self.spans is not None:
+            self.spans.clear()
+
+    def _check(self, step: int, loss: Tensor) -> None:
+        if self.loss_limit is not None and is_beyond(value := float(loss), self.loss_limit):
+            raise Diverged(f"the loss of the mini-batch of step {step} is {value:g}")

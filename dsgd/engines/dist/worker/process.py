@@ -1,0 +1,248 @@
+"""Run the process of a worker, server or evaluator: its connection to the coordinator, its errors, its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from dsgd.data import DataLost
+from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone, Message
+from dsgd.engines.dist.frames import SPANS, BadFrame, listed
+from dsgd.engines.dist.job import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_ORPHANED,
+    HALF_GONE_S,
+    HEARTBEAT_S,
+    ProcessJob,
+    ProcessOver,
+)
+from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
+from dsgd.engines.dist.worker.averaging import CollectiveFailed
+from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.precision import Unsuitable
+
+READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
+REPORT_S = 0.005  # between two looks of a worker at its steps, of which the coordinator is told
+OFFERED_BYTES = 1 << 16  # of a vector, for which a question pays
+REPORTS_PER_S = 2000  # from all workers together, at most: the coordinator must keep up
+
+T = TypeVar("T")
+
+
+class CannotGoOn(ConnectionError):
+    """Raised when something that the algorithm needs will not arrive. peer: the node it was expected from, if known."""
+
+    def __init__(self, text: str, peer: int | None = None) -> None:
+        super().__init__(text)
+        self.peer = peer
+
+
+def digests_of(vectors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return a digest of each vector that is large enough to be worth asking whether another worker has it, too."""
+    return {
+        name: hashlib.blake2b(vector.numpy().data, digest_size=16).hexdigest()
+        for name, vector in vectors.items()
+        if name not in SPANS and vector.nbytes >= OFFERED_BYTES
+    }
+
+
+def result_of(done: Future[T]) -> T:
+    """Return the result; raise CannotGoOn where a peer is the reason that there is none."""
+    error = done.exception()
+    if isinstance(error, Unreachable):
+        raise CannotGoOn(str(error), error.rank) from error
+    if isinstance(error, CollectiveFailed):
+        raise CannotGoOn(str(error), error.peer) from error
+    return done.result()
+
+
+class CoordinatorClient:
+    """Sends messages and snapshots to the coordinator, and receives its messages.
+
+    Snapshots have a connection of their own, so that a small message never waits behind one. The process ends if either
+    of the two does.
+
+    steps, counters: of this process; what they return is told to the coordinator.
+    """
+
+    def __init__(self, job: ProcessJob) -> None:
+        self._job = job
+        self._line = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
+        self.local_address = self._line.local_address
+        self._early: list[Message] = []  # arrived while another message was waited for
+        self._listens = False
+        self._snapshots: SimpleQueue[tuple[Message, dict[str, Tensor]]] = SimpleQueue()
+        self.steps: Callable[[], int] = int
+        self.counters: Callable[[], Message] = dict
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send a small message."""
+        self._line.send({"kind": kind, **fields})
+
+    def accept_models(self) -> None:
+        """Let the coordinator send models, which nobody but an evaluator gets."""
+        self._line.limit = self._job.model_limit
+
+    def open_snapshot_channel(self, node: int, shares: bool = False) -> None:
+        """Open the second connection, which `submit` uses in a thread of its own. shares: offer the digest of each
+        vector first, since the coordinator may have it from another worker."""
+        line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
+        line.send({"kind": "hello", "role": "snapshots", "node": node})
+
+        def send_snapshots() -> None:
+            try:
+                while True:
+                    message, vectors = self._snapshots.get()
+                    if offered := digests_of(vectors) if shares else {}:
+                        line.send({"kind": "offer", "key": message["key"], "digests": offered})
+                        wanted = line.receive()["names"]
+                        message["same"] = [name for name in offered if name not in wanted]
+                        vectors = {name: vector for name, vector in vectors.items() if name not in message["same"]}
+                    line.send(message, vectors)
+            except CoordinatorGone as error:
+                time.sleep(2 * HALF_GONE_S)  # at the end of a run `exit` comes over the other connection, and says so
+                _say(f"no snapshot can be sent: {error}")
+                os._exit(EXIT_ORPHANED)
+
+        threading.Thread(target=send_snapshots, name="snapshots", daemon=True).start()
+
+    def submit(self, message: Message, vectors: dict[str, Tensor]) -> None:
+        """Queue a snapshot for sending. The vectors must not change any more. Raises ValueError if they are more than
+        a snapshot may have."""
+        try:
+            self._job.snapshot_limit.check(listed(vectors))
+        except BadFrame as error:
+            kept = f"an algorithm may keep at most {self._job.experiment.algo.keeps} vectors"
+            raise ValueError(f"{error}: {kept}, got {', '.join(vectors)}") from error
+        self._snapshots.put(({"kind": "snapshot", **message}, vectors))
+
+    def wait_for(self, kind: str) -> Message:
+        """Return the next message of this kind, and keep earlier ones for `listen`. `exit` ends the process."""
+        while True:
+            message = self._line.receive()
+            if message["kind"] == "exit":
+                raise ProcessOver(EXIT_OK)
+            if message["kind"] == kind:
+                return message
+            self._early.append(message)
+
+    def wait_for_exit(self) -> None:
+        """Wait for `exit`, which ends the process."""
+        if self._listens:
+            threading.Event().wait()  # the listening thread ends the process: two must not read from one connection
+        self.wait_for("exit")
+
+    def start_reports(self, interval_s: float = HEARTBEAT_S) -> None:
+        """Tell the coordinator from now on, in a thread of its own, the steps whenever they have changed, and as a
+        heartbeat the counters as well. interval_s: between two looks at the steps."""
+
+        def report() -> None:
+            reported, beat = 0, 0.0
+            with contextlib.suppress(CoordinatorGone):  # which the thread that receives finds, too
+                while True:
+                    steps, now = self.steps(), time.monotonic()
+                    if now - beat >= HEARTBEAT_S:
+                        self.send("heartbeat", steps=steps, counters=self.counters())
+                        beat = now
+                    elif steps != reported:
+                        self.send("steps", steps=steps)
+                    reported = steps
+                    time.sleep(interval_s)
+
+        threading.Thread(target=report, name="reports", daemon=True).start()
+
+    def listen(self, handle: Callable[[Message, dict[str, Tensor]], None]) -> None:
+        """Pass every message and its vectors to `handle` from now on, in a thread of its own. `exit`, or the loss of
+        the coordinator, ends the process at once, whatever it is doing."""
+
+        def receive_messages() -> None:
+            try:
+                for message in self._early:
+                    handle(message, {})
+                while True:
+                    message, vectors = self._line.receive_with_vectors()
+                    if message["kind"] == "exit":
+                        os._exit(EXIT_OK)
+                    handle(message, vectors)
+            except CoordinatorGone as error:
+                _say(str(error))
+                os._exit(EXIT_ORPHANED)
+
+        self._listens = True
+        threading.Thread(target=receive_messages, name="control", daemon=True).start()
+
+
+def _say(line: str) -> None:
+    """Print a line in one piece: several threads may find the coordinator gone."""
+    print(f"{line}\n", end="", flush=True)
+
+
+ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
+
+
+def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: bool) -> int:
+    """Run the main function of a worker, server or evaluator, and return the process's exit status.
+
+    main: gets `job`, `index`, the connection to the coordinator and `is_replacement`. index: node of a worker or
+    server, rank of an evaluator. is_replacement: the process takes the place of one that died.
+
+    An exception is reported to the coordinator, which decides what follows, and in this process's log.
+    """
+    try:
+        client = CoordinatorClient(job)
+    except CoordinatorGone as error:
+        _say(str(error))
+        return EXIT_ORPHANED
+    try:
+        main(job, index, client, is_replacement)
+        return EXIT_OK
+    except ProcessOver as over:
+        return over.status
+    except CoordinatorGone as error:
+        _say(str(error))
+        return EXIT_ORPHANED
+    except BaseException as error:  # whatever an algorithm, a model or a data set may raise
+        caused_by_peer = isinstance(error, (CannotGoOn, CollectiveFailed, Unreachable))
+        explains_itself = caused_by_peer or isinstance(error, (DataLost, ModelFailed, Unsuitable))
+        text = str(error) if explains_itself else f"{type(error).__name__}: {error}"
+        if not explains_itself:
+            print(traceback.format_exc(), flush=True)
+        suspect = error.peer if isinstance(error, CannotGoOn) else None
+        with contextlib.suppress(CoordinatorGone, ProcessOver):  # the process ends in any case
+            client.send("failed", error=" ".join(text.split()), suspect=suspect, caused_by_peer=caused_by_peer)
+            client.wait_for_exit()
+        return EXIT_FAILED
+
+
+def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
+    """Open a node's pairwise plane on the interface that reaches the coordinator, and report its address."""
+    nodes = job.experiment.nodes + job.experiment.algo.servers
+    problem, limits, log = job.problem, job.limits, partial(print, flush=True)
+    address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
+    vectors = problem.dimension, problem.dtype
+    on_gpu = job.devices.get(node, ["cpu"]) != ["cpu"]
+    plane = Plane(
+        node, nodes, address, job.token, *vectors, timeout_s, patience_s, log, attach=job.attach, pinned=on_gpu
+    )
+    client.send("hello", role="node", node=node, host=address, port=plane.port, gpus=job.has_own_gpus(node))
+    client.start_reports(max(REPORT_S, nodes / REPORTS_PER_S))
+    return plane
+
+
+def connect_peers(plane: Plane, client: CoordinatorClient) -> Message:
+    """Wait for the addresses of all nodes and connect to them; returns the coordinator's message."""
+    message = client.wait_for("addresses")
+    plane.connect([tuple(address) if address else None for address in message["addresses"]])
+    return message

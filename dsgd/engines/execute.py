@@ -1,0 +1,85 @@
+"""Run a plan on the engine that was chosen for it.
+
+From Python, without Hydra and a command line:
+
+    plan = plan_run(values, overrides=[])
+    status = execute(plan, Path("outputs/mine"))
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsgd.host.launcher import launch
+from dsgd.record.lock import FolderInUse, locked
+from dsgd.record.room import room_kept
+from dsgd.runner.plan import Plan, worker_devices
+from dsgd.runner.resume import check_unchanged, in_use
+from dsgd.runner.values import ConfigError, ends_are_errors
+from dsgd.safe_text import lines_for_terminal
+
+if TYPE_CHECKING:
+    from dsgd.engines.dist.launch.meeting import Joined
+
+
+def join_launch(plan: Plan, folder: Path) -> Joined | None:
+    """Meet the other processes of torchrun or srun, if real processes are wanted and one of these has started them.
+
+    folder: of the record, if this is rank 0. Raises ConfigError."""
+    if plan.engine == "sim" or (where := launch(os.environ)).kind == "local":
+        return None
+    from dsgd.engines.dist.launch.meeting import join  # imports torch
+
+    return join(where, plan.config, folder)
+
+
+def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Callable[[], None] = lambda: None) -> str:
+    """Run a plan with its record in `folder`. Returns the status: completed, diverged, interrupted or failed.
+
+    joined: with the processes of a launcher. ended: called when the run is over, before signals do again what they did
+    before it. Raises ConfigError for what only loading data and model can tell, and for a folder in which another run
+    writes, or has written since the plan was made."""
+    if joined is not None and joined.rank > 0:
+        with ends_are_errors():
+            return _run(plan, folder, joined, ended)
+    with _locked(folder), ends_are_errors():
+        check_unchanged(folder, plan.contents, plan.checkpoint)
+        if plan.why:
+            print(lines_for_terminal(plan.why), file=sys.stderr)
+        return _run(plan, folder, joined, ended)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the record's folder, and room for the summary. Raises ConfigError."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+            stack.enter_context(room_kept(folder))
+        except FolderInUse as error:
+            raise in_use(folder) from error
+        except OSError as error:
+            reason = f"{folder} ({error.strerror})"
+            raise ConfigError(f"hydra.run.dir must be a folder that can be written, got {reason}") from error
+        yield
+
+
+def _run(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
+    if plan.engine == "sim":
+        from dsgd.engines.sim.simulated import run_simulated  # imports torch
+
+        return run_simulated(plan, folder, ended)
+    if plan.engine == "torch":
+        from dsgd.engines.torch.over_groups import run_over_groups
+
+        assert joined is not None  # `plan_run` has seen to it
+        (names,) = worker_devices(plan.config.engine, plan.config.experiment.nodes, os.environ).values()
+        return run_over_groups(plan, folder, joined, names[0], ended)
+    from dsgd.engines.dist.distributed import run_distributed
+
+    return run_distributed(plan, folder, joined, ended)

@@ -1,0 +1,48 @@
+"""The rules of a step that every engine follows: when training ends, at what rate, what a step changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dsgd.experiment import Experiment
+from dsgd.optim.optimizer import Matrix, State
+from dsgd.worker import Worker
+
+
+class StepRules:
+    """Apply the budget, the schedule and the optimiser of an experiment to its workers.
+
+    samples: in every method, the samples that all workers together have processed, as far as the engine knows. In
+    lock-step they are computed from the worker's own steps instead, so that every worker uses the same rate for the
+    same step and ends after the same step, whenever it gets there. matrices: those in the parameters, in order.
+    """
+
+    def __init__(self, experiment: Experiment, matrices: Sequence[Matrix]) -> None:
+        self._experiment = experiment
+        self._matrices = matrices
+        self._lockstep = experiment.algo.lockstep
+        self._total = experiment.total_samples
+        self._rate = (0, experiment.learning_rate(0))  # the latest: after so many samples
+
+    def done(self, worker: Worker, samples: int) -> bool:
+        """Tell whether the worker has used up the budget of samples."""
+        if self._total is None:
+            return False
+        return (worker.steps * self._experiment.unit if self._lockstep else samples) >= self._total
+
+    def learning_rate(self, worker: Worker, samples: int) -> float:
+        """Return the learning rate of the worker's next step."""
+        if self._lockstep:
+            samples = worker.steps * self._experiment.unit
+        if samples != self._rate[0]:  # the simulator asks for one worker after the other, mostly at equal counts
+            self._rate = (samples, self._experiment.learning_rate(samples))
+        return self._rate[1]
+
+    def step(self, worker: Worker, g: Tensor, state: State | None, samples: int) -> State | None:
+        """Make one optimiser step with the gradient g [d]; returns the optimiser's new state."""
+        rate = self.learning_rate(worker, samples)
+        state = self._experiment.optimizer.step(worker.x, g, state, rate, self._matrices)
+        worker.steps += 1
+        return state

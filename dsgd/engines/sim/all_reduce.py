@@ -1,0 +1,154 @@
+"""All-reduces of the simulated workers, one after the other: by the cost model, or message by message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from dsgd.cluster import Cluster
+from dsgd.engines.rules.task import Task
+from dsgd.engines.sim.cluster_network import links_of
+from dsgd.engines.sim.collective_messages import Collective, CollectiveMessages
+from dsgd.engines.sim.collective_steps import SLICED, STEPS, hierarchical
+from dsgd.engines.sim.collectives import all_reduce_s, bytes_of_nodes, bytes_of_uplink
+from dsgd.engines.sim.loop import EventLoop
+from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.node import PendingAllReduce
+from dsgd.gradients.pending import PendingGradient
+
+FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can hide behind the other two thirds
+
+
+class AllReduces:
+    """Let p workers enter all-reduces, each of them in the same order, and end these in that order. Workers may leave,
+    and join again, where these are not made of messages.
+
+    taken: the collective of the latest one, `none` before the first."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: int,
+        message_bytes: float,
+        item_bytes: int,
+        loop: EventLoop,
+        network: Network,
+        centre: int,
+        reduced: Callable[[PendingAllReduce], None],
+    ) -> None:
+        """item_bytes: of one number of a vector. centre: the port of a star's centre. reduced: called at the end of an
+        all-reduce."""
+        self.taken = "none"
+        self._collective = cluster.collective
+        self._nodes = nodes
+        self._members = nodes  # of the workers, those that are expected
+        self._ports = [*range(nodes), centre]
+        self._message_bytes = message_bytes
+        self._links = links_of(cluster, nodes)
+        self._startup_s, self._bucket_startup_s = cluster.collective_startup_s, cluster.bucket_startup_s
+        self._loop = loop
+        self._network = network
+        self._reduced = reduced
+        self._free_s = 0.0
+        self._pending: dict[int, PendingAllReduce] = {}  # by number
+        self._parts: dict[int, list[Collective]] = {}  # likewise, where they are messages
+        self._messages: CollectiveMessages | None = None
+        if cluster.collective_messages and nodes > 1:
+            steps = STEPS[cluster.collective]
+            if cluster.collective == "hierarchical":
+                steps = partial(hierarchical, islands=self._links.islands)
+            elif cluster.collective in SLICED:
+                steps = partial(steps, slice_bytes=cluster.slice_bytes)
+            ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
+            self._messages = CollectiveMessages(
+                loop, network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
+            )
+
+    def enter(
+        self,
+        task: Task[Any],
+        contribution: Tensor | PendingGradient | None,
+        begin_s: float,
+        end_s: float,
+        parts: int = 1,
+        size: float = 1.0,
+    ) -> None:
+        """Enter the worker's next all-reduce, with a vector that is computed between these times, and in equal parts:
+        each is ready when its share of the backward pass is over, and is reduced as soon as everybody's is, after
+        those before it. All leave when the last one has the whole. size: of the vector, as a share of x."""
+        node, number, n_bytes = task.owner, task.owner.collectives, self._message_bytes * size
+        node.collectives += 1
+        pending = self._pending.get(number)
+        if pending is None:
+            pending = self._pending[number] = PendingAllReduce(self._nodes, self._members, n_bytes, parts)
+            if self._messages is not None:
+                self.taken = self._collective
+                ends = [None] * (parts - 1) + [partial(self._end, pending)]
+                startups = [self._startup_s + self._bucket_startup_s] + [self._bucket_startup_s] * (parts - 1)
+                self._parts[number] = [
+                    self._messages.add(n_bytes / parts, startup_s, end)
+                    for startup_s, end in zip(startups, ends, strict=True)
+                ]
+        last = pending.enter(task, node.worker, contribution, _ready_s(begin_s, end_s, 1 / parts), end_s)
+        if self._messages is not None:
+            for k, part in enumerate(self._parts[number], start=1):
+                ready_s = _ready_s(begin_s, end_s, k / parts)
+                self._loop.at(ready_s, self._messages.ready, part, node.worker.rank)
+        elif last:
+            self._loop.at(self._run(pending, pending.begin_s, pending.end_s), self._end, pending)
+
+    def leave(self, rank: int) -> None:
+        """Expect a worker no more. An all-reduce that waits for nothing else begins now."""
+        self._members -= 1
+        waiting = [(number, pending) for number, pending in self._pending.items() if pending.missing]
+        for number, pending in waiting:
+            pending.withdraw(rank)
+            if not any(pending.tasks):
+                del self._pending[number]
+            elif not pending.missing:
+                now_s = self._loop.now
+                self._loop.at(self._run(pending, now_s, now_s), self._end, pending)
+
+    def join(self, number: int) -> None:
+        """Expect one more worker, from the all-reduce with this number on."""
+        self._members += 1
+        for each, pending in self._pending.items():
+            if each >= number:
+                pending.missing += 1
+
+    def _run(self, pending: PendingAllReduce, first_s: float, last_s: float) -> float:
+        """Run an all-reduce whose first and last part are ready everywhere at these times, and return when it is over.
+
+        It is held up by its first or by its last part alone: those of one worker are ready at regular intervals, so
+        the times at which everybody's are, the latest of p such sequences, lie on or below a line from first to
+        last."""
+        n_bytes, parts, nodes, ports = pending.n_bytes, pending.parts, self._members, self._ports
+        if nodes < self._nodes:
+            ports = [*(rank for rank, task in enumerate(pending.tasks) if task is not None), self._ports[-1]]
+        part_s, self.taken = all_reduce_s(self._collective, nodes, n_bytes / parts, self._links)
+        startup_s = 0.0
+        if nodes > 1:
+            startup_s, part_s = self._startup_s, part_s + self._bucket_startup_s
+        begin_s = max(first_s, self._free_s)
+        self._free_s = max(begin_s + startup_s + parts * part_s, last_s + part_s)
+        sizes = bytes_of_nodes(self.taken, nodes, n_bytes)
+        for port, size in zip(ports, sizes, strict=False):  # without a star there is no centre
+            self._network.count(port, size, begin_s, self._free_s)
+        routes = self._network.routes
+        if routes is not None and routes.regions > 1:
+            routes.count(bytes_of_uplink(self.taken, self._nodes, routes.regions, n_bytes), begin_s, self._free_s)
+        return self._free_s
+
+    def _end(self, pending: PendingAllReduce) -> None:
+        number = min(self._pending)  # they end in the order in which they began
+        del self._pending[number]
+        self._parts.pop(number, None)
+        self._reduced(pending)
+
+
+def _ready_s(begin_s: float, end_s: float, share: float) -> float:
+    """Return when this share of the backward pass of a gradient between two times is over."""
+    return begin_s + (FORWARD + (1 - FORWARD) * share) * (end_s - begin_s)

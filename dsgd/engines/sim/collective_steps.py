@@ -1,0 +1,155 @@
+"""The messages of an all-reduce: what each node sends, and waits for, step by step.
+
+What the values are does not matter here, only how many bytes go where, and which message cannot leave before another
+one has come. Nodes are the workers 0 to p - 1, and p for the centre of a star.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dsgd.engines.sim.collectives import power_of_two, slice_count
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node sends n_bytes to each of `targets` at once, then waits for one message of each of `sources`."""
+
+    targets: Sequence[int]
+    n_bytes: float
+    sources: Sequence[int]
+
+
+def ring(p: int, node: int, n_bytes: float, item_bytes: int, slice_bytes: float | None = None) -> Iterator[Step]:
+    """Yield the steps of a ring, with the segments of the real one: whole numbers of items, whether p divides them or
+    not. What is left of n_bytes goes with the last segment. With slices a segment goes in equal ones."""
+    items = int(n_bytes // item_bytes)
+    slices = slice_count(n_bytes / p, slice_bytes)
+
+    def rounds() -> Iterator[Round]:
+        for j in range(2 * (p - 1)):
+            segment = (node - j) % p
+            size = (items * (segment + 1) // p - items * segment // p) * item_bytes
+            remainder = n_bytes - items * item_bytes if segment == p - 1 else 0
+            yield (node + 1) % p, (node - 1) % p, (size + remainder) / slices, slices
+
+    return _handed_on(rounds())
+
+
+def halving_doubling(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:
+    """Yield the steps of recursive halving, then doubling, those between the p nodes of a power of two in slices."""
+    q = power_of_two(p)
+    halving = [q >> level for level in range(1, q.bit_length())]
+
+    def rounds() -> Iterator[Round]:
+        for distance in (*halving, *reversed(halving)):
+            size = n_bytes * distance / q
+            slices = slice_count(size, slice_bytes)
+            yield node ^ distance, node ^ distance, size / slices, slices
+
+    return _with_surplus(p, node, n_bytes, _handed_on(rounds()))
+
+
+def recursive_doubling(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of recursive doubling."""
+    levels = range(power_of_two(p).bit_length() - 1)
+    return _with_surplus(p, node, n_bytes, (_swap(node ^ 1 << level, n_bytes) for level in levels))
+
+
+def tree(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of a binomial tree: from the children, to the parent and back, to the children."""
+    subtree = node & -node or 1 << (p - 1).bit_length()  # nodes below this one, it included, if all are there
+    children = [node + (1 << level) for level in range(subtree.bit_length() - 1) if node + (1 << level) < p]
+    for child in children:
+        yield Step([], 0, [child])
+    if node:
+        yield _swap(node & node - 1, n_bytes)
+    for child in reversed(children):
+        yield Step([child], n_bytes, [])
+
+
+def chain(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:
+    """Yield the steps of a chain: slices from the last node to the first, each node adding its own, and back."""
+    slices = slice_count(n_bytes, slice_bytes)
+    above, below = ([node + 1] if node + 1 < p else []), ([node - 1] if node else [])
+    for sources, targets in ((above, below), (below, above)):
+        for _slice in range(slices):
+            if sources:
+                yield Step([], 0, sources)
+            if targets:
+                yield Step(targets, n_bytes / slices, [])
+
+
+def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
+    """Yield the steps of a synchronous parameter server, node p."""
+    if node < p:
+        yield _swap(p, n_bytes)
+    else:
+        yield Step([], 0, range(p))
+        yield Step(range(p), n_bytes, [])
+
+
+def hierarchical(p: int, node: int, n_bytes: float, _: int, islands: int = 1) -> Iterator[Step]:
+    """Yield the steps of rings within islands, of those between islands, and of rings within again."""
+    m = p // islands
+    first, position = node - node % m, node % m
+    inside = [Step([first + (position + 1) % m], n_bytes / m, [first + (position - 1) % m])] * (m - 1)
+    yield from inside
+    for _round in range(2 * (islands - 1)):
+        yield Step([(node + m) % p], n_bytes / p, [(node - m) % p])
+    yield from inside
+
+
+Round = tuple[int, int, float, int]  # to whom, from whom, bytes of a slice, how many slices
+
+
+def _handed_on(rounds: Iterator[Round]) -> Iterator[Step]:
+    """Yield the steps of rounds that hand on what came in the round before: the k-th slice waits for the k-th of that
+    round, and only for it. So with several slices one is sent while others fly."""
+    sent: tuple[list[int], float] | None = None  # by the latest send, which ends with what the next one waits for
+    source, due, waits = -1, 0, []
+    for target, following, size, slices in rounds:
+        for _slice in range(slices):
+            if due:
+                waits.append(source)
+                due -= 1
+            if sent is not None:
+                yield Step(*sent, waits)
+            sent, waits = ([target], size), []
+        waits += [source] * due
+        source, due = following, slices
+    if sent is not None:
+        yield Step(*sent, waits + [source] * due)
+
+
+STEPS: dict[str, Callable[..., Iterator[Step]]] = {
+    "ring": ring,
+    "halving_doubling": halving_doubling,
+    "recursive_doubling": recursive_doubling,
+    "tree": tree,
+    "chain": chain,
+    "star": star,
+    "hierarchical": hierarchical,
+}
+
+SLICED = ("ring", "halving_doubling", "chain")  # those that take slices
+
+
+def _swap(other: int, n_bytes: float) -> Step:
+    return Step([other], n_bytes, [other])
+
+
+def _with_surplus(p: int, node: int, n_bytes: float, core: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps of a collective among q = `power_of_two(p)` nodes. Each of the others hands its vector to a
+    partner before, and gets the sum from it after."""
+    q = power_of_two(p)
+    if node >= q:
+        yield _swap(node - q, n_bytes)
+        return
+    partner = [node + q] if node + q < p else []
+    if partner:
+        yield Step([], 0, partner)
+    yield from core
+    if partner:
+        yield Step(partner, n_bytes, [])

@@ -1,0 +1,166 @@
+"""Ports and messages: every node has one full-duplex port, which its messages share.
+
+The switch between the ports has no limit of its own and buffers what a busy receiver cannot take yet. So a parameter
+server saturates, and a ring does not:
+
+- messages that a node sends at one moment share its port equally: k of them, N bytes each, take k N / B;
+- later ones wait for earlier ones, at the sender's port and again at the receiver's, first come, first served;
+- the first bit travels for the latency a; one undisturbed message takes a + N / B.
+
+Bytes count as they go through a port, evenly from a transfer's first bit to its last one. So no node has ever sent, or
+received, more than its port can carry.
+
+With `chunks_per_message` above 1 every chunk of a message queues at the ports by itself: messages that are under way at
+the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
+
+A message to NOWHERE has left the network with the sender's port: it was lost (`LossyNetwork`).
+
+What else is between two ports, uplinks of islands, links of regions and slow connections, is their route (`Routes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dsgd.engines.sim.flow import Flow
+from dsgd.engines.sim.loop import EventLoop
+from dsgd.engines.sim.routes import Routes
+
+PortMessage = tuple[
+    int, float, Callable[..., None], tuple
+]  # receiver, bytes, action and arguments: what happens on arrival
+NOWHERE = -1  # the receiver of a message whose action happens when it has left the sender's port
+
+
+class Network:
+    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message
+    without a route, which has one of its own. receive_bytes_per_s: of ports that receive at another rate."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        bytes_per_s: Sequence[float],
+        latency_s: float,
+        chunks_per_message: int = 1,
+        routes: Routes | None = None,
+        receive_bytes_per_s: Sequence[float] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._rate = list(bytes_per_s)
+        self._receive_rate = list(receive_bytes_per_s or bytes_per_s)
+        self._latency_s = latency_s
+        self._chunks = chunks_per_message
+        self.routes = routes
+        self._egress_free = [0.0] * len(bytes_per_s)
+        self._ingress_free = [0.0] * len(bytes_per_s)
+        self._queued = [0.0] * len(bytes_per_s)  # bytes that a node has given to its port, so far
+        self._received = [Flow() for _ in bytes_per_s]
+        self._collective = [Flow() for _ in bytes_per_s]  # bytes sent, and as many received
+        self.messages = 0  # sent by `send`, requests and acknowledgements without content not counted
+        # (node, from, to) in which a port was busy, for a trace
+        self.spans: list[tuple[int, float, float]] | None = None
+
+    def bytes_sent(self, time_s: float) -> list[float]:
+        """Return what every node has sent until a time, which must not lie before the last event."""
+        # a port that has something to send sends at its rate
+        waiting = [
+            (free - time_s) * rate if free > time_s else 0.0
+            for free, rate in zip(self._egress_free, self._rate, strict=True)
+        ]
+        sent = [max(0.0, queued - left) for queued, left in zip(self._queued, waiting, strict=True)]
+        return [count + flow.until(time_s) for count, flow in zip(sent, self._collective, strict=True)]
+
+    def bytes_received(self, time_s: float) -> list[float]:
+        """Return likewise what every node has received."""
+        flows = zip(self._received, self._collective, strict=True)
+        return [messages.until(time_s) + collectives.until(time_s) for messages, collectives in flows]
+
+    def send_once(self, sender: int, message: PortMessage, lost: Callable[[], None]) -> None:
+        """Send a message that may be lost for good. lost: called instead of its action if it is."""
+        self.send(sender, [message])
+
+    def send(self, sender: int, messages: Sequence[PortMessage]) -> None:
+        """Send all (receiver, bytes, action, arguments) at once; action(*arguments) is called on arrival."""
+        if self._chunks > 1:
+            self.messages += len(messages)
+            for receiver, size, action, arguments in messages:
+                self._send_chunk(sender, receiver, size / self._chunks, self._chunks, action, arguments)
+            return
+        total = 0.0
+        for message in messages:
+            total += message[1]
+        begin = max(self._loop.now, self._egress_free[sender])
+        end = begin + total / self._rate[sender]
+        self._egress_free[sender] = end
+        self.messages += len(messages)
+        self._queued[sender] += total
+        if self.spans is not None:
+            self._busy(sender, begin, end)
+        for receiver, size, action, arguments in messages:
+            self._carry(sender, receiver, size, begin, end, action, arguments)
+
+    def _send_chunk(
+        self, sender: int, receiver: int, size: float, left: int, action: Callable[..., None], arguments: tuple
+    ) -> None:
+        """Send one of the `left` remaining chunks, and the next one when it has left the port."""
+        begin = max(self._loop.now, self._egress_free[sender])
+        end = begin + size / self._rate[sender]
+        self._egress_free[sender] = end
+        self._queued[sender] += size
+        self._busy(sender, begin, end)
+        if left > 1:
+            self._loop.at(end, self._send_chunk, sender, receiver, size, left - 1, action, arguments)
+            action, arguments = _do_nothing, ()  # only the last chunk completes the message
+        self._carry(sender, receiver, size, begin, end, action, arguments)
+
+    def _carry(
+        self,
+        sender: int,
+        receiver: int,
+        size: float,
+        begin: float,
+        end: float,
+        action: Callable[..., None],
+        arguments: tuple,
+    ) -> None:
+        """Carry to the receiver's port what leaves the sender's between two times."""
+        if receiver == NOWHERE:
+            self._loop.at(end, action, *arguments)
+        elif self.routes is not None and (route := self.routes.between(sender, receiver)) is not None:
+            self.routes.send(route, receiver, size, begin, end, self._first_bit, (action, arguments))
+        else:
+            latency_s = self._latency_s
+            self._loop.at(begin + latency_s, self._first_bit, receiver, size, end + latency_s, action, arguments)
+
+    def _first_bit(
+        self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple
+    ) -> None:
+        begin = max(self._loop.now, self._ingress_free[receiver])
+        # a port that stands idle between the bits of a slow sender is not busy with them
+        self._ingress_free[receiver] = free = begin + size / self._receive_rate[receiver]
+        end = max(free, last_bit)
+        self._received[receiver].add(self._loop.now, begin, end, size)
+        if self.spans is not None:
+            self._busy(receiver, begin, end)
+        self._loop.at(end, action, *arguments)
+
+    def notify(self, sender: int, receiver: int, action: Callable[..., None], *arguments: object) -> None:
+        """Schedule action(*arguments) for the arrival of a message without content: a request or acknowledgement."""
+        latency_s = self._latency_s
+        if self.routes is not None and (route := self.routes.between(sender, receiver)) is not None:
+            latency_s = route.latency_s
+        self._loop.at(self._loop.now + latency_s, action, *arguments)
+
+    def count(self, node: int, size: float, begin: float, end: float) -> None:
+        """Count bytes that a node sends, and as many that it receives, between two times without occupying its port,
+        as in collectives."""
+        self._collective[node].add(self._loop.now, begin, end, size)
+        self._busy(node, begin, end)
+
+    def _busy(self, node: int, begin: float, end: float) -> None:
+        if self.spans is not None and end > begin:
+            self.spans.append((node, begin, end))
+
+
+def _do_nothing() -> None:
+    """Ignore the arrival of a chunk that is not the last one."""

@@ -1,0 +1,95 @@
+"""Vectors between two workers: exchanges, pulls and pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from dsgd.engines.rules.task import Task
+from dsgd.engines.sim.loop import EventLoop
+from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.node import Node, PendingExchange, VectorMessage
+from dsgd.worker import Exchange, Pull, Push
+
+
+class Pairs:
+    """Carry vectors from one worker to another. A worker that is down answers no pull, and what is pushed to it is
+    lost; what arrives for a task that has failed meanwhile is dropped, and not counted."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        loop: EventLoop,
+        network: Network,
+        message_bytes: float,
+        count_staleness: Callable[[int], None],
+    ) -> None:
+        self._nodes = nodes
+        self._loop = loop
+        self._network = network
+        self._message_bytes = message_bytes
+        self._count_staleness = count_staleness
+
+    def exchange(self, task: Task[Any], request: Exchange) -> None:
+        """Send the vectors of a task, which is resumed with those of all its sources."""
+        node, worker, size = task.owner, task.owner.worker, self._message_bytes * request.size
+        rank, steps = worker.rank, worker.steps
+        self._network.send(
+            rank,
+            [
+                (target, size, self._arrived, (self._nodes[target], rank, (vector, steps)))
+                for target, vector in request.vectors.items()
+            ],
+        )
+        exchange = PendingExchange(task, request.sources)
+        node.expect(exchange)
+        if not exchange.missing:  # faster neighbours' vectors have come already, or none is due
+            self._loop.at(self._loop.now, self._complete_exchanges, node)
+
+    def _arrived(self, node: Node, source: int, message: VectorMessage) -> None:
+        if node.receive(source, message):
+            self._complete_exchanges(node)
+
+    def _complete_exchanges(self, node: Node) -> None:
+        """Resume the tasks whose exchanges are complete."""
+        while (exchange := node.completed()) is not None:
+            received: dict[int, Tensor] = {}
+            for source, message in exchange.arrived.items():
+                assert message is not None
+                received[source], steps = message
+                self._count_staleness(self._nodes[source].worker.steps - steps)
+            node.received += len(received)
+            exchange.task.resume(received)
+
+    def pull(self, task: Task[Any], request: Pull) -> None:
+        """Resume a task with what a peer has published by the time that the request is there."""
+        self._network.notify(task.owner.worker.rank, request.peer, self._serve_pull, task, request.peer)
+
+    def _serve_pull(self, task: Task[Any], peer: int) -> None:
+        rank = task.owner.worker.rank
+        if self._nodes[peer].down:
+            self._network.notify(peer, rank, task.resume, None)
+            return
+        vector, steps = self._nodes[peer].published
+        self._network.send(peer, [(rank, self._message_bytes, self._pulled, (task, peer, vector, steps))])
+
+    def _pulled(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
+        if task.closed:
+            return
+        self._count_staleness(self._nodes[peer].worker.steps - steps)
+        task.owner.received += 1
+        task.resume(vector)
+
+    def push(self, task: Task[Any], request: Push) -> None:
+        """Send a vector to a peer's inbox. The task is resumed when it is there, or lost."""
+        worker = task.owner.worker
+        arguments = (task, request.peer, request.vector, worker.steps)
+        message = (request.peer, self._message_bytes * request.size, self._pushed, arguments)
+        self._network.send_once(worker.rank, message, task.resume)
+
+    def _pushed(self, task: Task[Any], peer: int, vector: Tensor, steps: int) -> None:
+        if not self._nodes[peer].down:
+            self._nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
+        task.resume()

@@ -1,0 +1,122 @@
+"""Free-running workers that fail, and start again from a peer's or the servers' parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+
+import torch
+from torch import Tensor
+
+from dsgd.cluster.failures import Outage
+from dsgd.engines.sim.downtime import Downtime
+from dsgd.engines.sim.loop import EventLoop
+from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.node import Node
+from dsgd.engines.sim.servers import Servers
+from dsgd.streams import stream
+
+
+class Restarts:
+    """Fail workers and start them again.
+
+    A worker that fails loses all that it has: its gradient under way, its parameters, what its algorithm and its
+    optimiser keep, and what was pushed to it. After the repair it fetches parameters, from the servers or else from a
+    random peer that is up, and enters its algorithm with them, at the step that it has come to. Where no peer is up it
+    goes on from the parameters that it had."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        servers: Servers,
+        message_bytes: float,
+        outages: Sequence[Iterator[Outage]],
+        loop: EventLoop,
+        network: Network,
+        downtime: Downtime,
+        seed: int,
+        leave: Callable[[int], None],
+        enter: Callable[[Node], None],
+    ) -> None:
+        """outages: of each node. leave: called when a rank has failed. enter: the algorithm on a node."""
+        self._nodes = nodes
+        self._servers = servers
+        self._message_bytes = message_bytes
+        self._outages = outages
+        self._loop = loop
+        self._network = network
+        self._downtime = downtime
+        self._rngs = [stream("restart", seed, rank) for rank in range(len(nodes))]
+        self._send = servers.send
+        self._leave = leave
+        self._enter = enter
+        self._places = [0] * len(nodes)  # of each node's latest outage in the downtime
+
+    def await_failure(self, rank: int) -> None:
+        """Let a worker that is up fail when its next outage begins, or at once if one lasts."""
+        now_s = self._loop.now
+        down_s, up_s = next(self._outages[rank])
+        while up_s <= now_s:
+            down_s, up_s = next(self._outages[rank])
+        if down_s < inf:
+            self._loop.at(max(down_s, now_s), self._fail, rank, up_s)
+
+    def _fail(self, rank: int, up_s: float) -> None:
+        node, now_s = self._nodes[rank], self._loop.now
+        if all(task.finished for task in node.tasks):
+            return
+        begin_s, end_s = node.computing
+        if end_s > now_s:
+            self._downtime.lost.append((rank, begin_s, now_s))
+        self._places[rank] = len(self._downtime.down)
+        self._downtime.down.append((rank, now_s, inf))
+        node.fail(now_s)
+        self._leave(rank)
+        self._loop.at(up_s, self._restore, rank)
+
+    def _restore(self, rank: int) -> None:
+        """Let a repaired worker ask for parameters."""
+        ports = self._servers.ports
+        if ports:
+            parts: list[Tensor | None] = [None] * len(ports)
+            for shard, port in enumerate(ports):
+                self._network.notify(rank, port, self._serve_part, rank, shard, parts)
+            return
+        up = [node.worker.rank for node in self._nodes if not node.down]
+        if not up:
+            self._restart(rank)
+            return
+        peer = up[int(self._rngs[rank].integers(len(up)))]
+        self._network.notify(rank, peer, self._serve, rank, peer)
+
+    def _serve(self, rank: int, peer: int) -> None:
+        node = self._nodes[peer]
+        if node.down:  # it has failed since
+            self._restore(rank)
+            return
+        self._send(peer, [(rank, self._message_bytes, self._take, (rank, node.worker.x.clone()))])
+
+    def _serve_part(self, rank: int, shard: int, parts: list[Tensor | None]) -> None:
+        servers = self._servers
+        if servers.failures is not None and servers.failures.holds(shard, self._serve_part, rank, shard, parts):
+            return
+        arguments = (rank, shard, servers.shards[shard].server.x.clone(), parts)
+        self._send(servers.ports[shard], [(rank, self._message_bytes / len(parts), self._take_part, arguments)])
+
+    def _take_part(self, rank: int, shard: int, part: Tensor, parts: list[Tensor | None]) -> None:
+        parts[shard] = part
+        present = [each for each in parts if each is not None]
+        if len(present) == len(parts):
+            self._take(rank, present[0] if len(present) == 1 else torch.cat(present))
+
+    def _take(self, rank: int, x: Tensor) -> None:
+        self._nodes[rank].worker.x.copy_(x)
+        self._restart(rank)
+
+    def _restart(self, rank: int) -> None:
+        node, index = self._nodes[rank], self._places[rank]
+        self._downtime.down[index] = (*self._downtime.down[index][:2], self._loop.now)
+        node.down = False
+        node.published = (node.worker.x.clone(), node.worker.steps)
+        self._enter(node)
+        self.await_failure(rank)

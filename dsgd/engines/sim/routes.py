@@ -1,0 +1,176 @@
+"""Routes: what a message passes between the ports of its sender and its receiver.
+
+On its way are pipes, one after the other: the connection of the pair, where a window or a limit slows it; the uplink of
+the sender's region, the link from region to region, and the uplink of the receiver's region, as far as there are any.
+Each has a queue in each direction, first come, first served, and hands a message on while it is still coming in: an
+undisturbed one takes a + N / B, with the latency a of its way and the rate B of the slowest pipe or port. Whoever waits
+for a pipe does not block the sender's port. Between the uplinks there is no limit: two regions do not disturb a third.
+While uplinks or links are congested, they go on with a part of their rate.
+
+`cluster.islands` are regions with uplinks; `cluster.links` are regions with a link for each pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from dsgd.cluster.disturbances import Congestion
+from dsgd.engines.sim.compute_time import Pauses
+from dsgd.engines.sim.flow import Flow
+from dsgd.engines.sim.loop import EventLoop
+from dsgd.streams import stream
+
+
+class Pipe:
+    """One direction of a connection, uplink or link. congestion: when it has only a part of its rate, and which."""
+
+    def __init__(self, bytes_per_s: float, congestion: Sequence[tuple[Pauses, float]] = ()) -> None:
+        self._rate = bytes_per_s
+        self._congestion = congestion
+        self._free_s = 0.0
+
+    def through(self, now_s: float, size: float, last_bit_s: float) -> tuple[float, float]:
+        """Let a message through whose first bit is here now, behind those before it. Returns when its first and its
+        last bit leave. last_bit_s: when the last one is here."""
+        begin_s = max(now_s, self._free_s)
+        self._free_s = self._finish(begin_s, size)
+        return begin_s, max(self._free_s, last_bit_s)
+
+    def _finish(self, now_s: float, size: float) -> float:
+        """Return when so many bytes have passed. Calls must come in order of time."""
+        while True:
+            rate, until_s = self._rate, inf
+            for pauses, factor in self._congestion:
+                begin_s, end_s = pauses.after(now_s)
+                if begin_s <= now_s:
+                    rate, until_s = min(rate, self._rate * factor), min(until_s, end_s)
+                else:
+                    until_s = min(until_s, begin_s)
+            if now_s + size / rate <= until_s:
+                return now_s + size / rate
+            size -= (until_s - now_s) * rate
+            now_s = until_s
+
+
+@dataclass(frozen=True, slots=True)
+class RegionLink:
+    """The link from one region to another. congestion: of it, each with its number among all."""
+
+    latency_s: float
+    bytes_per_s: float
+    congestion: Sequence[tuple[int, Congestion]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way of one sender's messages to one receiver. flow: of what leaves the sender's region, None within it."""
+
+    latency_s: float
+    pipes: Sequence[Pipe]
+    flow: Flow | None
+
+
+class Routes:
+    """Carry messages from port to port where more than the ports is on their way.
+
+    region_of: of every port. uplink_bytes_per_s: of a region's uplink, each direction; None: there are none. latency_s:
+    of a message between regions without a link of their own. congestion: of all uplinks. seed: of the run. links: by
+    (from, to). latency_within_s: of a message within a region. connection_bytes_per_s: what a pair's connections carry,
+    of sender, receiver and latency; inf where they carry whatever comes."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        region_of: Sequence[int],
+        uplink_bytes_per_s: float | None,
+        latency_s: float,
+        congestion: Sequence[Congestion] = (),
+        seed: int = 0,
+        links: Mapping[tuple[int, int], RegionLink] | None = None,
+        latency_within_s: float = 0.0,
+        connection_bytes_per_s: Callable[[int, int, float], float] | None = None,
+    ) -> None:
+        self.regions = max(region_of) + 1
+        self._loop = loop
+        self._region_of = list(region_of)
+        self._latency_s = latency_s
+        self._latency_within_s = latency_within_s
+        self._connection_bytes_per_s = connection_bytes_per_s
+        self._routes: dict[tuple[int, int], Route | None] = {}
+
+        def pipe(bytes_per_s: float, congestion: Sequence[tuple[int, Congestion]], *key: int) -> Pipe:
+            streams = [stream("congestion", seed, *key, index) for index, _ in congestion]
+            pauses = [(Pauses(each, rng), each.factor) for (_, each), rng in zip(congestion, streams, strict=True)]
+            return Pipe(bytes_per_s, pauses)
+
+        numbered = list(enumerate(congestion))
+        uplinks = [] if uplink_bytes_per_s is None else [uplink_bytes_per_s] * self.regions
+        self._out = [pipe(rate, numbered, region, 0) for region, rate in enumerate(uplinks)]
+        self._in = [pipe(rate, numbered, region, 1) for region, rate in enumerate(uplinks)]
+        self._links = {
+            pair: (link.latency_s, pipe(link.bytes_per_s, link.congestion, *pair, 2))
+            for pair, link in (links or {}).items()
+        }
+        self._flows = [Flow() for _ in range(self.regions)]  # out of each
+
+    def between(self, sender: int, receiver: int) -> Route | None:
+        """Return the route from one port to another, None if only the ports are on it."""
+        try:
+            return self._routes[sender, receiver]
+        except KeyError:
+            return self._routes.setdefault((sender, receiver), self._made(sender, receiver))
+
+    def _made(self, sender: int, receiver: int) -> Route | None:
+        here, there = self._region_of[sender], self._region_of[receiver]
+        within = here == there
+        link_s, link = self._links.get((here, there), (self._latency_s, None))
+        latency_s = self._latency_within_s if within else link_s
+        pipes: list[Pipe] = []
+        if self._connection_bytes_per_s is not None:
+            rate = self._connection_bytes_per_s(sender, receiver, latency_s)
+            pipes += [Pipe(rate)] if rate < inf else []
+        if within:
+            return Route(latency_s, pipes, None) if pipes else None
+        pipes += [*self._out[here : here + 1], *([link] if link else []), *self._in[there : there + 1]]
+        return Route(latency_s, pipes, self._flows[here])
+
+    def bytes_out(self, time_s: float) -> list[float]:
+        """Return what has left each region until a time, which must not lie before the last event."""
+        return [flow.until(time_s) for flow in self._flows]
+
+    def count(self, size: float, begin_s: float, end_s: float) -> None:
+        """Count bytes that leave every region between two times without occupying a pipe, as in collectives."""
+        for flow in self._flows:
+            flow.add(self._loop.now, begin_s, end_s, size)
+
+    def send(
+        self, route: Route, receiver: int, size: float, begin_s: float, end_s: float, arrive: Callable, arguments: tuple
+    ) -> None:
+        """Carry a message whose first and last bit leave the sender's port at these times.
+
+        arrive: called when the first bit is at the receiver's port, with (receiver, size, time of the last bit,
+        *arguments)."""
+        self._loop.at(begin_s, self._pass, route, 0, receiver, size, end_s, arrive, arguments)
+
+    def _pass(
+        self,
+        route: Route,
+        position: int,
+        receiver: int,
+        size: float,
+        last_bit: float,
+        arrive: Callable,
+        arguments: tuple,
+    ) -> None:
+        """Pass the pipe at this place of the route. The latency is that of the way from the first pipe on."""
+        begin, end = route.pipes[position].through(self._loop.now, size, last_bit)
+        if position == 0:
+            if route.flow is not None:
+                route.flow.add(self._loop.now, begin, end, size)
+            begin, end = begin + route.latency_s, end + route.latency_s
+        if position + 1 < len(route.pipes):
+            self._loop.at(begin, self._pass, route, position + 1, receiver, size, end, arrive, arguments)
+        else:
+            self._loop.at(begin, arrive, receiver, size, end, *arguments)

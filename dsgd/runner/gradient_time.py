@@ -1,0 +1,220 @@
+"""The time of a gradient in the simulator where the cluster leaves it open: measured on this machine, once for a run or
+for all jobs of a sweep. Does not import torch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsgd.data import DataLost
+from dsgd.experiment import Experiment
+from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
+from dsgd.record.reader import name_of, read_summary
+from dsgd.runner.children import told_by_child
+from dsgd.runner.configuration import RunConfig, configure
+from dsgd.runner.gradient_cache import CacheUnusable, keep_time, kept_time, machine
+from dsgd.runner.plan import Plan
+from dsgd.runner.values import ConfigError, checked, prefixed
+from dsgd.safe_text import lines_for_terminal
+
+if TYPE_CHECKING:
+    from dsgd.problem.problem import Problem
+
+GRADIENT_S = "gradient_s"  # in checkpoints and summaries
+
+
+def gradient_name(values: Mapping[str, Any]) -> str:
+    """Say of whom a configuration takes gradients, as `cluster.gradient_of` does: mlp, batch 16, fp32."""
+    return f"{name_of(values['model'])}, batch {values['batch_size']}, {values['precision']}"
+
+
+def foreign_time(config: RunConfig) -> str | None:
+    """Return a line if the cluster's gradient time is that of another model, batch size or precision."""
+    cluster, gradient = config.experiment.cluster, gradient_name(config.values)
+    whose = cluster.gradient_of
+    if cluster.gradient_s is None or whose is None or set(whose.split(", ")) <= set(gradient.split(", ")):
+        return None
+    name = config.values["cluster"].get("name", "the cluster")
+    return f"warning: cluster={name} has the gradient time of {whose}, but this run takes gradients of {gradient}"
+
+
+def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> Experiment:
+    """Return the experiment of a plan with a gradient time: that of its configuration, of its checkpoint, of its sweep,
+    or of this machine. Raises ConfigError, also for what does not go with that time."""
+    if experiment.cluster.mean_gradient_s is not None:
+        return experiment
+    if plan.checkpoint is not None:
+        gradient_s = _recorded(plan.checkpoint.header)
+    else:
+        gradient_s = plan.gradient_s or measured_gradient_s(plan.config, problem)
+    with prefixed("cluster"):
+        cluster = replace(experiment.cluster, gradient_s=gradient_s)
+    with prefixed(None):
+        return replace(experiment, cluster=cluster)
+
+
+def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
+    """Return the seconds of a gradient, to three digits: those that were measured on this machine before, or measured
+    now, in a process of its own. Prints a line.
+
+    problem: that of the experiment, where it has been built already. Raises ConfigError, and KeyboardInterrupt after a
+    signal."""
+    import dsgd.gradients.duration  # noqa: F401  # here once: each process would take more than a second for it
+
+    experiment, name = config.experiment, gradient_name(config.values)
+    threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
+    child = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
+    if child.signals or child.status == EXIT_INTERRUPTED:
+        raise Interrupted
+    if child.status != 0:
+        ended = f"killed by {signal.Signals(-child.status).name}" if child.status < 0 else "an error"
+        raise _not_measured(name, f"its process ended with {ended}")
+    answer = json.loads(child.text)
+    if "wrong" in answer and experiment.gradients != "none":
+        raise ConfigError(answer["wrong"])
+    if "seconds" not in answer:
+        raise _not_measured(name, answer.get("wrong") or answer["failed"])
+    gradient_s, when = answer["seconds"], f"measured on {answer['date']}" if answer["date"] else "measured"
+    line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here ({when}); cluster.gradient_s sets it"
+    print(lines_for_terminal("\n".join([line, *answer["warnings"]])), file=sys.stderr, flush=True)
+    return gradient_s
+
+
+def _not_measured(name: str, reason: str) -> ConfigError:
+    return ConfigError(f"cluster.gradient_s must be given, as a gradient of {name} cannot be measured: {reason}")
+
+
+def _in_a_new_thread(experiment: Experiment, problem: Problem | None, threads: int) -> str:
+    """Call `_measured` where there is no pool of threads: a forked thread that had one would wait for it for good."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_measured, experiment, problem, threads).result()
+
+
+def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> str:
+    """Return what became of measuring, as JSON: seconds; wrong: with the configuration; failed: of anything else."""
+    from dsgd.problem.problem import build_problem
+
+    if experiment.gradients == "none":  # whose problem is one of single samples
+        problem, experiment = None, replace(experiment, gradients="loop")
+    try:
+        # of one worker, since there may be more workers than samples
+        problem = problem or build_problem(replace(experiment, nodes=1))
+        return json.dumps(_kept_or_measured(experiment, problem, threads))
+    except (ValueError, DataLost) as error:
+        return json.dumps({"wrong": str(error)})
+    except BaseException as error:  # whatever a model or a data set may raise: signals come to another thread
+        return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
+
+
+def _kept_or_measured(experiment: Experiment, problem: Problem, threads: int) -> dict[str, Any]:
+    """Return the seconds of a gradient, to three digits; the date, if they were measured before; and warnings."""
+    from dsgd.gradients.duration import gradient_duration
+
+    key, warnings = _key(experiment, problem, threads), list[str]()
+    try:
+        if (kept := kept_time(key)) is not None:
+            return {"seconds": kept.seconds, "date": kept.measured, "warnings": []}
+    except CacheUnusable as error:
+        warnings.append(f"warning: gradient times are not kept: {error}")
+    duration = gradient_duration(experiment, problem, threads)
+    seconds = float(f"{duration.seconds:.3g}")
+    if not duration.steady:
+        span = f"{1e3 * duration.seconds:.3g} to {1e3 * duration.slowest:.3g} ms"
+        warnings.append(f"warning: gradients take {span} here, beside other programs: this time is not kept")
+    else:
+        try:
+            keep_time(key, seconds)
+        except CacheUnusable as error:
+            warnings = [f"warning: gradient times are not kept: {error}"]
+    return {"seconds": seconds, "date": None, "warnings": warnings}
+
+
+def measured_on(config: RunConfig, gradient_s: float | None, problem: Problem) -> str | None:
+    """Return the date on which the time that a run uses was measured; None for one that is given, or was not kept."""
+    if config.experiment.cluster.mean_gradient_s is not None:
+        return None
+    try:
+        kept = kept_time(_key(config.experiment, problem, config.engine.threads or 1))
+    except CacheUnusable:  # as a line has said
+        return None
+    return None if kept is None or kept.seconds != gradient_s else kept.measured
+
+
+def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, str]:
+    """Return all that the time of a gradient depends on, here and now."""
+    import torch
+
+    from dsgd.gradients.device import chosen_device
+    from dsgd.problem.problem_digest import structure
+
+    device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
+    return {
+        "model": repr(experiment.model),
+        "structure": structure(problem),
+        "data": f"{type(experiment.data).__name__}, {tuple(problem.data.input_shape)}, {problem.data.classes}",
+        "batch": str(experiment.batch_size),
+        "arithmetic": f"{experiment.precision}, {experiment.channels_last}, {experiment.compile}",
+        "threads": str(threads),
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "machine": machine(),
+    }
+
+
+def with_shared_times(
+    plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]
+) -> list[Plan | None]:
+    """Return the plans of a sweep's jobs with one gradient time for all that take the same gradients: that which a job
+    has begun with before, or one that is measured now. Raises ConfigError, and KeyboardInterrupt after a signal.
+
+    jobs: the configuration of each and the folder of its record; those without a plan have come to their end."""
+    if not any(map(is_open, plans)):
+        return list(plans)
+    times = _times_before(plans, jobs)
+
+    def timed(plan: Plan) -> Plan:
+        kind = kind_of(plan.config)
+        if kind not in times:
+            times[kind] = measured_gradient_s(plan.config)
+        return replace(plan, gradient_s=times[kind])
+
+    return [timed(plan) if plan is not None and is_open(plan) else plan for plan in plans]
+
+
+def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]) -> dict[str, float]:
+    """Return the times with which jobs have begun before, by the kind of their gradients."""
+    times: dict[str, float] = {}
+    for plan, (values, folder) in zip(plans, jobs, strict=True):
+        config = configure(values) if plan is None else plan.config
+        before = read_summary(folder) if plan is None else plan.checkpoint and plan.checkpoint.header
+        gradient_s = _recorded(before or {})
+        if config.experiment.cluster.mean_gradient_s is None and gradient_s is not None:
+            times.setdefault(kind_of(config), gradient_s)
+    return times
+
+
+def _recorded(before: Mapping[str, Any]) -> float | None:
+    """Return the time that a checkpoint or summary has. Raises ConfigError for what is none."""
+    return checked(before.get(GRADIENT_S), float | None, GRADIENT_S)
+
+
+def is_open(plan: Plan | None) -> bool:
+    """Return whether this run begins in the simulator with a time that nobody has given."""
+    if plan is None or plan.engine != "sim" or plan.checkpoint is not None:
+        return False
+    return plan.config.experiment.cluster.mean_gradient_s is None
+
+
+def kind_of(config: RunConfig) -> str:
+    """Return all that the time of a gradient depends on."""
+    experiment, data = config.experiment, config.experiment.data
+    model = (experiment.model, type(data), data.input_shape, data.classes, experiment.batch_size)
+    arithmetic = (experiment.precision, experiment.channels_last, experiment.compile, config.engine.threads or 1)
+    return repr((*model, *arithmetic, experiment.device))

@@ -1,0 +1,236 @@
+"""The life of a run, whichever engine computes it: record, mirror, progress, checkpoints, signals, summary."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from dsgd.data import DataLost
+from dsgd.data.digest import Digest
+from dsgd.engines.rules.marks import Mark
+from dsgd.engines.rules.trace import TraceRow, trace_text
+from dsgd.experiment import Experiment
+from dsgd.host.signals import Interrupted, StopRequests
+from dsgd.problem.model_failed import ModelFailed
+from dsgd.record.checkpoint_file import NAME, with_header, write_checkpoint
+from dsgd.record.mirror import Mirror
+from dsgd.record.reader import name_of
+from dsgd.record.writer import TRACE, Record
+from dsgd.record.written import write_atomically
+from dsgd.runner.alike import DIGEST
+from dsgd.runner.configuration import RunConfig
+from dsgd.runner.plan import Plan
+from dsgd.runner.progress import ProgressLine
+from dsgd.runner.resume import ENDED
+from dsgd.safe_text import for_terminal
+
+LOOK_S = 0.1  # between two updates of the progress line
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """status: running, then completed | diverged | interrupted | failed. error: one line, for failed. time_s: of the
+    training clock. marks: evaluated so far, those before a resumption included."""
+
+    status: str
+    error: str
+    time_s: float
+    samples: int
+    marks: int
+
+
+class Training(Protocol):
+    """A run under way in one of the engines, at its start or where a checkpoint left it."""
+
+    engine: str  # sim | dist | torch
+    clock: str  # virtual | wall
+    devices: list[str]  # their names
+    header: dict[str, Any]  # what a checkpoint says of this engine
+    circumstances: dict[str, Any]  # what only env.json says besides
+    digest: Digest  # of its data and model, likewise
+
+    @property
+    def state(self) -> TrainingState: ...
+
+    def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
+        """Yield every mark. Ends early, with a checkpoint, soon after `interrupted` has returned True. Calls `save`
+        with the contents of every checkpoint that is due."""
+        ...
+
+    def summary(self) -> Mark:
+        """Return the fields of the run as a whole, so far."""
+        ...
+
+    def trace_rows(self) -> list[TraceRow]: ...
+
+    def close(self, outcome: str) -> None:
+        """Tell everybody who takes part how the run has ended."""
+        ...
+
+
+class RecordLost(OSError):
+    """The record cannot be written: one line."""
+
+
+def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> str:
+    """Run to the end or to a signal, with the record in `folder`. Returns the status.
+
+    stops: the first asks for a checkpoint and the end. None has an effect once the status is decided on."""
+    config = plan.config
+    try:
+        with _writing(folder):
+            record = _begun(plan, folder, training)
+    except RecordLost as failure:
+        print(for_terminal(str(failure)), file=sys.stderr, flush=True)
+        training.close("failed")
+        return "failed"
+    mirror = Mirror(config.trackers, folder)
+    progress = ProgressLine(config.experiment, config.values["algo"]["name"], training.clock, plan.logged)
+    looked = 0.0
+
+    def save(contents: Mapping[str, Any]) -> None:
+        header = {
+            **_configured(plan),
+            "engine": training.engine,
+            **training.header,
+            DIGEST: training.digest,
+            "lines": training.state.marks,
+            "wall_s": record.wall_s,
+        }
+        with stops.held(), _writing(folder):
+            record.sync()
+            write_checkpoint(folder, header, dict(contents))
+
+    def interrupted() -> bool:
+        nonlocal looked
+        now = time.monotonic()
+        if now - looked > LOOK_S:
+            looked = now
+            state = training.state
+            progress.moved(state.time_s, state.samples, record.wall_s)
+        stops.check()
+        return bool(stops)
+
+    status, error = "failed", ""
+    try:
+        with progress, stops.armed():
+            for mark in training.run(interrupted, save):
+                with stops.held(), _writing(folder):
+                    record.mark(mark)
+                mirror.wake()
+                progress.measured(mark, record.wall_s)
+        status, error = training.state.status, training.state.error
+    except Interrupted:  # a second Ctrl-C
+        status = "interrupted"
+    except (DataLost, ModelFailed, RecordLost) as failure:
+        error = str(failure)
+    except BaseException as failure:  # whatever an algorithm, a model or a data set may raise
+        where = {"sim": "simulation", "dist": "evaluation"}.get(training.engine, "training")
+        error = f"the {where} failed: {type(failure).__name__}: {failure}"
+        if isinstance(failure, Exception):
+            raise
+        raise RuntimeError(error) from failure  # a SystemExit would end this process as if nothing had happened
+    finally:
+        status = _finish(plan, folder, training, record, status, error)
+        training.close(status)
+        mirror.finish()
+    return status
+
+
+def _begun(plan: Plan, folder: Path, training: Training) -> Record:
+    """Begin the record, or resume the record of the plan's checkpoint.
+
+    At every moment the folder holds one run, with a checkpoint of its own or none: first an earlier end goes, then the
+    checkpoint becomes one of the larger budget, or goes if it is another run's."""
+    values, checkpoint = plan.config.values, plan.checkpoint
+    chosen = {**training.header, **training.circumstances}
+    here = folder / NAME
+    if checkpoint is None:
+        return Record(folder, values, training.devices, chosen=chosen, others={NAME: None})
+    header, others = checkpoint.header, dict[str, bytes | None]()
+    if not (here.exists() and here.samefile(checkpoint.path)):
+        others[NAME] = None
+    elif header["config"]["budget"] != values["budget"]:
+        others[NAME] = with_header(here, {**header, **_configured(plan)})
+    before = (checkpoint.path.parent, header["lines"], header["wall_s"])
+    return Record(folder, values, training.devices, *before, chosen=chosen, others=others)
+
+
+def _configured(plan: Plan) -> dict[str, Any]:
+    """Return what a checkpoint's header says of the configuration."""
+    return {"config": {**plan.config.values, "resume": None}, **_extended(plan)}
+
+
+def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:
+    """Write what comes at the end of a record. Returns the status: failed where it cannot be written.
+
+    At every moment there is what a resumption needs: the checkpoint goes when the summary is there."""
+    if plan.config.experiment.trace and status != "failed":
+        try:
+            pieces = trace_text(training.trace_rows(), training.state.time_s)
+            with _writing(folder):
+                write_atomically(folder / TRACE, (piece.encode() for piece in pieces))
+        except RecordLost as failure:
+            status, error = "failed", str(failure)
+    if status == "failed":
+        print(for_terminal(error), file=sys.stderr, flush=True)  # also where the summary cannot be written
+    summary = _described(plan.config, training) | training.summary() | training.header | _extended(plan)
+    try:
+        record.finish({**summary, "status": status, "error": error or None})
+    except OSError as failure:
+        print(f"the summary in {folder} cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
+        return "failed"
+    if plan.logged and (line := completed_line(plan.config.experiment, summary)):
+        print(line, file=sys.stderr, flush=True)
+    if status in ENDED and not (plan.config.engine.keep_checkpoint and status == "completed"):
+        with contextlib.suppress(OSError):  # one that is left over has no effect beside this summary
+            (folder / NAME).unlink(missing_ok=True)
+    return status
+
+
+def completed_line(experiment: Experiment, summary: Mapping[str, Any]) -> str:
+    """Say which of several limits has ended a run; empty where it had one, or has not come to its end.
+
+    summary: with `ended_by`, `algo` and `steps`."""
+    ended_by = str(summary["ended_by"] or "")
+    several = len(experiment.sample_limits) + (experiment.budget.time_s is not None) > 1
+    if not (several and ended_by.startswith("budget.")):
+        return ""
+    limit = f"{getattr(experiment.budget, ended_by.removeprefix('budget.')):g}"
+    return f"{summary['algo']}: completed after {summary['steps']} steps, ended by {ended_by}={limit}"
+
+
+def _extended(plan: Plan) -> dict[str, Any]:
+    """Return what checkpoint and summary say of a run that has gone on with a larger budget than it began with."""
+    return {"extended": list(plan.extended)} if plan.extended else {}
+
+
+def _described(config: RunConfig, training: Training) -> dict[str, Any]:
+    """Return the part of the summary that says what was run."""
+    values, experiment = config.values, config.experiment
+    return {
+        "algo": values["algo"]["name"],
+        "nodes": experiment.nodes,
+        "engine": training.engine,
+        "model": name_of(values["model"]),
+        "data": name_of(values["data"]),
+        "topology": experiment.topology.name,
+        "seed": experiment.seed,
+        "target_accuracy": experiment.target.accuracy,
+        "target_loss": experiment.target.loss,
+        "time_model": experiment.cluster.time_model,
+    }
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordLost(f"the record in {folder} cannot be written: {error.strerror}") from error

@@ -1,0 +1,192 @@
+"""Decide about a run before it starts: its engine, its devices, the checkpoint it goes on from.
+
+Does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dsgd.engines.rules.suitable import why_not
+from dsgd.experiment import Experiment
+from dsgd.host.gpus import are_own, visible_gpus
+from dsgd.host.launcher import advice, launch
+from dsgd.runner.configuration import EngineOptions, RunConfig, configure
+from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
+from dsgd.runner.values import ConfigError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """engine: sim, dist or torch. why: a line on the choice, and one on options that are hardly meant; empty where it
+    has been printed before. checkpoint: to resume from; None at a start. contents: what the folder of the record was
+    found to hold (`dsgd.runner.resume.contents`); None: nobody has looked. logged: print how far the run has come also
+    where there is no terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time
+    of a gradient that was measured for all jobs of a sweep."""
+
+    config: RunConfig
+    engine: str
+    why: str
+    checkpoint: Checkpoint | None
+    contents: str | None = None
+    logged: bool = True
+    extended: Sequence[Mapping[str, Any]] = ()
+    gradient_s: float | None = None
+
+
+def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
+    """Decide how a configuration is run.
+
+    values: the resolved configuration. overrides: what the user gave of it, for a run that is resumed. Raises
+    ConfigError."""
+    checkpoint, extended = None, list[dict[str, Any]]()
+    if values.get("resume") is not None:
+        checkpoint = checkpoint_of(str(values["resume"]), extended=bool(budget_given(overrides)))
+        values = resumed(values, overrides, checkpoint.header)
+    config = configure(values)
+    if checkpoint is not None:
+        extended = budgets_before(values, checkpoint.header)
+        check_still_to_do(checkpoint, values)
+    engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
+    check_gradients(config, engine)
+    experiment = config.experiment
+    if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
+        why += f"\nwarning: {warning}"
+    if line := tightest(experiment):
+        why += f"\n{line}"
+    return Plan(config, engine, why, checkpoint, extended=extended)
+
+
+def tightest(experiment: Experiment) -> str:
+    """Say which limit of the budget ends the run before the others that are given; empty where there is no other, and
+    nothing of the limit of time, which only the run itself can tell."""
+    limits = experiment.sample_limits
+    first = min(limits.values(), default=0)
+    key = next((key for key, samples in limits.items() if samples == first), "")
+    later = [f"{other}={_limit(experiment, other)}" for other, samples in limits.items() if samples > first]
+    if not later:
+        return ""
+    lasts = f"ends the run after {experiment.steps_in(first)} steps, before {' and '.join(later)}"
+    return f"{key}={_limit(experiment, key)} {lasts}; {key}=null lifts it"
+
+
+def _limit(experiment: Experiment, key: str) -> str:
+    return f"{getattr(experiment.budget, key.removeprefix('budget.')):g}"
+
+
+def check_gradients(config: RunConfig, engine: str) -> None:
+    """Raise ConfigError for what only a simulation does: leaving gradients out, checking sums over all workers,
+    evaluating parts of the test set, going on without a worker in lock-step. And for what engine=torch does not do."""
+    if engine != "sim" and config.engine.gradients == "none":
+        raise ConfigError(f"engine.gradients must not be none with engine={engine}, got none")
+    for key in ("conservation", "test_folds"):
+        if engine != "sim" and getattr(config.experiment.eval, key):
+            raise ConfigError(f"eval.{key} must be false with engine={engine}, got true")
+    if engine != "sim" and config.experiment.algo.elastic:
+        raise ConfigError(f"algo.elastic must be false with engine={engine}, which ends without a worker, got true")
+    if engine == "torch":
+        _check_over_groups(config)
+
+
+def _check_over_groups(config: RunConfig) -> None:
+    """Raise ConfigError for what cannot be run over process groups."""
+    experiment = config.experiment
+    if reason := why_not(experiment.algo):
+        raise ConfigError(f"engine must be sim or dist with algo={config.values['algo']['name']}, got torch: {reason}")
+    if (where := launch(os.environ)).kind == "local":
+        rule = "engine=torch must be started by torchrun or srun"
+        line = f"torchrun --nproc-per-node={experiment.nodes} --no-python dsgd-run engine=torch"
+        raise ConfigError(f"{rule}, one process for each worker: {line}")
+    budget, evaluation = experiment.budget, experiment.eval
+    for key, value in (("budget.time_s", budget.time_s), ("eval.every_time_s", evaluation.every_time_s)):
+        if value is not None:
+            raise ConfigError(f"{key} must be null with engine=torch, where each rank has its own clock, got {value:g}")
+    if experiment.trace:
+        raise ConfigError("trace must be false with engine=torch, got true")
+    if (gpus := config.engine.gpus_per_node or 0) > 1:
+        raise ConfigError(f"engine.gpus_per_node must be 0, 1 or null with engine=torch, got {gpus}")
+    if (sharing := config.engine.workers_per_gpu) > 1:
+        raise ConfigError(f"engine.workers_per_gpu must be 1 with engine=torch, got {sharing}")
+    if where.kind == "slurm" and len(worker_devices(config.engine, experiment.nodes, os.environ)[where.rank]) > 1:
+        raise ConfigError("engine.gpus_per_node must be 1 with engine=torch where SLURM gives a task several GPUs")
+
+
+def with_wandb_group(plan: Plan, group: str) -> Plan:
+    """Return the plan of a sweep's job, copied to wandb in the sweep's group unless another one is configured."""
+    config = plan.config
+    if "wandb" not in config.trackers or config.wandb.group is not None:
+        return plan
+    values = {**config.values, "wandb": {**config.values["wandb"], "group": group}}
+    return replace(plan, config=replace(config, wandb=replace(config.wandb, group=group), values=values))
+
+
+def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, str]:
+    """Return `sim`, `dist` or `torch`, and a line that says why.
+
+    before: the engine of the run to resume. Raises ConfigError."""
+    wanted, nodes = config.engine.name, config.experiment.nodes
+    if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
+        return wanted, _simulated(config, "as configured" if before is None else "as the resumed run")
+    where = launch(os.environ)
+    gpus = visible_gpus(os.environ)
+    if before is not None and wanted in ("auto", before):
+        name, reason = before, "as the resumed run"
+    elif before is not None:
+        raise ConfigError(f"engine must be {before}, as in the checkpoint to resume from, got {wanted}")
+    elif wanted != "auto":
+        name, reason = wanted, "as configured"
+    elif where.kind != "local":
+        name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
+    elif where.step is not None and nodes == 1:
+        name, reason = "dist", "srun has started its one worker"
+    elif gpus * config.engine.workers_per_gpu >= nodes:
+        name, reason = "dist", f"there are {gpus} GPUs for {nodes} workers"
+    else:
+        gpu = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
+    if name in ("dist", "torch"):
+        hint = advice(os.environ)
+        devices = described(worker_devices(config.engine, nodes, os.environ), config.engine.workers_per_gpu > 1)
+        line = f"engine: {name}, {reason}; time is the wall's; workers compute on {devices}"
+        return name, line + (f"\n{hint}" if hint else "")
+    if where.nodes > 1:
+        raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")
+    return name, _simulated(config, reason)
+
+
+def _simulated(config: RunConfig, reason: str) -> str:
+    gradients = "left out" if config.engine.gradients == "none" else "real"
+    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
+
+
+def described(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:
+    """Return the devices of the workers that this process starts, in a few words. shared: others may be on the same."""
+    names = list(dict.fromkeys(name for of_rank in devices.values() for name in of_rank))
+    if names == ["cpu"]:
+        return "the CPU"
+    span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    return f"{span}, which they share; sums over all go through the CPU" if shared else span
+
+
+def worker_devices(options: EngineOptions, nodes: int, environment: Mapping[str, str]) -> dict[int, list[str]]:
+    """Return the devices of each worker that this process starts, by rank: its GPUs, or the CPU.
+
+    Where `engine.gpus_per_node` is null, a worker has all GPUs that SLURM has given this task for itself, else one if
+    there are enough for all workers of this machine, else none. nodes: workers of the run. Raises ConfigError."""
+    wanted, sharers = options.gpus_per_node, options.workers_per_gpu
+    where, gpus = launch(environment), visible_gpus(environment)
+    local, exclusive = where.kind == "local", where.kind == "slurm" and are_own(environment)
+    ranks = range(nodes) if local else [where.rank]
+    first, workers = (0, nodes) if local else (0, 1) if exclusive else (where.local_rank, where.local_nodes)
+    each = wanted if wanted is not None else gpus if exclusive else int(gpus * sharers >= workers)
+    if each * workers > gpus * sharers:
+        here = "for this task alone" if exclusive else f"{workers} workers here"
+        most = gpus * sharers // workers
+        raise ConfigError(f"engine.gpus_per_node must be <= {most} ({gpus} GPUs, {here}), got {each}")
+    return {
+        rank: [f"cuda:{(first + position) * each // sharers + i}" for i in range(each)] or ["cpu"]
+        for position, rank in enumerate(ranks)
+    }

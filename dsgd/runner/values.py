@@ -1,0 +1,171 @@
+"""From plain values to checked dataclasses, with errors of one line. Does not import torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dsgd.host.signals import Interrupted
+from dsgd.models.user_code import first_line, hint, imported
+
+NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+LARGEST = 2**63  # integers are kept in 64 bits, with their sign
+NAME_BYTES, PATH_BYTES = 255, 4000  # as file systems have it, with room for the names of the files in a folder
+SHOWN = 100  # characters of a value in an error
+SHORT_NUMBER = re.compile("[0-9]{1,18}")
+# groups of which a file is chosen: each has the `name` of its choice
+CHOSEN = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
+RENAMED = {"cluster.vector_s": "cluster.receive_overhead_s", "cluster.pieces": "cluster.chunks_per_message"}
+
+
+class ConfigError(ValueError):
+    """A wrong configuration: one line with the key, what was expected and what was given."""
+
+
+def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
+    """Return an instance of a dataclass from the values of a configuration group, checked against its annotations.
+
+    cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class
+    that has no such field does not get it. Raises ConfigError."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{group} must be a group of keys, got {shown(values)}")
+    if cls is None:
+        cls = locate(values.get("_target_"), group)
+    elif "_target_" in values and values["_target_"] != (path := f"{cls.__module__}.{cls.__qualname__}"):
+        raise ConfigError(f"{group}._target_ must be {path} or not given, got {shown(values['_target_'])}")
+    hints = _hints(cls)
+    fields = {field.name for field in dataclasses.fields(cls) if field.init}
+    arguments = {name: value for name, value in given.items() if name in fields}
+    for key, value in values.items():
+        if key == "_target_" or (key == "name" and group in CHOSEN and key not in fields):
+            continue
+        if new := RENAMED.get(f"{group}.{key}"):
+            raise ConfigError(f"{group}.{key} is {new} now")
+        if key not in fields:
+            raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
+        arguments[key] = checked(value, hints[key], f"{group}.{key}")
+    for field in dataclasses.fields(cls):
+        if field.init and field.name not in arguments and field.default is field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{group}.{field.name} must be given, got nothing")
+    with prefixed(group):
+        return cls(**arguments)
+
+
+@functools.cache  # a sweep builds the same few classes for every job
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def locate(path: Any, group: str) -> Any:
+    """Import the dataclass that `_target_` names. Raises ConfigError."""
+    rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
+    module, _, name = str(path).rpartition(".")
+    try:
+        target = getattr(imported(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{rule} ({error}{hint(error)})") from error
+    if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
+        raise ConfigError(rule)
+    return target
+
+
+def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
+    """Return the value. Raises ValueError if it is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{key} must be one of {', '.join(choices)}, got {shown(value)}")
+    return value
+
+
+def checked(value: Any, hint: Any, key: str) -> Any:
+    """Return the value as the annotated type; an integer serves as a number, 1e6 as an integer. Raises ConfigError."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        choices = [option for option in options if option is not type(None)]
+        return checked(value, str if isinstance(value, str) and str in choices else choices[0], key)
+    if origin is list:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{key} must be a list, got {shown(value)}")
+        return [checked(item, typing.get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value)]
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {shown(value)}")
+        of_key, of_value = typing.get_args(hint)
+        if of_key is int:
+            value = with_numbers(value)
+        return {checked(k, of_key, f"{key}: every key"): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
+    if hint is Any:
+        return value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and isinstance(value, int) and abs(value) >= LARGEST:
+        raise ConfigError(f"{key} must be {'< 2^63' if value > 0 else '> -2^63'}, got {shown(value)}")
+    if hint is float and number:
+        return float(value)
+    if hint is int and number and float(value).is_integer():
+        return checked(int(value), int, key) if isinstance(value, float) else value
+    if hint in (bool, str) and isinstance(value, hint):
+        if isinstance(value, str) and (len(value) > PATH_BYTES or "\0" in value or _longest_name(value) > NAME_BYTES):
+            rule = f"a word of at most {NAME_BYTES} bytes, or a path of such words of at most {PATH_BYTES}"
+            raise ConfigError(f"{key} must be {rule}, got {shown(value)}")
+        return value
+    raise ConfigError(f"{key} must be {NAMES.get(hint, hint)}, got {shown(value)}")
+
+
+def with_numbers(value: Any) -> Any:
+    """Turn keys like "3" into numbers, at every level: JSON and the command line have {3: 2.0} as {"3": 2.0}."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        int(key) if isinstance(key, str) and SHORT_NUMBER.fullmatch(key) else key: with_numbers(inner)
+        for key, inner in value.items()
+    }
+
+
+def _longest_name(path: str) -> int:
+    return max(len(os.fsencode(name)) for name in path.split("/"))
+
+
+def shown(value: Any) -> str:
+    """Return a value as it may stand in a line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # more digits than Python prints, or deeper than it goes
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+@contextmanager
+def prefixed(group: str | None, fields: Any = None) -> Iterator[None]:
+    """Turn a ValueError raised inside into a ConfigError whose text begins with the group.
+
+    group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the
+    prefix, where it is a dataclass."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        text = str(error)
+        names = {field.name for field in dataclasses.fields(fields)} if dataclasses.is_dataclass(fields) else None
+        names_key = names is None or text.split(maxsplit=1)[0].partition("=")[0].rstrip(":") in names
+        raise ConfigError(f"{group}.{text}" if group and names_key else text) from error
+
+
+@contextmanager
+def ends_are_errors() -> Iterator[None]:
+    """Turn what would end this process, raised inside by code of the user's and by no signal, into a ConfigError."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except (SystemExit, KeyboardInterrupt) as end:
+        raise ConfigError(f"model and data must not end the process, got {first_line(end)}") from end

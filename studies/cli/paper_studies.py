@@ -1,0 +1,79 @@
+"""Make the runs of a paper's study, those that are missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsgd.cli.compare import compare
+from dsgd.cli.comparison_result import contenders_of
+from dsgd.cli.compose import ConfigTree
+from dsgd.cli.entries import FOLDERS
+from dsgd.cli.folders import owned
+from dsgd.cli.local_sweep import labels
+from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
+from dsgd.cli.tally import Tally
+from dsgd.host.signals import Interruption
+from dsgd.runner.feasible import KnownModels, check_with_torch
+from dsgd.runner.plan import plan_run
+from studies.reproduction.archive import ArchiveRow, rows_of
+from studies.reproduction.logged import Elsewhere, Logged
+from studies.reproduction.paper import Study
+
+
+@dataclass(frozen=True)
+class Venue:
+    """Where runs are made. folder: of their records. at_once: how many at a time here; None: one a core. on: `here` or
+    `slurm`; slurm: its `slurm.KEY=VALUE`."""
+
+    folder: Path
+    at_once: int | None
+    on: str
+    slurm: tuple[str, ...]
+
+
+def run_study(
+    study: Study, overrides: Sequence[str], venue: Venue, interruption: Interruption, part: str = ""
+) -> list[ArchiveRow]:
+    """Return the lines of a study for its paper's archive, after making the runs that are missing.
+
+    overrides: of the study. part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and
+    KeyboardInterrupt."""
+    # of other overrides it is another study
+    folder = venue.folder / f"{study.name}-{hashlib.sha256(json.dumps([*overrides]).encode()).hexdigest()[:8]}"
+    logged = (_compared if study.tuned else _swept)(overrides, folder, venue, interruption, part)
+    return rows_of(study.name, overrides, logged)
+
+
+def _compared(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
+    on = ["compare.on=slurm", *venue.slurm] if venue.on == "slurm" else []
+    made = compare([*overrides, *on], folder, interruption, at_once=venue.at_once, part=part)
+    with made as comparison:
+        tuning = [run for search in comparison.searches for run in search.runs]
+        measured = [run for contender in comparison.contenders for run in contender.runs]
+        elsewhere = [
+            Elsewhere(cell.conditions, tuple(contenders_of(comparison.searches, cell.runs)))
+            for cell in comparison.cells
+        ]
+        return Logged(tuple(measured), tuple(tuning), tuple(comparison.contenders), tuple(elsewhere))
+
+
+def _swept(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
+    """Return the runs of a grid, as those of `dsgd-run -m`."""
+    composed = ConfigTree(None).jobs([*overrides, *FOLDERS], multirun=True).runs
+    models: KnownModels = []
+    for job in composed:
+        check_with_torch(plan_run(job.values, job.overrides), venue.on == "here", models)
+    interruption.check()
+    jobs = [Job(label, job) for label, job in zip(labels(composed), composed, strict=True)]
+    with owned(folder, "--folder"):
+        if venue.on == "slurm":
+            return Logged(tuple(SlurmRunner(folder, None, venue.slurm).run(jobs)))
+        tally = Tally(part)
+        try:
+            return Logged(tuple(LocalRunner(folder, None, interruption, tally, venue.at_once).run(jobs)))
+        finally:
+            tally.close()

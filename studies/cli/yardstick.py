@@ -1,0 +1,39 @@
+"""Make the runs that predict what others measured, and the page that holds one against the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dsgd.cli.compose import composed
+from dsgd.cli.folders import check_writable, owned
+from dsgd.host.signals import Interruption
+from studies.reproduction.measured_table import TIMING, MeasuredRow
+from studies.reproduction.yardstick_page import read, write
+from studies.timing import timed
+from studies.yardstick import tables
+
+YARDSTICK = "yardstick"
+RESULTS = "results/yardstick"
+
+
+def write_yardstick(results: Path, redraw: bool, interruption: Interruption) -> None:
+    """Run every row of every table, unless only the page is to be drawn again, and write it. Prints the result.
+
+    Raises ValueError for a configuration that is wrong, or if there is nothing to draw."""
+    known = tables()
+    check_writable(results, "--results")
+    predictions = read(results, known) if redraw else None
+    if redraw and predictions is None:
+        raise ValueError(f"--redraw needs the runs of these tables in {results}, got none; without it they are made")
+    with owned(results, "--results"):
+        if predictions is None:
+            predictions = {
+                benchmark.key: [predicted(row, interruption) for row in benchmark.rows] for benchmark in known
+            }
+        print(write(results, known, predictions))
+
+
+def predicted(row: MeasuredRow, interruption: Interruption) -> float:
+    """Return what the simulator predicts for a row. Raises ConfigError, and KeyboardInterrupt after a signal."""
+    interruption.check()
+    return row.predicted(timed(composed([*TIMING, *row.overrides])))

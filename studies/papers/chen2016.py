@@ -1,0 +1,170 @@
+"""Chen et al. 2016: synchronous SGD need not wait for the slowest workers."""
+
+from __future__ import annotations
+
+from math import exp, lgamma, log
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from dsgd.record.reader import Run
+from dsgd.report.interval import Estimate, estimate
+from studies.papers import CLAIMS
+from studies.reproduction.logged import Logged
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.verdict import Finding, exactly
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GRADIENT_S = 0.1
+JITTER = 0.1  # standard deviation of the normal times, in means; that of exponential ones is 1
+STEPS, STEPS_WITH_BACKUPS = 4000, 500
+NODES = (4, 8, 16, 32, 100)
+CLUSTERS, BACKUPS = (32, 100), (0, 1, 2, 3, 4, 6, 8, 10)  # of the studies with backups
+TAILS = {"exponential": ("gamma", 1.0), "normal": ("normal", JITTER)}  # jitter_distribution, jitter
+
+
+def _study(name: str, tail: str, *overrides: str) -> Study:
+    """Return a study of times alone, on a network that costs nothing."""
+    distribution, jitter = TAILS[tail]
+    return Study(
+        name,
+        ("algo=sync", "algo.overlap=false", *overrides, "engine=sim", "engine.gradients=none", "cluster=ideal",
+         f"cluster.gradient_s={GRADIENT_S:g}", f"cluster.jitter={jitter:g}",
+         f"cluster.jitter_distribution={distribution}", "budget.epochs=null", "eval.every_epochs=null"),
+    )  # fmt: skip
+
+
+def a5(evidence: Evidence) -> Finding:
+    """Compare the time of a step with the expected longest gradient, then the rates of used gradients."""
+    claim = CLAIMS["A5"]
+    checks = []
+    for tail in TAILS:
+        for run in evidence[f"slowest_{tail}"].runs:
+            p = run.setting("nodes")
+            what = f"{tail}, p = {p}: time of a step over the mean gradient"
+            checks.append(claim.check("step", what, _step_s(run) / GRADIENT_S, longest(tail, p, p)))
+    largest = CLUSTERS[-1]
+    for tail in TAILS:
+        rates = {b: gain(evidence[f"backups_{tail}"], largest, b) for b in BACKUPS if b}
+        best = max(rates, key=lambda b: rates[b].median)
+        what = f"{tail}, p = {largest}: used gradients a second with {best} backups, the best number, over none"
+        checks.append(claim.check("backups", what, rates[best]))
+    if_stopped = {
+        tail: longest(tail, largest, largest) / longest(tail, largest, largest - 4) * (largest - 4) / largest
+        for tail in TAILS
+    }
+    late = {tail: gain(evidence[f"backups_{tail}"], largest, 4).median for tail in TAILS}
+    text = "; ".join(f"{tail}: {late[tail]:.3f}, instead of {if_stopped[tail]:.3f}" for tail in TAILS)
+    reason = (
+        "A late worker finishes its gradient, as in the paper's algorithm, and begins the next one late. If all began "
+        f"every step together, as with workers that stop at once, 4 backups of {largest} would gain more: {text}. "
+        "Gradients are counted, not what an optimiser makes of them."
+    )
+    return claim.judged(checks, reason)
+
+
+def longest(tail: str, p: int, k: int) -> float:
+    """Return the expected k-th smallest of p gradient times, in means: of exponential ones H_p - H_(p - k)."""
+    if tail == "exponential":
+        return sum(1 / (p - i) for i in range(k))
+    cells, normal = 20_000, NormalDist(1.0, JITTER)
+    shares = [(i + 0.5) / cells for i in range(cells)]  # quantiles, weighed by the k-th one's beta distribution
+    scale = lgamma(p + 1) - lgamma(k) - lgamma(p - k + 1) - log(cells)
+    weights = (exp(scale + (k - 1) * log(u) + (p - k) * log(1 - u)) for u in shares)
+    return sum(weight * normal.inv_cdf(u) for weight, u in zip(weights, shares, strict=True))
+
+
+def gain(logged: Logged, nodes: int, backups: int) -> Estimate:
+    """Return used gradients a second with backups over those without, seed by seed."""
+    pairs = zip(_of(logged, nodes, backups), _of(logged, nodes, 0), strict=True)
+    return estimate([_used_per_s(backed) / _used_per_s(none) for backed, none in pairs])
+
+
+def slowest(evidence: Evidence) -> Figure:
+    """Draw the time of a step against the number of nodes."""
+    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
+
+    panels = []
+    for tail in TAILS:
+        runs = evidence[f"slowest_{tail}"].runs
+        measured = [(float(run.setting("nodes")), exactly(_step_s(run) / GRADIENT_S)) for run in runs]
+        expected = [(p, exactly(longest(tail, int(p), int(p)))) for p, _ in measured]
+        lines = [ChartLine("simulated", "sync", measured), ChartLine("E[max] / E[mean]", FORMULA, expected)]
+        panels.append(ChartPanel(tail, "nodes", "step (mean gradients)", lines, log_x=True))
+    return chart(panels)
+
+
+def backups(evidence: Evidence) -> Figure:
+    """Draw the rate of used gradients against the number of backups."""
+    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
+
+    panels = []
+    for tail in TAILS:
+        logged = evidence[f"backups_{tail}"]
+        lines = [
+            ChartLine(f"{p} nodes", "sync", [(float(b), gain(logged, p, b)) for b in BACKUPS], variant)
+            for variant, p in enumerate(CLUSTERS)
+        ]
+        lines.append(ChartLine("no backups", FORMULA, [(float(b), exactly(1.0)) for b in BACKUPS]))
+        panels.append(ChartPanel(tail, "backups", "used gradients a second, over none", lines))
+    return chart(panels)
+
+
+def _of(logged: Logged, nodes: int, backups: int) -> list[Run]:
+    return sorted(logged.where(nodes=nodes, algo__backups=backups), key=lambda run: run.setting("seed"))
+
+
+def _used_per_s(run: Run) -> float:
+    return (run.setting("nodes") - run.setting("algo.backups")) / _step_s(run)
+
+
+def _step_s(run: Run) -> float:
+    return run.final("time_s") / run.setting("budget.steps")
+
+
+def _with_backups(tail: str) -> Study:
+    nodes, counts = ",".join(map(str, CLUSTERS)), ",".join(map(str, BACKUPS))
+    overrides = (f"nodes={nodes}", f"algo.backups={counts}", "seed=0,1,2,3,4", f"budget.steps={STEPS_WITH_BACKUPS}")
+    return _study(f"backups_{tail}", tail, *overrides)
+
+
+PAPER = Paper(
+    key="chen2016",
+    order=7,
+    title="Revisiting distributed synchronous SGD",
+    reference="Chen et al. 2016, arXiv 1604.00981",
+    summary=(
+        "Synchronous SGD that starts a few workers more than it needs, and each step takes the first gradients. Shown "
+        "here as a model of time: what waiting costs, and how many gradients a second are used."
+    ),
+    assumptions=(
+        Assumption("late gradients", "finished, and dropped when they arrive", "published"),
+        Assumption("sum", "an all-reduce, which late workers join with zeros; no servers", "ours"),
+        Assumption("backups", "4 of 100 workers, the best number there", "unconfirmed"),
+        Assumption("gradient times", f"exponential, or normal with a deviation of {JITTER:.0%}", "ours"),
+        Assumption("network", "costs no time", "ours"),
+    ),
+    studies=(
+        *(
+            _study(f"slowest_{tail}", tail, f"nodes={','.join(map(str, NODES))}", f"budget.steps={STEPS}")
+            for tail in TAILS
+        ),
+        *(_with_backups(tail) for tail in TAILS),
+    ),
+    claims=(Claim(CLAIMS["A5"], tuple(f"{kind}_{tail}" for kind in ("slowest", "backups") for tail in TAILS), a5),),
+    charts=(
+        Chart(
+            "slowest",
+            "Time of a step against nodes, by the distribution of gradient times; dotted: the expected longest",
+            ("slowest_exponential", "slowest_normal"),
+            slowest,
+        ),
+        Chart(
+            "backups",
+            "Gradients used a second against the number of backups, by the distribution of gradient times",
+            ("backups_exponential", "backups_normal"),
+            backups,
+        ),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Douillard et al. 2026: Decoupled DiLoCo, whose learners go on when others fail."""
+
+from __future__ import annotations
+
+from dsgd.record.reader import Run
+from dsgd.report.interval import Estimate, estimate
+from studies.papers import CLAIMS
+from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.verdict import Finding
+
+LEARNERS, SEEDS, STEPS = 8, 10, 20_000
+LOCKSTEP = 0.58  # goodput of training in lock-step, published
+UP = LOCKSTEP ** (1 / LEARNERS)  # share of the time in which one learner is up: all are up in the 8th power of it
+FAILS_EVERY_S, GRADIENT_S = 250.0, 1.0
+TAU = 24  # steps between two messages of a fragment, conf/algo/decoupled.yaml
+REPAIR_S = FAILS_EVERY_S * (1 / UP - 1)
+MEDIAN_OVER_MEAN = 20 / 133  # of repairs, in hours: `cluster=infinitehbd`
+JITTER, SKEW = 0.144, 1.02  # of gradient times within a job: docs/explanation/nodes.md
+METHODS = ("sync", "decoupled")
+LAWS = ("exponential", "measured")
+
+
+def d1(evidence: Evidence) -> Finding:
+    """Compare the throughput under failures with that without them, of both methods."""
+    claim = CLAIMS["D1"]
+    kept = {law: {algo: goodput(evidence, law, algo) for algo in METHODS} for law in LAWS}
+    lockstep, decoupled = (kept["exponential"][algo] for algo in METHODS)
+    what = "{} failures: throughput of {} over that without failures"
+    checks = [
+        claim.check("premise", what.format("exponential", "all-reduce"), lockstep),
+        claim.check("goodput", what.format("exponential", "decoupled"), decoupled),
+        claim.check("formula", what.format("exponential", "decoupled, median"), decoupled.median, UP),
+        claim.check("goodput", what.format("measured", "decoupled"), kept["measured"]["decoupled"]),
+    ]
+    slow, measured = (kept["measured"][algo] for algo in METHODS)
+    sent = 1 - TAU / 2 * GRADIENT_S / FAILS_EVERY_S
+    reason = (
+        f"Failures and repairs are chosen so that all {LEARNERS} learners are up {LOCKSTEP:.0%} of the time; then each "
+        f"is up {UP:.1%} of it, and this is what remains to a method in which nobody waits. With 4 learners it would "
+        f"be {LOCKSTEP**0.25:.1%}. The paper's own failures could not be confirmed. With the repairs and gradient "
+        f"times of measured clusters all-reduce keeps {slow.median:.3f} [{slow.low:.3f}, {slow.high:.3f}]. A learner "
+        "that is back has the newest parameters; what failures do to the model is another claim. Steps that a learner "
+        f"had not sent when it failed are counted, half a period of {TAU} steps for every {FAILS_EVERY_S:g}: without "
+        f"them decoupled keeps {sent * decoupled.median:.3f}, and with measured times {sent * measured.median:.3f}. "
+        "Where failures come oftener, or periods are longer, that is less than claimed."
+    )
+    return claim.judged(checks, reason)
+
+
+def goodput(evidence: Evidence, law: str, algo: str) -> Estimate:
+    """Return the throughput under failures, of each seed, over that without."""
+    whole = _throughput(evidence[f"{law}_whole"].run(algo=algo))
+    return estimate([_throughput(run) / whole for run in evidence[law].where(algo=algo)])
+
+
+def _throughput(run: Run) -> float:
+    return run.final("samples") / run.final("time_s")
+
+
+def _studies(law: str, *overrides: str) -> tuple[Study, Study]:
+    """Return the runs under failures and those without. overrides: repairs, and times of gradients."""
+    repairs, *times = overrides
+    setting = (
+        "algo=sync,decoupled", f"nodes={LEARNERS}", "engine=sim", "engine.gradients=none",
+        f"cluster.gradient_s={GRADIENT_S:g}", "cluster.bandwidth=1e10", "cluster.message_bytes=1.25e8", *times,
+    )  # fmt: skip
+    length = ("budget.epochs=null", f"budget.steps={STEPS}", "eval.every_epochs=null")
+    failures = f"cluster.failures={{every_s: {FAILS_EVERY_S:g}, repair_s: {REPAIR_S:.6g}{repairs}}}"
+    failing = (*setting, f"seed={listed(range(SEEDS))}", *length, failures)
+    return Study(law, failing), Study(f"{law}_whole", (*setting, *length))  # which hardly depends on the seed
+
+
+PAPER = Paper(
+    key="douillard2026",
+    order=20,
+    title="Decoupled DiLoCo for resilient distributed pre-training",
+    reference="Douillard et al. 2026, arXiv 2604.21428",
+    summary=(
+        "Learners send fragments of their parameters to a syncer, which merges those that have come. A learner that "
+        "fails stops nobody. Shown here as a model of time: how much of the throughput failures leave."
+    ),
+    assumptions=(
+        Assumption("goodput of training in lock-step", f"{LOCKSTEP:.0%}", "published"),
+        Assumption("learners", f"{LEARNERS}", "unconfirmed"),
+        Assumption("failures", f"of each learner every {FAILS_EVERY_S:g} s, repaired in {REPAIR_S:.3g} s", "ours"),
+        Assumption("measured repairs", "log-normal; 400 servers: a median of 20 of 133 h", "published"),
+        Assumption("measured gradients", "log-normal, deviation 14.4 %, skew 1.02: a job of 32 ranks", "published"),
+        Assumption("goodput", "samples per second, over those without failures", "ours"),
+        Assumption("gradient; message", "1 s; 0.1 s for all parameters", "ours"),
+        Assumption("period, fragments, delay", f"{TAU}, 4, 2", "unconfirmed"),
+    ),
+    studies=(
+        *_studies("exponential", ""),
+        *_studies("measured", f", repair_median_s: {REPAIR_S * MEDIAN_OVER_MEAN:.6g}", f"cluster.jitter={JITTER:g}",
+                  "cluster.jitter_distribution=lognormal", f"cluster.jitter_skew={SKEW:g}"),
+    ),
+    claims=(Claim(CLAIMS["D1"], tuple(name for law in LAWS for name in (law, f"{law}_whole")), d1),),
+)  # fmt: skip

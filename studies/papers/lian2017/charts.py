@@ -1,0 +1,95 @@
+"""The paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dsgd.record.reader import Run
+from dsgd.report.interval import Estimate
+from studies.papers.lian2017.studies import (
+    AXES,
+    DIM,
+    EIGENVALUES,
+    NAMES,
+    NETWORKS,
+    TARGET_LOSS,
+    consensus_distance,
+    stationary,
+)
+from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, curve
+from studies.reproduction.paper import Evidence
+from studies.reproduction.verdict import exactly
+
+TIMES = "times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"
+
+
+def loss_against_epochs(evidence: Evidence) -> Figure:
+    """Draw the test loss of every order of mixing and of all-reduce against epochs, as the paper does."""
+    lines = [
+        curve(contender.name.replace("gradient=", "gradient "), contender.runs, "epoch", "test_loss", i)
+        for i, contender in enumerate(evidence["per_sample"].contenders)
+    ]
+    return chart([ChartPanel("8 nodes, each tuned", "epochs", "test loss", lines, log_y=True)])
+
+
+def loss_against_time(evidence: Evidence) -> Figure:
+    """Draw the test loss against time on the slow network."""
+    lines = [
+        curve(_called(contender.runs[0]), contender.runs, "time_s", "test_loss", i)
+        for i, contender in enumerate(evidence["slow"].contenders)
+    ]
+    panel = ChartPanel("16 nodes, 10 Mbit/s, each tuned", "time (virtual s)", "test loss", lines, level=TARGET_LOSS)
+    return chart([panel])
+
+
+def step_time(evidence: Evidence) -> Figure:
+    """Draw the time of a step against the number of nodes, on both networks."""
+    panels = []
+    for cluster in NETWORKS:
+        runs = [run for name in ("centralised", "decentralised") for run in evidence[name].where(cluster__name=cluster)]
+        panels.append(_step_times(NAMES[cluster], "nodes", runs, "nodes"))
+    return chart(panels, [TIMES])
+
+
+def networks(evidence: Evidence) -> Figure:
+    """Draw the time of a step against the bandwidth, and against the latency, as the paper does of an epoch."""
+    units = {"bandwidth": ("0.1 ms", "bandwidth (Mbit/s)", 1e6), "latency": ("1 Gbit/s", "latency (ms)", 1e-3)}
+    panels = []
+    for study, (key, _) in AXES.items():
+        title, label, unit = units[study]
+        panels.append(_step_times(title, label, evidence[study].runs, key, unit))
+    return chart(panels, [f"8 nodes; {TIMES}"])
+
+
+def _step_times(title: str, label: str, runs: Sequence[Run], key: str, unit: float = 1) -> ChartPanel:
+    """Return the time of a step against a setting, in this unit, for each way of communicating."""
+    lines = []
+    for variant, name in enumerate(dict.fromkeys(map(_called, runs))):
+        way = [run for run in runs if _called(run) == name]
+        times = {run.setting(key) / unit: exactly(run.final("time_s") / run.final("steps")) for run in way}
+        lines.append(ChartLine(name, way[0].algorithm, sorted(times.items()), variant))
+    return ChartPanel(title, label, "time of a step (virtual s)", lines, log_x=True, log_y=True)
+
+
+def consensus(evidence: Evidence) -> Figure:
+    """Draw the consensus distance on each graph against its closed form, and the loss at the end against it."""
+    measured = []
+    for name, eigenvalues in EIGENVALUES.items():
+        runs = evidence["graphs"].where(topology=name)
+        value = float(np.mean([stationary(run, "consensus_distance", 2) / DIM for run in runs]))
+        measured.append((consensus_distance(eigenvalues), exactly(value)))
+    measured.sort()
+    same: Sequence[tuple[float, Estimate]] = [(x, exactly(x)) for x, _ in measured]
+    lines = [ChartLine("measured", "dpsgd", measured), ChartLine("closed form", FORMULA, same)]
+    axes = ("closed form", "squared consensus distance\nper coordinate")
+    return chart([ChartPanel("16 nodes: complete, hypercube, torus, ring", *axes, lines)])
+
+
+def _called(run: Run) -> str:
+    """Name a way of communicating: D-PSGD on a ring, or the collective."""
+    return (
+        "D-PSGD, ring" if run.algorithm == "dpsgd" else f"{run.setting('cluster.collective').replace('_', ' ')} (sync)"
+    )

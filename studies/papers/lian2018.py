@@ -1,0 +1,225 @@
+"""Lian et al. 2018: AD-PSGD, decentralised averaging that waits for nobody."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dsgd.record.reader import Run
+from dsgd.report.interval import Estimate
+from studies.papers import CLAIMS
+from studies.papers.lian2017.studies import TARGET_LOSS
+from studies.reproduction.paired import ratio, sample_ratio
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.verdict import Finding, exactly, over_region
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FACTORS = (4, 10)  # by which one worker is slower
+
+MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
+SHARES = tuple(round(1e10 / share) for share in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
+FINE = tuple(range(2_320_000_000, 2_420_000_000, 10_000_000))  # about where two messages take three gradients
+BANDWIDTHS = tuple(sorted((*SHARES, *FINE), reverse=True))
+NODES = (16, 32, 64, 128)
+OFTEN = CLAIMS["B2"].threshold("often")  # averages per gradient
+LESS_OFTEN = 0.2
+AT_BOUND = 2_380_000_000  # bit/s, where AD-PSGD averages just often enough
+
+
+def b1(evidence: Evidence) -> Finding:
+    """Compare time and samples to the target beside one slow worker, each tuned."""
+    claim = CLAIMS["B1"]
+    name = "p = 8, one worker {} times slower: {} to the target, {}"
+    both = {
+        factor: [evidence[f"slow_{factor}"].contender(algo=algo) for algo in ("sync", "adpsgd")] for factor in FACTORS
+    }
+    times = {factor: ratio(exact, late) for factor, (exact, late) in both.items()}
+    samples = {factor: sample_ratio(late, exact) for factor, (exact, late) in both.items()}
+    first = FACTORS[0]
+    checks = [claim.check("time", name.format(first, "time", "all-reduce over AD-PSGD"), times[first])]
+    checks += [claim.check("samples", name.format(factor, "samples", "AD-PSGD over all-reduce"), samples[factor])
+               for factor in FACTORS]  # fmt: skip
+    more = times[FACTORS[1]]
+    fast = sample_ratio(*(evidence["fast"].contender(algo=algo) for algo in ("adpsgd", "sync")))
+    reason = (
+        f"With a worker {FACTORS[1]} times slower the ratio of times is {more.median:.2f} [{more.low:.2f}, "
+        f"{more.high:.2f}]. 1 Gbit/s, messages of ResNet-18, gradients of 0.2 s; all-reduce overlaps. There an average "
+        "takes four gradients. At 10 Gbit/s, with one for each gradient, and a worker 4 times slower, AD-PSGD needs "
+        f"{fast.median:.2f} [{fast.low:.2f}, {fast.high:.2f}] times the samples: much of the excess, not all, is the "
+        "network's."
+    )
+    return claim.judged(checks, reason)
+
+
+def b2(evidence: Evidence) -> Finding:
+    """Compare the time of an epoch with 1 + T / t of a ring all-reduce, and count AD-PSGD's averages per gradient."""
+    claim = CLAIMS["B2"]
+    often = {(bandwidth, p): averages(evidence, bandwidth, p) for bandwidth in BANDWIDTHS for p in NODES}
+    form = f"{len(BANDWIDTHS)} bandwidths: ratio of epoch times, ring all-reduce over AD-PSGD, from 1 + T / t, relative"
+    what = f"largest ratio where AD-PSGD averages at least {OFTEN} times per gradient"
+    cells = {}
+    for p in NODES:
+        apart = max(abs(epoch_ratio(evidence, each, p) / ring_ratio(each, p) - 1) for each in BANDWIDTHS)
+        checks = [claim.check("form", form, apart), claim.check("ratio", what, ratio_where_often(evidence, often, p))]
+        cells[f"{p} nodes"] = claim.judged(checks)
+    return over_region(cells, _limits(evidence, often))
+
+
+def _limits(evidence: Evidence, often: Mapping[tuple[int, int], float]) -> str:
+    """Say by what the bound comes about, and what B2 would come to with another bound or a faster all-reduce."""
+    slow, many = (BANDWIDTHS[-1], NODES[0]), NODES[-1]
+    best = max(epoch_ratio(evidence, *point, collective="best") for point in often)
+    fastest = ratio_where_often(evidence, often, many, collective="best")
+    (late,) = evidence["overlapping"].runs
+    overlapping = _seconds(late) / _seconds(evidence["pairs"].run(nodes=many, cluster__bandwidth=AT_BOUND))
+    least = CLAIMS["B2"].threshold("ratio")
+    seldom = [str(p) for p in NODES if ratio_where_often(evidence, often, p, LESS_OFTEN).low >= least]
+    return (
+        "All-reduce does not overlap. The bound is at the bandwidth where the two messages of an average take as long "
+        "as three gradients. There the ratio is 1 + 3 (p - 1) / p + 2 (p - 1) a / t, with the latency a, "
+        f"{1e6 * LATENCY_S:.0f} us here: on {many} nodes it is 4 from 21 us on. At a smaller bandwidth an average "
+        f"takes four gradients or more, and the ratio grows: at {slow[0] / 1e9:.2g} Gbit/s it is "
+        f"{epoch_ratio(evidence, *slow):.1f}, where AD-PSGD averages {often[slow]:.3f} times. Against the fastest of "
+        f"ring, halving-doubling and tree the largest ratio of all is {best:.2f}. At the bound, on {many} nodes, it is "
+        f"{fastest.low:.3g}; against a ring all-reduce that overlaps {overlapping:.3g}. If {LESS_OFTEN} averages per "
+        f"gradient were enough, it would pass with {', '.join(seldom)} nodes."
+    )
+
+
+def ratio_where_often(
+    evidence: Evidence,
+    often: Mapping[tuple[int, int], float],
+    p: int,
+    bound: float = OFTEN,
+    collective: str = "ring",
+) -> Estimate:
+    """Return the largest ratio of epoch times on p nodes where AD-PSGD averages often enough. It is between two
+    bandwidths: the last at which it does and the first at which it does not. The median is unknown."""
+    fast, slow = (
+        [
+            epoch_ratio(evidence, bandwidth, p, collective)
+            for bandwidth in BANDWIDTHS
+            if (often[bandwidth, p] >= bound) == enough
+        ]
+        for enough in (True, False)
+    )
+    return Estimate(math.nan, max(fast), min(slow), 1)
+
+
+def averages(evidence: Evidence, bandwidth: float, p: int) -> float:
+    """Return how many averages a worker has taken part in, per gradient: it sends a vector for each."""
+    run = evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth)
+    return run.final("bytes_sent_total") / MESSAGE / (run.final("samples") / run.setting("batch_size"))
+
+
+def epoch_ratio(evidence: Evidence, bandwidth: float, p: int, collective: str = "ring") -> float:
+    """Return how many times as long all-reduce takes for the same samples."""
+    exact = evidence["all_reduce"].run(nodes=p, cluster__bandwidth=bandwidth, cluster__collective=collective)
+    return _seconds(exact) / _seconds(evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth))
+
+
+def ring_ratio(bandwidth: float, p: int) -> float:
+    """Return 1 + T / t, T = 2 (p - 1) (a + N / (p B)) of an all-reduce around a ring."""
+    return 1 + 2 * (p - 1) * (LATENCY_S + 8 * MESSAGE / (p * bandwidth)) / GRADIENT_S
+
+
+def epochs(evidence: Evidence) -> Figure:
+    """Draw the ratio of epoch times against the bandwidth, and how often AD-PSGD averages there."""
+    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
+
+    places = [(bandwidth, bandwidth / 1e9) for bandwidth in sorted(BANDWIDTHS)]
+    p = NODES[0]
+    faster = [
+        ChartLine(f"over {collective} all-reduce", "adpsgd",
+                  [(x, exactly(epoch_ratio(evidence, b, p, collective))) for b, x in places], variant)
+        for variant, collective in enumerate(("ring", "best"))
+    ]  # fmt: skip
+    faster.append(ChartLine("1 + T / t", FORMULA, [(x, exactly(ring_ratio(b, p))) for b, x in places]))
+    often = [ChartLine("AD-PSGD", "adpsgd", [(x, exactly(averages(evidence, b, p))) for b, x in places])]
+    axis = "bandwidth (Gbit/s)"
+    return chart(
+        [
+            ChartPanel(f"{p} nodes, ResNet-50", axis, "times as fast as all-reduce", faster, log_x=True),
+            ChartPanel(f"{p} nodes; line: often enough", axis, "averages per gradient", often, log_x=True, level=OFTEN),
+        ]
+    )
+
+
+def slow_worker(evidence: Evidence) -> Figure:
+    """Draw the test loss against time beside a slow worker."""
+    from studies.reproduction.chart_panels import ChartPanel, chart, curve
+
+    panels = [
+        ChartPanel(
+            f"one of 8 workers {factor} times slower", "time (virtual s)", "test loss",
+            [curve(contender.algo, contender.runs, "time_s", "test_loss")
+            for contender in evidence[f"slow_{factor}"].contenders],
+            log_y=True, level=TARGET_LOSS,
+        )
+        for factor in FACTORS
+    ]  # fmt: skip
+    return chart(panels)
+
+
+def _seconds(run: Run) -> float:
+    return run.final("time_s") / run.final("samples")
+
+
+PAPER = Paper(
+    key="lian2018",
+    order=10,
+    title="Asynchronous decentralized parallel stochastic gradient descent",
+    reference="Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952",
+    summary=(
+        "Workers compute gradients without a pause; beside that, pairs of them average their parameters. The paper "
+        "finds it as fast per epoch as its slowest link allows, and not slower beside a slow worker."
+    ),
+    assumptions=(
+        Assumption("pairs", "one half of the workers begins, the other answers", "published"),
+        Assumption("graph", "any worker of the other half", "ours"),
+        Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16 per node", "ours"),
+        Assumption("network of B1", "1 Gbit/s, messages of ResNet-18, gradients of 0.2 s", "ours"),
+        Assumption("network of B2", "10 Gbit/s and shares of it, messages of ResNet-50", "unconfirmed"),
+        Assumption("gradient time of B2", f"{GRADIENT_S} s", "ours"),
+        Assumption("latency of B2", f"{1e6 * LATENCY_S:.0f} us", "ours"),
+        Assumption("all-reduce in B2", "after the gradient, not overlapped", "ours"),
+    ),
+    studies=(
+        *(
+            Study(
+                name,
+                ("algo=sync,adpsgd", "nodes=8", "budget.epochs=20", f"target.loss={TARGET_LOSS}",
+                 f"cluster.bandwidth={bandwidth}", f"cluster.slow_nodes={{7: {factor}.0}}"),
+                ("experiment=newer_small",),
+                tuned=True,
+            )
+            for name, bandwidth, factor in (*((f"slow_{factor}", "1e9", factor) for factor in FACTORS),
+                                            ("fast", "1e10", FACTORS[0]))
+        ),
+        *(
+            Study(
+                name,
+                (*overrides, "engine=sim", "engine.gradients=none", f"nodes={listed(nodes)}", "cluster=goyal2017",
+                 f"cluster.bandwidth={listed(bandwidths)}", "budget.epochs=null", "budget.steps=200"),
+            )
+            for name, nodes, bandwidths, *overrides in (
+                ("all_reduce", NODES, BANDWIDTHS, "algo=sync", "algo.overlap=false", "cluster.collective=ring,best"),
+                ("overlapping", NODES[-1:], [AT_BOUND], "algo=sync", "cluster.collective=ring"),
+                ("pairs", NODES, BANDWIDTHS, "algo=adpsgd"),
+            )
+        ),
+    ),
+    claims=(
+        Claim(CLAIMS["B1"], ("slow_4", "slow_10", "fast"), b1),
+        Claim(CLAIMS["B2"], ("all_reduce", "overlapping", "pairs"), b2),
+    ),
+    charts=(
+        Chart("slow_worker", "Test loss against time beside a worker that is 4 and 10 times slower",
+              ("slow_4", "slow_10"), slow_worker),
+        Chart("epochs", "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "
+              "and how often AD-PSGD averages", ("all_reduce", "pairs"), epochs),
+    ),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""Local SGD at the real scale: what long periods cost, and what all-reduce before them gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from studies.papers.lin2020 import PERIODS, POST, P, of_period
+from studies.papers.real.tasks import MOST_TESTED, NULL, ON_BOTH_TASKS, TASKS, ending, stated
+from studies.reproduction.fair import Null, accuracy_gain, loss_ratio
+from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
+from studies.reproduction.verdict import Finding
+
+SWITCH = 2560  # steps: half of all
+LONGEST = PERIODS[-1]
+LOCAL = {"algo": "localsgd"}
+WAYS = ({"algo": "sync"}, {**LOCAL, "algo.tau": LONGEST}, {**LOCAL, "algo.tau": POST, "algo.switch": SWITCH})
+CHECKS = 2
+
+
+def b5(evidence: Evidence) -> Finding:
+    """Compare the loss at the end with a long period, and the accuracy of post-local SGD, with all-reduce's."""
+    claim, logged = stated("B5"), evidence["periods"]
+    exact = logged.contender(algo="sync")
+    null = Null(exact, evidence["null_periods"].contender(algo="sync"))
+    long, post = of_period(logged, LONGEST), of_period(logged, POST, SWITCH)
+    what = f"tau = {LONGEST}: test loss of local SGD over test loss of all-reduce"
+    loss = claim.check("loss", what, loss_ratio(long, exact, CHECKS, null))
+    gain = accuracy_gain(post, exact, CHECKS, null)
+    reason = (
+        "The paper speaks of batches so large that all-reduce generalises worse with them. Here the batch of all "
+        "workers is 128 images on shapes, and 256 on fashion."
+    )
+    return claim.judged(
+        [loss, claim.check("accuracy", "post-local SGD: test accuracy minus all-reduce's", gain)], reason
+    )
+
+
+def _studies() -> Iterator[Study]:
+    for task in TASKS:
+        setting = (f"nodes={P}", "eval.every_steps=640", *MOST_TESTED[task])
+        yield ending("periods", task, named(WAYS), *setting)
+        yield ending("null_periods", task, named(WAYS[:1]), *setting, NULL)
+
+
+PAPER = Paper(
+    key="lin2020_real",
+    order=12,
+    title="Don't use large mini-batches, use local SGD: at the real scale",
+    reference="Lin, Stich, Patel, Jaggi 2020, arXiv 1808.07217; Ortiz et al. 2021, arXiv 2110.08133",
+    summary=(
+        "What a period of 64 costs at equal samples, and whether post-local SGD generalises better than all-reduce, by "
+        "[the protocol](../../docs/explanation/papers.md)."
+    ),
+    assumptions=(
+        Assumption("workers", f"{P}", "published"),
+        Assumption("switch of post-local SGD", f"after {SWITCH:,} of 5,120 steps; the paper's is at a decay", "ours"),
+        Assumption("its period", f"{POST}", "published"),
+        Assumption("momentum", "0.9, local and kept at averages; Nesterov", "published"),
+        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
+        *ON_BOTH_TASKS,
+    ),
+    studies=tuple(_studies()),
+    claims=(Claim(stated("B5"), ("periods", "null_periods"), b5, TASKS),),
+)

@@ -1,0 +1,221 @@
+"""What must hold in any program that compares these algorithms: no paper, but what the others rest on."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Any
+
+from dsgd.record.reader import Run
+from dsgd.report.prediction import Pair, pairs
+from studies.papers import CLAIMS
+from studies.reproduction.logged import Logged, finals
+from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from studies.reproduction.verdict import Check, Finding, holds
+
+LINE = ("engine=sim", "experiment=quadratic", "data.dim=1", "data.spread=0", "nodes=1", "optimizer.lr=0.1")
+LINE += ("optimizer.momentum=0", "optimizer.nesterov=false", "budget.steps=200")
+
+TRAINING = ("engine=sim", "algo=sync,easgd,downpour,gossip,dpsgd,delayfree", "nodes=4", "cluster.gradient_s=0.01")
+TRAINING += ("cluster.jitter=0.3", "budget.epochs=2")
+
+UNEVEN = ("engine=sim", "algo=sync,easgd,downpour,dpsgd,delayfree", "nodes=8", "eval.conservation=true")
+UNEVEN += ("cluster.gradient_s=0.01", "cluster.jitter=0.3", "cluster.slow_nodes={3: 3.0}", "cluster.bandwidth=1e7")
+
+GRADIENT_S, LATENCY_S, BYTES_PER_S = 0.2, 1e-4, 1e9 / 8
+STEPS = 8
+TIMING = ("engine=sim", "engine.gradients=none", "nodes=2,4,8,16,32,64,100", f"cluster.gradient_s={GRADIENT_S}")
+TIMING += ("cluster.bandwidth=1e9", f"cluster.latency_s={LATENCY_S}", "cluster.collective=ring")
+TIMING += ("budget.epochs=null", f"budget.steps={STEPS}")
+
+
+def g1(evidence: Evidence) -> Finding:
+    """Compare the only parameter of one worker, step by step, with that of synchronous SGD, which is plain SGD."""
+    plain = _distances(evidence["alone"].run(algo="sync"))
+    checks = []
+    for run in evidence["alone"].runs:
+        if run.algorithm != "sync":
+            largest = max(abs(distance - other) for distance, other in zip(_distances(run), plain, strict=True))
+            checks.append(CLAIMS["G1"].check("difference", f"`{run.algorithm}`: largest difference of x", largest))
+    reason = (
+        "One parameter in double precision; its distance to the minimum follows from the loss. EASGD, whose output is "
+        "a centre that does not move without a spring, is held against SGD by its worker's vector in "
+        "tests/engine/oracles."
+    )
+    return CLAIMS["G1"].judged(checks, reason)
+
+
+def g2(evidence: Evidence) -> Finding:
+    """Compare records of the same configuration: made again, and with two threads."""
+    checks = []
+    for name, what in (("again", "made again"), ("threads", "with two threads")):
+        pairs = list(zip(evidence["first"].runs, evidence[name].runs, strict=True))
+        times = ("time_s", "samples", "bytes_sent_total", "idle_fraction_mean", "staleness_mean")
+        same = all(first_run.final(field) == other.final(field) for first_run, other in pairs for field in times)
+        checks.append(holds(f"times, bytes and counts, {what}", float(same), "1: equal", same))
+        apart = max(
+            abs(mark[field] - other[field])
+            for first, second in pairs
+            for mark, other in zip(first.metrics, second.metrics, strict=True)
+            for field in ("train_loss", "test_loss", "test_accuracy")
+        )
+        checks.append(CLAIMS["G2"].check(name, f"losses and accuracies, largest difference, {what}", apart))
+    return CLAIMS["G2"].judged(checks)
+
+
+def g3(evidence: Evidence) -> Finding:
+    """Judge by how much what communication conserves has drifted at any mark, relative to the vectors' lengths."""
+    checks = []
+    for name, precision in (("double", "64 bits"), ("single", "32 bits")):
+        for run in evidence[f"conserved_fp{precision[:2]}"].runs:
+            drift = max(mark["mean_drift"] or 0.0 for mark in run.metrics)
+            what = f"`{run.algorithm}`, {precision}: largest relative drift"
+            checks.append(CLAIMS["G3"].check(name, what, drift))
+    reason = (
+        "Conserved are: the sum of the workers' vectors (sync, dpsgd, delayfree), with the centre's (easgd), the "
+        "server's vector plus all that was pushed (downpour). Gossip conserves nothing in one realisation."
+    )
+    return CLAIMS["G3"].judged(checks, reason)
+
+
+def g4(evidence: Evidence) -> Finding:
+    """Compare simulated times of whole runs with closed forms."""
+    checks = []
+    for name in TIMED_NAMES:
+        runs = evidence[name].runs
+        what = f"{name.replace('_', ' ')}, {len(runs)} runs: largest relative error"
+        checks.append(CLAIMS["G4"].check("error", what, max(map(_relative_error, runs))))
+    reason = (
+        "Time of a run of 8 steps, p = 2 to 100, messages of 0.1 and 100 MB. In the studies whose names end in "
+        '"messages" the all-reduce is no formula, but messages around a simulated ring, of 0.6 and 64 MB, which all p '
+        "divide. Gossip is held against its closed form where messages do not meet by chance: when pushes are shorter "
+        "than a gradient."
+    )
+    return CLAIMS["G4"].judged(checks, reason)
+
+
+def g5(evidence: Evidence) -> Finding:
+    """Compare simulated runs with those of real processes on four hosts: time of a step, and losses at the end."""
+    losses: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    checks = _predicted(evidence["hosts"])
+    for run in evidence["hosts"].runs:
+        if run.final("test_loss") is not None:
+            of_engine = losses.setdefault((run.setting("cluster.name"), run.algorithm), {"wall": {}, "virtual": {}})
+            of_engine[str(run.clock)][run.setting("seed")] = run.final("test_loss")
+    for (cluster, algo), engines in losses.items():
+        real, simulated = engines["wall"], engines["virtual"]
+        apart = median(abs(real[seed] - simulated[seed]) for seed in real)
+        noise = max(simulated.values()) - min(simulated.values())
+        what = f"{cluster}, `{algo}`: losses apart, over their range over seeds"
+        checks.append(CLAIMS["G5"].check("losses", what, apart / noise))
+    reason = (
+        "Four hosts as network namespaces on one machine, with links of a known rate. They share its processors, so a "
+        "gradient is mostly a pause, as if an accelerator computed it. Where predictions fail, messages contend for "
+        "the server's port: TCP shares it in ways that the model does not have. The second measurement is of a quarter "
+        f"of the messages. For single runs predicted over measured is {_spread(evidence['relieved'])}: the whole "
+        "interval, by which all other claims are judged, would leave the explanation open."
+    )
+    return CLAIMS["G5"].judged(
+        checks, reason, explained_by=_predicted(evidence["relieved"], " a quarter of the messages,")
+    )
+
+
+def _predicted(logged: Logged, condition: str = "") -> list[Check]:
+    """Compare the predicted times of a step with the measured ones."""
+    what = "{0.cluster}, `{0.algorithm}`:{1} time of a step, predicted over measured"
+    return [CLAIMS["G5"].check("step", what.format(pair, condition), pair.ratio) for pair in _timed_pairs(logged)]
+
+
+def _timed_pairs(logged: Logged) -> list[Pair]:
+    """Return the predictions beside the measurements, of runs whose gradients pause as on an accelerator."""
+    return pairs([run for run in logged.runs if run.setting("data.pause_s") != 0])
+
+
+def _spread(logged: Logged) -> str:
+    """Return the predicted time of a step over that of each measured run, from the smallest to the largest."""
+    ranges = []
+    for pair in _timed_pairs(logged):
+        ratios = [pair.predicted.step_s / step_s for step_s in pair.measured.steps_s]
+        ranges.append(f"{min(ratios):.2f} to {max(ratios):.2f} with {pair.cluster}")
+    return ", ".join(ranges)
+
+
+def _distances(run: Run) -> list[float]:
+    """Return the distance of the only parameter from its minimum at every mark; its curvature is 1."""
+    return [math.sqrt(2 * mark["train_loss"]) for mark in run.metrics]
+
+
+def _relative_error(run: Run) -> float:
+    expected = _seconds(run.algorithm, run.setting("nodes"), run.setting("cluster.message_bytes") / BYTES_PER_S)
+    (time_s,) = finals([run], "time_s")
+    return abs(time_s / expected - 1)
+
+
+def _seconds(algo: str, p: int, message_s: float) -> float:
+    """Return the time of all steps of a run. message_s: N / B."""
+    t, a, m, k = GRADIENT_S, LATENCY_S, message_s, STEPS
+    all_reduce = 2 * (p - 1) * (a + m / p)
+    if algo == "sync":  # nothing overlaps
+        return k * (t + all_reduce)
+    if algo == "dpsgd":  # on a ring
+        return k * max(t, a + min(2, p - 1) * m)
+    if algo == "delayfree":  # cycles of two steps
+        return k / 2 * max(2 * t, all_reduce)
+    if algo == "gossip":
+        return k * t
+    round_s = t + 2 * a + 2 * m if algo == "easgd" else t + 4 * a + 2 * m
+    if p * m > round_s:  # the server's port is never free
+        return (k * p + 1) * m + 2 * a + t + (2 * a if algo == "downpour" else 0.0)
+    return k * round_s + (p - 1) * m  # the last worker waits once, behind all others
+
+
+def _timed(algo: str, *overrides: str, sizes: str = "1e5,1e8", name: str = "") -> Study:
+    return Study(f"time_of_{algo}{name}", (f"algo={algo}", *overrides, *TIMING, f"cluster.message_bytes={sizes}"))
+
+
+MESSAGES: dict[str, Any] = {"sizes": "6.4e5,6.4e7", "name": "_messages"}
+TIMED = (
+    _timed("sync", "algo.overlap=false"),
+    _timed("sync", "algo.overlap=false", "cluster.collective_messages=true", **MESSAGES),
+    _timed("easgd", "algo.tau=1"),
+    _timed("downpour"),
+    _timed("gossip", "algo.mode=push", sizes="1e5"),
+    _timed("dpsgd"),
+    _timed("delayfree", "algo.tau=4"),
+    _timed("delayfree", "algo.tau=4", "cluster.collective_messages=true", **MESSAGES),
+)
+TIMED_NAMES = tuple(study.name for study in TIMED)
+BY = "python benchmarks/prediction.py --log results/papers/sanity.jsonl.gz"
+
+
+PAPER = Paper(
+    key="sanity",
+    order=90,
+    title="What everything rests on",
+    reference="No paper: properties of this program, by its records.",
+    summary=(
+        "One worker is plain SGD, equal seeds give equal records, vectors are neither lost nor made, and simulated "
+        "times are the closed forms. The tests of this repository hold much more of that, in more cases."
+    ),
+    assumptions=(
+        Assumption("problem", "a quadratic in double precision; the digits and an MLP", "ours"),
+        Assumption("cluster of the times", "1 Gbit/s, 0.1 ms, gradients of 0.2 s, no jitter", "ours"),
+    ),
+    studies=(
+        Study("alone", ("algo=sync,downpour,gossip,dpsgd,delayfree", *LINE)),
+        Study("first", (*TRAINING, "engine.threads=1")),
+        Study("again", (*TRAINING, "engine.threads=1")),
+        Study("threads", (*TRAINING, "engine.threads=2")),
+        Study("conserved_fp64", ("experiment=quadratic", *UNEVEN, "budget.steps=200", "eval.every_steps=10")),
+        Study("conserved_fp32", (*UNEVEN, "budget.epochs=2")),
+        *TIMED,
+        *(Study(name, (), by=BY) for name in ("hosts", "relieved")),
+    ),
+    claims=(
+        Claim(CLAIMS["G1"], ("alone",), g1),
+        Claim(CLAIMS["G2"], ("first", "again", "threads"), g2),
+        Claim(CLAIMS["G3"], ("conserved_fp64", "conserved_fp32"), g3),
+        Claim(CLAIMS["G4"], TIMED_NAMES, g4),
+        Claim(CLAIMS["G5"], ("hosts", "relieved"), g5),
+    ),
+)

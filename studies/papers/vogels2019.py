@@ -1,0 +1,148 @@
+"""Vogels et al. 2019: PowerSGD, gradients of low rank."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import log
+from typing import TYPE_CHECKING
+
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import Contender
+from dsgd.report.interval import Estimate, estimate
+from studies.papers import CLAIMS
+from studies.reproduction.paired import accuracy_gain
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.verdict import Finding
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RANKS = (1, 2, 4)
+CLAIMED = 2  # rank
+WAYS = "[{algo: sync}, " + ", ".join(f"{{algo: compressed, algo.rank: {rank}}}" for rank in RANKS) + "]"
+
+P, GRADIENT_S, LATENCY_S = 8, 0.2, 5e-5  # nodes; seconds
+CODE_S = 0.23 * GRADIENT_S  # rank 2, as benchmarks/codes.py measured it: 0.23 of a gradient of ResNet-8
+DENSE = 44_722_464  # bytes of ResNet-18 with 10 classes
+EQUAL = round(2 * (P - 1) / P * 8 * DENSE / (GRADIENT_S - 2 * (P - 1) * LATENCY_S))  # bit/s at which T = t
+BANDWIDTHS = (1e9, 2e9, EQUAL, 6e9, 1e10, 1.4e10, 2e10, 4e10)
+ONE_RING_S = 2 * (P - 1) * LATENCY_S  # of latency
+
+
+def b11(evidence: Evidence) -> Finding:
+    """Compare the accuracy at the end with that of all-reduce, and find the bandwidth from which it is as fast."""
+    claim = CLAIMS["B11"]
+    logged = evidence["accuracy"]
+    exact = logged.contender(algo="sync")
+    gains = {rank: accuracy_gain(of_rank(evidence, rank), exact) for rank in RANKS}
+    crossing = bandwidth_of_equal_time(evidence)
+    checks = [
+        claim.check("accuracy", f"rank {CLAIMED}: test accuracy minus that of all-reduce", gains[CLAIMED]),
+        claim.check("crossing", "bandwidth of equal times (Gbit/s)", crossing / 1e9, expected_crossing(evidence) / 1e9),
+        claim.check("speed", "where T = t: times as fast as all-reduce", speed_up(evidence, EQUAL)),
+    ]
+    others = "; ".join(f"rank {rank}: {gains[rank].median:+.4f}" for rank in RANKS if rank != CLAIMED)
+    reason = (
+        f"Other ranks: {others}. Times are of ResNet-18 with 8 nodes, around a ring, after the gradient; coding takes "
+        f"{CODE_S / GRADIENT_S:.2f} of a gradient, measured with ResNet-8 on a CPU (benchmarks/codes.py), not on a GPU."
+    )
+    return claim.judged(checks, reason)
+
+
+def of_rank(evidence: Evidence, rank: int) -> Contender:
+    """Return PowerSGD with this rank."""
+    return evidence["accuracy"].contender(algo="compressed", algo__rank=rank)
+
+
+def speed_up(evidence: Evidence, bandwidth: float) -> float:
+    """Return the time of a step of all-reduce over that of PowerSGD."""
+    dense, low_rank = (evidence[name].run(cluster__bandwidth=bandwidth) for name in ("dense", "low_rank"))
+    return _step_s(dense) / _step_s(low_rank)
+
+
+def bandwidth_of_equal_time(evidence: Evidence) -> float:
+    """Return where the ratio of step times falls below 1, between two bandwidths, on logarithmic axes."""
+    points = [(bandwidth, log(speed_up(evidence, bandwidth))) for bandwidth in BANDWIDTHS]
+    for (slow, above), (fast, below) in pairwise(points):
+        if above >= 0 > below:
+            return slow * (fast / slow) ** (above / (above - below))
+    return float("nan")
+
+
+def expected_crossing(evidence: Evidence) -> float:
+    """Return where T(N) = T_c + T(p) + T(q): the bytes that are spared take as long as coding and one more ring."""
+    run = evidence["low_rank"].runs[0]
+    sent = 2 * (P - 1) / P * DENSE - run.final("bytes_sent_max_node") / run.final("steps")
+    return 8 * sent / (CODE_S + ONE_RING_S)
+
+
+def speed(evidence: Evidence) -> Figure:
+    """Draw how many times as fast a step is as with all-reduce, and the accuracy by the rank."""
+    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
+    from studies.reproduction.verdict import exactly
+
+    faster = [(bandwidth / 1e9, exactly(speed_up(evidence, bandwidth))) for bandwidth in BANDWIDTHS]
+    ends = [(float(rank), _end(of_rank(evidence, rank))) for rank in RANKS]
+    exact = _end(evidence["accuracy"].contender(algo="sync")).median
+    return chart(
+        [
+            ChartPanel("rank 2, ResNet-18, 8 nodes", "bandwidth (Gbit/s)", "times as fast as all-reduce",
+                       [ChartLine("PowerSGD", "compressed", faster)], log_x=True, level=1.0),
+            ChartPanel("line: all-reduce", "rank", "test accuracy at the end",
+                       [ChartLine("PowerSGD", "compressed", ends)], log_x=True, level=exact),
+        ]
+    )  # fmt: skip
+
+
+def _end(contender: Contender) -> Estimate:
+    return estimate([number(run.final("test_accuracy")) for run in contender.runs])
+
+
+def _step_s(run: Run) -> float:
+    return run.final("time_s") / run.final("steps")
+
+
+def _timing(name: str, *overrides: str) -> Study:
+    return Study(
+        name,
+        (*overrides, f"nodes={P}", "engine=sim", "engine.gradients=none", "cluster=jin2016", "cluster.collective=ring",
+         "cluster.message_bytes=null", f"cluster.bandwidth={listed(BANDWIDTHS)}", "model=resnet18", "data=shapes",
+         "data.resolution=32", "data.channels=3", "budget.epochs=null", "budget.steps=20"),
+    )  # fmt: skip
+
+
+PAPER = Paper(
+    key="vogels2019",
+    order=16,
+    title="PowerSGD: practical low-rank gradient compression",
+    reference="Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727",
+    summary=(
+        "Each layer's gradient is sent as two thin matrices, which can be all-reduced; what they leave out is sent "
+        "later. The paper finds the accuracy of SGD with rank 2, in less time."
+    ),
+    assumptions=(
+        Assumption("start of Q", "what it was in the step before", "published"),
+        Assumption("error feedback", "yes", "published"),
+        Assumption("momentum", "0.9, of the decoded mean; Nesterov", "ours"),
+        Assumption("what is trained", "ResNet-8 on generated images of 8 x 8 pixels, 8 workers, batch 8 each, 6 epochs",
+                   "ours"),
+        Assumption("time", "messages of ResNet-18, gradients of 0.2 s, all-reduce after the gradient", "ours"),
+        Assumption("time of coding", f"{CODE_S:.3f} s: 0.23 of a gradient", "ours"),
+    ),
+    studies=(
+        Study(
+            "accuracy",
+            (f"compare.contenders={WAYS}", "nodes=8", "batch_size=8", "engine=sim", "cluster=jin2016", "model=resnet8",
+             "data=shapes", "data.resolution=8", "data.train_size=4000", "data.test_size=4000", "schedule=cosine",
+             "optimizer.momentum=0.9", "optimizer.nesterov=true", "budget.epochs=6", "eval.every_epochs=2"),
+            tuned=True,
+        ),
+        _timing("dense", "algo=sync", "algo.overlap=false"),
+        _timing("low_rank", "algo=compressed", f"algo.rank={CLAIMED}", f"algo.code_s={CODE_S:g}"),
+    ),
+    claims=(
+        Claim(CLAIMS["B11"], ("accuracy", "dense", "low_rank"), b11),
+    ),
+    charts=(Chart("speed", "How many times as fast a step is as with all-reduce, and accuracy at the end by the rank",
+                  ("accuracy", "dense", "low_rank"), speed),),
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""Read the thresholds of claims from a file, so that each stands in one place.
+
+A criterion is one line, whose numbers may be percentages (`5 %`) or points of accuracy (`0.5 points`):
+
+    at_least 1.10, at_most 0.99   so is the whole interval
+    above 1, below 1              the same, strictly
+    from 16 to 64                 the whole interval lies between
+    no_worse_by 0.5 points        a gain is at least -0.005
+    within 15 % of 10             a number differs from 10 by 15 % at most; `within 15 %`: from what the judge expects
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsgd.report.interval import Estimate
+from studies.reproduction.verdict import Check, Finding, above, at_least, at_most, below, close, judged, within
+
+NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
+FORM = re.compile(rf"(?P<kind>[a-z_]+) (?P<first>{NUMBER}(?: %| points)?)(?: (?P<link>to|of) (?P<second>{NUMBER}))?")
+# each kind of criterion with the link before its second number
+LINKS = {
+    "at_least": (None,),
+    "at_most": (None,),
+    "above": (None,),
+    "below": (None,),
+    "from": ("to",),
+    "within": ("of", None),
+    "no_worse_by": (None,),
+}
+ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
+FIELDS = {"kind", "claim", "source", "passes", "criteria", "need", "real"}
+OPTIONAL = {"need", "real"}
+
+
+class ClaimKind(StrEnum):
+    """What a claim is about.
+
+    EXACT: a closed form or an invariant, which holds by construction and is tested. TIME: times that need no training.
+    LEARNING: what trained models come to, which needs the protocol of docs/explanation/papers.md."""
+
+    EXACT = "exact"
+    TIME = "time"
+    LEARNING = "learning"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One threshold. kind: a key of LINKS. first, second: its numbers as they are written; second: None without one."""
+
+    kind: str
+    first: str
+    second: str | None
+
+    @staticmethod
+    def parse(text: str) -> Criterion:
+        """Read a criterion. Raises ValueError for a line that is none."""
+        match = FORM.fullmatch(text)
+        if match is None or match["link"] not in LINKS.get(match["kind"], ()):
+            raise ValueError(f"a criterion must be one of {', '.join(LINKS)} with its numbers, got {text!r}")
+        return Criterion(match["kind"], match["first"], match["second"])
+
+    @property
+    def threshold(self) -> float:
+        """Return the first number."""
+        value, _, unit = self.first.partition(" ")
+        return float(value) / (100 if unit else 1)
+
+    @property
+    def other(self) -> float | None:
+        """Return the second number."""
+        return None if self.second is None else float(self.second)
+
+    def check(self, what: str, value: Estimate | float, expected: float | None = None) -> Check:
+        """Hold a measurement against the threshold. expected: of `within` without its `of`.
+
+        Raises ValueError where the kind does not go with the measurement."""
+        if self.kind in ONE_NUMBER:
+            return ONE_NUMBER[self.kind](what, value, self.threshold)
+        if self.kind == "no_worse_by":
+            return at_least(what, value, -self.threshold)
+        if self.kind == "from" and self.other is not None:
+            return within(what, value, self.threshold, self.other)
+        target = self.other if expected is None else expected
+        if isinstance(value, Estimate) or target is None:
+            raise ValueError(f"{what}: `within` must have a number without an interval, and one that is expected")
+        relative = self.first.endswith("%")
+        return close(what, value, target, **{"relative" if relative else "absolute": self.threshold})
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a paper claims, with the thresholds by which the claim passes.
+
+    text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
+    checks must pass; None: all. real: the claim with what it passes with at the real scale; None: it has no study
+    there."""
+
+    id: str
+    kind: ClaimKind
+    text: str
+    source: str
+    passes: str
+    criteria: Mapping[str, Criterion]
+    need: int | None = None
+    real: Statement | None = None
+
+    def threshold(self, name: str) -> float:
+        """Return the first number of a criterion."""
+        return self.criteria[name].threshold
+
+    def expected(self, name: str) -> float:
+        """Return the number that a measurement is to be close to."""
+        other = self.criteria[name].other
+        if other is None:
+            raise ValueError(f"{self.id}: {name} must have a second number, got none")
+        return other
+
+    def check(self, name: str, what: str, value: Estimate | float, expected: float | None = None) -> Check:
+        """Hold a measurement against a criterion."""
+        return self.criteria[name].check(what, value, expected)
+
+    def judged(self, checks: Sequence[Check], reason: str = "", explained_by: Sequence[Check] = ()) -> Finding:
+        """Return the finding by these checks, of which as many must pass as the statement says."""
+        return judged(checks, reason, self.need, explained_by)
+
+
+def read_statements(path: Path) -> dict[str, Statement]:
+    """Read all statements of a file, by their ids. Raises ValueError for one that is incomplete."""
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {id: _statement(id, entry) for id, entry in entries.items()}
+
+
+def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
+    if not FIELDS - OPTIONAL <= entry.keys() <= FIELDS:
+        raise ValueError(f"{id} must have {', '.join(sorted(FIELDS))}, got {', '.join(entry)}")
+    shared = {key: entry[key] for key in ("kind", "claim", "source")}
+    real = _statement(id, shared | entry["real"]) if "real" in entry else None
+    criteria = {name: Criterion.parse(str(text)) for name, text in entry["criteria"].items()}
+    written = {name: criterion.first for name, criterion in criteria.items()}
+    written |= {f"{name}_to": criterion.second for name, criterion in criteria.items() if criterion.second is not None}
+    passes = entry["passes"].format_map(written)
+    kind = ClaimKind(entry["kind"])
+    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), real)

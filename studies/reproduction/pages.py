@@ -1,0 +1,284 @@
+"""Write the pages of the papers: what each claim came to, with its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsgd.record.reader import Run
+from dsgd.record.written import write_atomically
+from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.style import add_setting, drawing, save
+from dsgd.report.time_to_target import rule_of
+from dsgd.safe_text import for_markdown
+from studies.reproduction import archive
+from studies.reproduction.criterion import ClaimKind
+from studies.reproduction.logged import Logged
+from studies.reproduction.null_tests import null_tests
+from studies.reproduction.paired import RULE
+from studies.reproduction.paper import SMALL, Chart, Claim, Evidence, Paper, Study, of_task
+from studies.reproduction.verdict import Check, Finding, Verdict, over_tasks
+
+MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
+# claims about learning are not judged at the small scale: what came out has other words
+OUTCOMES = {
+    Verdict.PASS: "met",
+    Verdict.FAIL: "missed",
+    Verdict.EXPLAINED: "missed, explained",
+    Verdict.INCONCLUSIVE: "open",
+}
+
+EXPLANATIONS = {
+    Verdict.EXPLAINED: "A second measurement shows the cause:",
+    Verdict.FAIL: "Unexplained: a second measurement does not show the cause.",
+    Verdict.INCONCLUSIVE: "A second measurement:",
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """What there is of a paper. logged: of each study that has runs. findings: by the claims' ids."""
+
+    paper: Paper
+    scale: str
+    logged: dict[str, Logged]
+    rows: dict[str, list[archive.ArchiveRow]]
+    findings: dict[str, Finding]
+
+    @staticmethod
+    def read(paper: Paper, results: Path, scale: str) -> Results:
+        """Read the archive of a paper, and judge its claims. Raises ValueError for a file that is no archive."""
+        rows = archive.read(archive.path_of(paper.key, results))
+        # the runs of a study that has changed since say nothing
+        rows = {
+            study.name: rows[study.name]
+            for study in paper.studies
+            if study.name in rows and all(row["words"] == list(study.at(scale) or ()) for row in rows[study.name])
+        }
+        logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
+        findings = {claim.id: finding_of(claim, logged) for claim in paper.claims}
+        return Results(paper, scale, logged, rows, findings)
+
+    @property
+    def rule(self) -> str | None:
+        """Return the rule of the crossing that judges times to a target; None: each run's own. At the real scale a run
+        ends at the crossing of its own rule, and may never show another."""
+        return RULE if self.scale == SMALL else None
+
+    def is_judged(self, claim: Claim) -> bool:
+        """Return whether the protocol lets a claim be judged at this scale."""
+        return self.scale != SMALL or claim.statement.kind is not ClaimKind.LEARNING
+
+    def outcome(self, claim: Claim, verdict: Verdict) -> str:
+        """Return a verdict on a claim or on one of its checks, in the words of claims that are not judged for these."""
+        return str(verdict) if self.is_judged(claim) else OUTCOMES.get(verdict, str(verdict))
+
+
+def write_paper(paper_results: Results, results: Path) -> None:
+    """Write the page and the figures of a paper into an existing folder."""
+    paper = paper_results.paper
+    charts = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
+    for chart in charts:
+        with drawing("double"):
+            shown_runs = runs_of(chart, paper_results.logged)
+            save(add_setting(chart.draw(paper_results.logged), shown_runs), results / _file(paper, chart))
+    parts = [
+        f"# {paper.title}",
+        paper.reference,
+        paper.summary,
+        table(["claim", "outcome"], [_summary(paper_results, claim) for claim in paper.claims]),
+        *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
+        "## Claims",
+        *(_claim(paper_results, claim) for claim in paper.claims),
+        "## Setting",
+        table(
+            ["what", "value", "status"],
+            [[assumption.what, assumption.value, assumption.status] for assumption in paper.assumptions],
+        ),
+        *_null_tests(paper_results),
+        "## Runs",
+        _runs(paper_results),
+    ]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    write_atomically(page_of(paper, results), text.encode())
+
+
+def runs_of(chart: Chart, logged: Evidence) -> list[Run]:
+    """Return the runs that a figure shows: those of its studies, and of the others that are run."""
+    return [run for name in (*chart.studies, *chart.more) if name in logged for run in logged[name].runs]
+
+
+def page_of(paper: Paper, results: Path) -> Path:
+    """Return the page of a paper."""
+    return results / f"{paper.key}.md"
+
+
+def verdict_lines(paper_results: Results, claim: Claim, results: Path) -> str:
+    """Return what a claim came to, and the page that says more."""
+    finding = paper_results.findings[claim.id]
+    measured = measured_line(finding) or finding.reason
+    stated = claim.statement
+    lines = [f"{claim.id}: {stated.text}", f"{_told(paper_results, claim)} (threshold: {stated.passes}): {measured}"]
+    return "\n".join([*lines, f"page: {page_of(paper_results.paper, results)}"])
+
+
+def measured_line(finding: Finding) -> str:
+    """Return what was measured, in a cell of the table of all claims: first what decided against it."""
+    if not finding.checks:
+        return ""
+    ordered = sorted(finding.checks, key=lambda check: check.verdict is Verdict.PASS)
+    if finding.verdict is Verdict.PASS:
+        ordered = list(finding.checks)
+    texts = [f"{check.what}: {shown(check.value)}" for check in ordered[:MOST_IN_CELL]]
+    left = len(ordered) - len(texts)
+    return "; ".join(texts) + (f"; and {left} more" if left else "")
+
+
+def shown(value: Estimate) -> str:
+    """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`; `unknown` for any number."""
+    middle, low, high = map(_number, (value.median, value.low, value.high))
+    any_number = math.isnan(value.median) and math.isinf(value.high) and (value.low == 0 or math.isinf(value.low))
+    return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
+
+
+def finding_of(claim: Claim, logged: dict[str, Logged]) -> Finding:
+    """Return what a claim came to, on all of its tasks."""
+    if not claim.tasks:
+        return _judged(claim, logged)
+    findings = {}
+    for task in claim.tasks:
+        names = {name: of_task(name, task) for name in claim.studies}
+        findings[task] = _judged(claim, {name: logged[full] for name, full in names.items() if full in logged})
+    return over_tasks(findings)
+
+
+def _judged(claim: Claim, logged: dict[str, Logged]) -> Finding:
+    if missing := [name for name in claim.studies if name not in logged]:
+        return Finding(Verdict.NOT_RUN, reason=f"Runs are missing: {', '.join(missing)}.")
+    return claim.judge(logged)
+
+
+def _claim(paper_results: Results, claim: Claim) -> str:
+    """Return the section of a claim: what it says, what was measured, why."""
+    finding = paper_results.findings[claim.id]
+    used = [study for study in paper_results.paper.studies if study.name in claim.needs]
+    commands = dict.fromkeys(study.command(paper_results.scale) for study in used)  # one program makes several
+    parts = [
+        f"### {claim.id}",
+        f"**{_told(paper_results, claim)}.** {claim.statement.text} ({claim.statement.source})",
+        f"Passes with: {claim.statement.passes}",
+        _checks(paper_results, claim, finding.checks),
+        finding.reason,
+        _joint(finding),
+        *([_introduced(finding), _checks(paper_results, claim, finding.explanation)] if finding.explanation else []),
+        "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
+        *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _short(commit: str | None) -> str:
+    """Return the first digits of a commit, with the plus that stands for files that had changed since."""
+    return "no commit" if commit is None else commit[:12] + "+" * commit.endswith("+")
+
+
+def _introduced(finding: Finding) -> str:
+    """Return the sentence before the second measurement."""
+    missed = [check.verdict for check in finding.explanation if check.verdict is not Verdict.PASS]
+    if finding.verdict is Verdict.FAIL and set(missed) == {Verdict.INCONCLUSIVE}:
+        return "Unexplained as yet: a second measurement is inconclusive."
+    return EXPLANATIONS[finding.verdict]
+
+
+def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> str:
+    lines = [
+        [check.what, shown(check.value), check.threshold, paper_results.outcome(claim, check.verdict)]
+        for check in checks
+    ]
+    return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
+
+
+def _joint(finding: Finding) -> str:
+    """Return the table of the ratios over all tasks; empty without any."""
+    lines = [[name, shown(value)] for name, value in finding.joint.items()]
+    return table(["over the tasks, 95 % by seeds alone", "value"], lines) if lines else ""
+
+
+def _null_tests(paper_results: Results) -> list[str]:
+    """Return the section of the null tests, if there are any."""
+    lines = [
+        [test.study, test.contender, test.measure, shown(test.value), f"{test.spread:.3g}"]
+        for test in null_tests(paper_results.logged)
+    ]
+    if not lines:
+        return []
+    note = (
+        "One algorithm, tuned and measured under two names. The spread is how far the interval reaches away from 1, or "
+        "from 0: every interval of the same study and kind is longer by it at both ends."
+    )
+    return ["## Null tests", note, table(["study", "algorithm", "compared", "measured", "spread"], lines)]
+
+
+def _runs(paper_results: Results) -> str:
+    """Return the table of the studies, with what they were made."""
+    lines = [_study(paper_results, study) for study in paper_results.paper.studies if study.name in paper_results.rows]
+    if not lines:
+        return "None yet."
+    seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
+    note = interval_note(seeds)
+    if note and paper_results.scale == SMALL:
+        note = f"Intervals: {note}."
+    elif note:
+        note = f"Null tests: {note}. Intervals of claims are longer, by rule 4 of the protocol."
+    aimed = [run for logged in paper_results.logged.values() for run in logged.runs if run.target is not None]
+    rules = {paper_results.rule or rule_of(run) for run in aimed}
+    named = " or ".join(f"`target.crossing={rule}`" for rule in sorted(rules))
+    rule = f"Times to a target are judged by {named}." if aimed else ""
+    studies = table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
+    file = f"All of them are in `{paper_results.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
+    return "\n\n".join(part for part in (studies, note, rule, file) if part)
+
+
+def _study(paper_results: Results, study: Study) -> list[str]:
+    rows = paper_results.rows[study.name]
+    made = {
+        (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
+    }
+    names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
+    tuning = sum(row["stage"] == archive.TUNING for row in rows)
+    spent = sorted({contender.spent for contender in paper_results.logged[study.name].contenders if contender.spent})
+    each = " to ".join(map(str, dict.fromkeys((spent[0], spent[-1])))) if spent else ""
+    return [study.name, str(len(rows)), str(tuning or ""), each, for_markdown("; ".join(names))]
+
+
+def _summary(paper_results: Results, claim: Claim) -> list[str]:
+    """Return the row of a claim at the head of its page."""
+    return [f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}", f"**{_told(paper_results, claim)}**"]
+
+
+def _told(paper_results: Results, claim: Claim) -> str:
+    """Return what a claim came to."""
+    outcome = paper_results.outcome(claim, paper_results.findings[claim.id].verdict)
+    return outcome if paper_results.is_judged(claim) else f"Not judged at the small scale (threshold {outcome})"
+
+
+def _file(paper: Paper, chart: Chart) -> str:
+    return f"{paper.key}_{chart.name}.png"
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    rows = [list(head), ["---"] * len(head), *lines]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows
+    )
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "never" if value > 0 else "-inf"
+    return f"{value:.4g}"

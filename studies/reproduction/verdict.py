@@ -1,0 +1,220 @@
+"""Judge measurements by thresholds that were fixed before.
+
+A check compares one number, an estimate over seeds where there are several, with its threshold. One rule holds for
+"better by at least m" and for "not worse by more than m": a check passes where the whole interval meets the threshold,
+and fails where the whole interval misses it. Anything between is inconclusive, a request for more seeds.
+
+A claim that fails is explained where a second measurement shows the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from dsgd.report.interval import Estimate
+from studies.reproduction.stratified import ratio_over_tasks
+
+
+class Verdict(StrEnum):
+    """What came out for a claim."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    EXPLAINED = "FAIL, explained"
+    REGION = "PASS in a region"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NOT_TESTABLE = "NOT TESTABLE HERE"
+    NOT_RUN = "not run"
+
+
+NEARNESS = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)  # to what a claim says
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measurement beside its threshold.
+
+    what: is measured, with its unit. value: with its interval over seeds, where low and high differ. threshold: as a
+    reader knows it, `>= 1.1`."""
+
+    what: str
+    value: Estimate
+    threshold: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a claim came to.
+
+    checks: all measurements that it was judged by. reason: why it failed, or what limits what was shown; empty where
+    the checks say it all. explanation: the second measurement, of a failure that is explained. cells: of a map, what
+    the claim came to under each condition, by its name. joint: of several tasks, every ratio that was measured on all
+    with runs, over them."""
+
+    verdict: Verdict
+    checks: tuple[Check, ...] = ()
+    reason: str = ""
+    explanation: tuple[Check, ...] = ()
+    cells: Mapping[str, Verdict] = field(default_factory=dict)
+    joint: Mapping[str, Estimate] = field(default_factory=dict)
+
+
+def exactly(value: float) -> Estimate:
+    """Return a number that no seed changes as an estimate."""
+    return Estimate(value, value, value, 1)
+
+
+def at_least(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is at least the threshold."""
+    measured = _estimate(value)
+    return Check(what, measured, f">= {threshold:.6g}", _verdict(measured.low >= threshold, measured.high >= threshold))
+
+
+def at_most(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is at most the threshold."""
+    measured = _estimate(value)
+    return Check(what, measured, f"<= {threshold:.6g}", _verdict(measured.high <= threshold, measured.low <= threshold))
+
+
+def above(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is greater than the threshold."""
+    measured = _estimate(value)
+    return Check(what, measured, f"> {threshold:.6g}", _verdict(measured.low > threshold, measured.high > threshold))
+
+
+def below(what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is less than the threshold."""
+    measured = _estimate(value)
+    return Check(what, measured, f"< {threshold:.6g}", _verdict(measured.high < threshold, measured.low < threshold))
+
+
+def within(what: str, value: Estimate | float, low: float, high: float) -> Check:
+    """Check that a number lies in [low, high]."""
+    measured = _estimate(value)
+    inside = low <= measured.low and measured.high <= high
+    return Check(
+        what, measured, f"{low:.6g} to {high:.6g}", _verdict(inside, measured.high >= low and measured.low <= high)
+    )
+
+
+def close(what: str, value: float, expected: float, relative: float = 0.0, absolute: float = 0.0) -> Check:
+    """Check that a number is what was expected, but for a share of it or an absolute difference."""
+    good = abs(value - expected) <= max(relative * abs(expected), absolute)
+    tolerance = f"{100 * relative:.3g} %" if relative else f"{absolute:.3g}"
+    return Check(what, exactly(value), f"{expected:.6g} within {tolerance}", Verdict.PASS if good else Verdict.FAIL)
+
+
+def holds(what: str, value: float, threshold: str, good: bool) -> Check:
+    """Check anything else. threshold: in words."""
+    return Check(what, exactly(value), threshold, Verdict.PASS if good else Verdict.FAIL)
+
+
+def nearness_above(check: Check) -> tuple[int, float]:
+    """Return how near a check is to passing, of alternatives whose number must be large. A failing one never hides an
+    open one."""
+    end = check.value.high if check.verdict is Verdict.FAIL else check.value.low
+    return NEARNESS.index(check.verdict), end
+
+
+def nearness_below(check: Check) -> tuple[int, float]:
+    """Return how near a check is to passing, of alternatives whose number must be small."""
+    end = check.value.low if check.verdict is Verdict.FAIL else check.value.high
+    return NEARNESS.index(check.verdict), -end
+
+
+def judged(
+    checks: Sequence[Check], reason: str = "", need: int | None = None, explained_by: Sequence[Check] = ()
+) -> Finding:
+    """Return the finding of a claim that passes where `need` of its checks do; by default all.
+
+    explained_by: a second measurement: a failure is explained where all of these checks pass, or `need` of them."""
+    enough = len(checks) if need is None else need
+    passed = sum(check.verdict is Verdict.PASS for check in checks)
+    open_still = sum(check.verdict is Verdict.INCONCLUSIVE for check in checks)
+    if not checks:
+        raise ValueError("a claim must have at least one check, got none")
+    if passed >= enough:
+        verdict = Verdict.PASS
+    elif passed + open_still >= enough:
+        verdict = Verdict.INCONCLUSIVE
+    else:
+        verdict = Verdict.FAIL
+    finding = Finding(verdict, tuple(checks), reason)
+    explaining = sum(check.verdict is Verdict.PASS for check in explained_by)
+    if verdict is Verdict.FAIL and explained_by and explaining >= (len(explained_by) if need is None else need):
+        return replace(finding, verdict=Verdict.EXPLAINED, explanation=tuple(explained_by))
+    return replace(finding, explanation=tuple(explained_by)) if verdict is not Verdict.PASS else finding
+
+
+def over_tasks(findings: Mapping[str, Finding]) -> Finding:
+    """Return the finding of a claim on several tasks, by their names: it passes where it does on all of them, and fails
+    where it does on one, whatever the others come to. Its checks and reasons say of which task they are."""
+    checks = [
+        replace(check, what=f"{task}: {check.what}") for task, finding in findings.items() for check in finding.checks
+    ]
+    parts = [f"On {task} {finding.verdict}. {finding.reason}".strip() for task, finding in findings.items()]
+    maps = [finding.cells for finding in findings.values()]
+    joint = _joint_ratios([finding.checks for finding in findings.values()])
+    if not all(maps):
+        verdict = _on_all_tasks([finding.verdict for finding in findings.values()])
+        return Finding(verdict, tuple(checks), "\n\n".join(parts), joint=joint)
+    # what passes under a condition on one task, and under another on the other, passes nowhere
+    cells = {name: _on_all_tasks([cells[name] for cells in maps]) for name in maps[0]}
+    parts.append(f"Together: {_listed(cells)}.")
+    return Finding(_of_cells(cells), tuple(checks), "\n\n".join(parts), cells=cells, joint=joint)
+
+
+def _joint_ratios(tasks: Sequence[Sequence[Check]]) -> dict[str, Estimate]:
+    """Return every ratio that has the same name on all tasks with runs, over all of them; none that a seed leaves open,
+    and none of a single task."""
+    by_name = [{check.what: check.value.ratios for check in checks} for checks in tasks if checks]
+    joint = {}
+    for name in by_name[0] if len(by_name) > 1 else ():
+        ratios = [of_task.get(name, ()) for of_task in by_name]
+        if all(each and all(ratio > 0 for ratio in each) for each in ratios):
+            joint[name] = ratio_over_tasks(ratios)
+    return joint
+
+
+def _on_all_tasks(verdicts: Sequence[Verdict]) -> Verdict:
+    if len({*verdicts}) == 1:
+        return verdicts[0]
+    if {*verdicts} & {Verdict.FAIL, Verdict.EXPLAINED}:
+        return Verdict.FAIL
+    return Verdict.NOT_RUN if Verdict.NOT_RUN in verdicts else Verdict.INCONCLUSIVE
+
+
+def over_region(cells: Mapping[str, Finding], reason: str = "") -> Finding:
+    """Return the finding of a claim under several conditions, by their names: it passes where it does under all, and in
+    a region where it does under some. Its reason says under which. reason: what else it says."""
+    checks = [replace(check, what=f"{name}: {check.what}") for name, cell in cells.items() for check in cell.checks]
+    verdicts = {name: cell.verdict for name, cell in cells.items()}
+    return Finding(_of_cells(verdicts), tuple(checks), f"{_listed(verdicts)}. {reason}".strip(), cells=verdicts)
+
+
+def _of_cells(cells: Mapping[str, Verdict]) -> Verdict:
+    """Return the verdict of a map by those of its cells."""
+    verdicts = {*cells.values()}
+    if Verdict.PASS in verdicts:
+        return Verdict.PASS if len(verdicts) == 1 else Verdict.REGION
+    return Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else Verdict.FAIL
+
+
+def _listed(cells: Mapping[str, Verdict]) -> str:
+    """Return what a claim came to under which conditions, in words."""
+    names = {verdict: [name for name, cell in cells.items() if cell is verdict] for verdict in Verdict}
+    return "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
+
+
+def _estimate(value: Estimate | float) -> Estimate:
+    return value if isinstance(value, Estimate) else exactly(value)
+
+
+def _verdict(whole: bool, part: bool) -> Verdict:
+    """Return the verdict on an interval of which all or a part meets the threshold."""
+    if whole:
+        return Verdict.PASS
+    return Verdict.INCONCLUSIVE if part else Verdict.FAIL

@@ -1,0 +1,136 @@
+"""Write the page of the yardstick: what was measured elsewhere beside what the simulator predicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from dsgd.record.written import write_atomically
+from dsgd.report.sheet import panels
+from dsgd.report.style import add_legend, annotate, curve_style, drawing, save
+from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
+from studies.reproduction.overview import OVERVIEW
+from studies.reproduction.pages import table
+
+FIGURE, PREDICTED = "predicted.png", "predicted.json"
+SHARES = {"median": 0.5, "90th percentile": 0.9, "worst": 1.0}
+
+INTRODUCTION = """# The yardstick: times that others measured
+
+Published measurements of training and its communication, each row beside what the simulator predicts for it. Every
+prediction is a run of `dsgd-run` without gradients, whose command is in [predicted.json](predicted.json).
+`dsgd-reproduce yardstick` makes all of them and this page. What the model has and lacks:
+[docs/explanation/network.md](../../docs/explanation/network.md)."""
+
+Predictions = Mapping[str, Sequence[float]]  # of each table, by its key, row by row
+
+
+def read(results: Path, tables: Sequence[MeasuredTable]) -> Predictions | None:
+    """Return what was predicted before, None if that is not of these tables. Raises ValueError for a broken file."""
+    path = results / PREDICTED
+    if not path.exists():
+        return None
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    commands = [row.command for benchmark in tables for row in benchmark.rows]
+    if [row["command"] for row in rows] != commands:
+        return None
+    values = iter(row["predicted"] for row in rows)
+    return {benchmark.key: [next(values) for _ in benchmark.rows] for benchmark in tables}
+
+
+def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictions) -> str:
+    """Write page, figure and predictions into an existing folder. Returns the result in one line."""
+    rows = [
+        {"table": benchmark.key, "row": row.name, "measured": row.measured, "predicted": value, "command": row.command}
+        for benchmark in tables
+        for row, value in zip(benchmark.rows, predictions[benchmark.key], strict=True)
+    ]
+    write_atomically(results / PREDICTED, ("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n").encode())
+    with drawing("double", log=("x", "y")):
+        save(_figure(tables, predictions), results / FIGURE)
+    errors = {benchmark.key: _errors(benchmark, predictions) for benchmark in tables}
+    everything = [value for values in errors.values() for value in values]
+    score = f"{len(everything)} rows: relative error {_shares(everything)}"
+    constants = [constant for benchmark in tables for constant in benchmark.fitted]
+    overview = [[f"[{benchmark.title}](#{benchmark.key})", *_row_of(errors[benchmark.key])] for benchmark in tables]
+    parts = [
+        INTRODUCTION,
+        f"**{score}.**",
+        f"![predicted against measured]({FIGURE})",
+        table(["table", "rows", *SHARES, f"above {EXPLAINED:.0%}"], [*overview, ["all", *_row_of(everything)]]),
+        "## Fitted constants",
+        f"{len(constants)}, all named here; every other number is the source's, a standard's, or called assumed.",
+        table(
+            ["constant", "value", "fitted on", "why"],
+            [[each.name, each.value, each.rows, each.why] for each in constants],
+        ),
+        *(_section(benchmark, predictions[benchmark.key]) for benchmark in tables),
+    ]
+    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
+    return score
+
+
+def _section(benchmark: MeasuredTable, values: Sequence[float]) -> str:
+    """Return the section of a table: where it is from, what was given, row by row."""
+    reasons: list[str] = []
+    lines = []
+    for row, value in zip(benchmark.rows, values, strict=True):
+        wrong = error(row.measured, value)
+        note = ""
+        if abs(wrong) > EXPLAINED:
+            if row.reason and row.reason not in reasons:
+                reasons.append(row.reason)
+            note = f"({reasons.index(row.reason) + 1})" if row.reason else "unexplained"
+        lines.append([row.name, f"{row.measured:g}", f"{value:.4g}", f"{wrong:+.1%}", note])
+    parts = [
+        f'<a id="{benchmark.key}"></a>\n\n## {benchmark.title}',
+        f"{benchmark.source}.",
+        f"Given: {benchmark.given}",
+        f"Left out: {benchmark.left_out}" if benchmark.left_out else "",
+        table(["row", f"measured ({benchmark.unit})", "predicted", "error", ""], lines),
+        *(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _errors(benchmark: MeasuredTable, predictions: Predictions) -> list[float]:
+    return [error(row.measured, value) for row, value in zip(benchmark.rows, predictions[benchmark.key], strict=True)]
+
+
+def _row_of(errors: Sequence[float]) -> list[str]:
+    above = sum(abs(value) > EXPLAINED for value in errors)
+    return [str(len(errors)), *(f"{percentile(errors, share):.1%}" for share in SHARES.values()), str(above)]
+
+
+def _shares(errors: Sequence[float]) -> str:
+    return ", ".join(f"{name} {percentile(errors, share):.1%}" for name, share in SHARES.items())
+
+
+def _figure(tables: Sequence[MeasuredTable], predictions: Predictions) -> Figure:
+    """Draw what was predicted against what was measured, each in the unit of its table."""
+    figure, (axes,) = panels(1)
+    handles = {}
+    for number, benchmark in enumerate(tables):
+        measured = [row.measured for row in benchmark.rows]
+        style: dict[str, Any] = curve_style(number, 0) | {"linestyle": "none"}
+        (handles[benchmark.title],) = axes.plot(measured, predictions[benchmark.key], markersize=4, **style)
+    everything = [row.measured for benchmark in tables for row in benchmark.rows]
+    low, high = min(everything) / 2, max(everything) * 2
+    for factor, dashes in ((1.0, "solid"), (1 + EXPLAINED, "dotted"), (1 - EXPLAINED, "dotted")):
+        axes.plot(
+            [low, high], [factor * low, factor * high], color="#777777", linewidth=0.8, linestyle=dashes, zorder=0
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.set_xlabel("measured, in the unit of each table")
+    axes.set_ylabel("predicted")
+    notes = [f"solid: predicted as measured; dotted: {EXPLAINED:.0%} off"]
+    return annotate(figure, [], notes, add_legend(figure, handles))

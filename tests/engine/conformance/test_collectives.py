@@ -1,0 +1,95 @@
+"""Every collective, by its formula and as messages, changes times and bytes and nothing else."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from dsgd.cluster import COLLECTIVES
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.streams import stream
+from tests.engine.conformance.test_resume import QUADRATIC, assert_same, in_memory, in_pieces, uninterrupted
+from tests.support.cases import ALGORITHMS, prepared
+
+WAYS = [(name, messages) for name in COLLECTIVES for messages in (False, True) if not (name == "best" and messages)]
+CASES = [("sync",), ("sync", "algo.overlap=false"), ("delayfree", "algo.tau=4"), ("diloco", "algo.tau=3")]
+
+each_case = pytest.mark.parametrize("case", CASES, ids=" ".join)
+each_way = pytest.mark.parametrize(("collective", "messages"), WAYS)
+
+
+def way_of(collective: str, messages: bool) -> tuple[str, str]:
+    return f"cluster.collective={collective}", f"cluster.collective_messages={str(messages).lower()}"
+
+
+def options(collective: str, messages: bool, *case: str) -> tuple[str, ...]:
+    return (*QUADRATIC, f"algo={case[0]}", *case[1:], *way_of(collective, messages))
+
+
+@cache
+def with_trouble(collective: str, messages: bool, *case: str) -> Simulation:
+    trouble = ("nodes=5", "cluster.node_bandwidth={2: 1e8}", "cluster.chunks_per_message=2")
+    return uninterrupted(prepared(*options(collective, messages, *case), *trouble))[1]
+
+
+@each_case
+@each_way
+def test_it_computes_what_all_others_do(collective: str, messages: bool, case: tuple[str, ...]) -> None:
+    """With jitter, pauses, a slow node and ports of different speed, on a number of nodes that is no power of two."""
+    expected = with_trouble("best", False, *case)
+    found = with_trouble(collective, messages, *case)
+    for one, other in zip(found.machine.nodes, expected.machine.nodes, strict=True):
+        assert torch.equal(one.worker.x, other.worker.x)
+        assert one.worker.steps == other.worker.steps
+    assert found.status == "completed"
+    assert found.summary()["collective"] == (collective if collective != "best" else expected.summary()["collective"])
+    assert found.machine.staleness_max == expected.machine.staleness_max
+    assert (found.machine.network.messages > 0) == messages
+
+
+@each_case
+@each_way
+def test_after_any_event_it_goes_on_as_if_nothing_had_been(
+    collective: str, messages: bool, case: tuple[str, ...]
+) -> None:
+    experiment = prepared(*options(collective, messages, *case))
+    expected = uninterrupted(experiment)
+    stop = int(
+        stream("where to stop a collective", WAYS.index((collective, messages))).integers(
+            0, expected[1].machine.loop.processed
+        )
+    )
+    assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@each_way
+def test_alone_or_with_an_algorithm_that_needs_none(collective: str, messages: bool, algo: str) -> None:
+    """One node has nobody to reduce with; what needs no collective takes no notice of it, and its summary has none."""
+    for nodes in (1, 4):
+        short = ("experiment=quadratic", f"nodes={nodes}", "budget.steps=5", "engine.gradients=none")
+        simulation = Simulation(prepared(*short, f"algo={algo}", *way_of(collective, messages)))
+        assert list(simulation.run())
+        summary = simulation.summary()
+        assert summary["status"] == "completed"
+        assert (summary["collective"] != "none") == (nodes > 1 and simulation.machine.nodes[0].collectives > 0)
+
+
+@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize(
+    "case", [*CASES, ("gossip",), ("easgd", "algo.servers=2"), ("localsgd", "algo.group=2")], ids=" ".join
+)
+def test_islands_change_no_value_and_can_be_stopped_at_any_event(case: tuple[str, ...], messages: bool) -> None:
+    """Where workers race, what they compute depends on the network."""
+    congestion = "cluster.congestion=[{every_s: 0.2, duration_s: 0.1, factor: 0.3}]"
+    way = (*way_of("hierarchical", messages), *([congestion] if messages else []))
+    experiment = prepared("cluster=islands", "cluster.gradient_s=0.01", *QUADRATIC, f"algo={case[0]}", *case[1:], *way)
+    expected = uninterrupted(experiment)
+    stop = int(stream("where to stop islands", messages).integers(0, expected[1].machine.loop.processed))
+    assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])
+    if experiment.algo.lockstep:
+        _, without = uninterrupted(prepared(*QUADRATIC, f"algo={case[0]}", *case[1:]))
+        for one, other in zip(expected[1].machine.nodes, without.machine.nodes, strict=True):
+            assert torch.equal(one.worker.x, other.worker.x)

@@ -1,0 +1,168 @@
+"""What is measured of a real cluster."""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dsgd.cluster import Cluster
+from dsgd.engines.dist.calibration.measure import CHUNK_BYTES, Jitter, MeasuredLink, fit_jitter, measure_link
+from dsgd.engines.sim.compute_time import Processor
+
+PATIENCE_S = 60
+DRAWS = 20_000
+HEADER_BYTES = struct.calcsize("<Bq")  # of what one end asks of the other
+
+
+def drawn(cv: float, distribution: str, count: int = DRAWS) -> list[float]:
+    """Gradient times as the simulator draws them."""
+    cluster = Cluster(gradient_s=0.5, bandwidth=1e9, latency_s=0.0, jitter=cv, jitter_distribution=distribution)
+    processor = Processor(cluster, 0, seed=7)
+    return [processor.finish(0.0) for _ in range(count)]
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a real TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname(), PATIENCE_S)
+        return near, server.accept()[0]
+
+
+@pytest.mark.parametrize("distribution", ["gamma", "lognormal"])
+@pytest.mark.parametrize("cv", [0.1, 0.5])
+def test_what_the_simulator_draws_is_found_again(cv: float, distribution: str) -> None:
+    """20,000 draws give the mean to cv / 141 and the cv of even the heavier tail to 3 %; four times that is allowed."""
+    times = drawn(cv, distribution)
+    found = fit_jitter(times)
+    assert found.mean_s == pytest.approx(0.5, rel=4 * cv / math.sqrt(DRAWS))
+    assert found.cv == pytest.approx(cv, rel=0.12)
+    assert found.distribution == distribution
+    assert found.samples == DRAWS
+    assert found.pauses <= DRAWS * 1e-4
+
+
+def test_equal_times_have_no_jitter() -> None:
+    assert fit_jitter([0.25] * 10) == Jitter(0.25, 0.0, "gamma", 10, 0)
+    assert fit_jitter([0.25]) == Jitter(0.25, 0.0, "gamma", 1, 0)
+
+
+def test_a_rare_pause_counts_for_the_mean_but_not_for_the_scatter() -> None:
+    times = drawn(0.05, "gamma", 200)
+    paused = [*times, 20.0]
+    found = fit_jitter(paused)
+    assert found.mean_s == pytest.approx(np.mean(paused), rel=1e-12)
+    assert found.pauses == 1
+    assert (found.cv, found.distribution) == (fit_jitter(times).cv, fit_jitter(times).distribution)
+
+
+def test_what_is_not_rare_belongs_to_the_scatter() -> None:
+    times = [*drawn(0.05, "gamma", 90), *[5.0] * 10]
+    found = fit_jitter(times)
+    assert found.pauses == 0
+    assert found.cv == pytest.approx(np.std(times, ddof=1) / np.mean(times), rel=1e-12)
+
+
+@pytest.mark.parametrize("times", [[], [0.1, 0.0], [0.1, -1.0], [0.1, math.nan], [math.inf]])
+def test_times_that_are_none_are_refused(times: Sequence[float]) -> None:
+    with pytest.raises(ValueError, match=r"^gradient times must be positive numbers and at least one, got "):
+        fit_jitter(times)
+
+
+def test_both_ends_of_a_link_get_the_same_numbers() -> None:
+    near, far = pair()
+    with near, far, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(measure_link, far, False)
+        link = measure_link(near, True, seconds=0.05)
+        assert other.result(PATIENCE_S) == link
+        assert 0 < link.latency_s < math.inf
+        assert 0 < link.bytes_per_s < math.inf
+        assert 0 < link.duplex_bytes_per_s < math.inf
+        near.sendall(b"still connected")
+        assert far.recv(100) == b"still connected", "nothing is left in the stream"
+
+
+class Busy(socket.socket):
+    """The answering end on a machine that gets busier while it is measured: each transfer of an attempt at the first
+    rate takes longer for the other end than all before it, however small it is. attempts: that this happens to."""
+
+    attempts = math.inf
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self.received = 0
+        self.asked_s = self.longest_s = 0.0
+        self.confirmed_s = [math.inf, math.inf]  # of the last two transfers
+
+    def recv_into(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        got = super().recv_into(buffer)
+        if self.received == 0:
+            self.asked_s = time.perf_counter()
+            self.longest_s = max(self.longest_s, self.asked_s - self.confirmed_s[0])
+        self.received += got
+        return got
+
+    def sendall(self, data: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if data == b".":
+            first = self.received == HEADER_BYTES + CHUNK_BYTES
+            if first:
+                self.attempts -= 1
+                self.longest_s = 0.0
+            if self.attempts >= 0 and self.received > HEADER_BYTES:
+                time.sleep(max(0.0, self.asked_s + self.longest_s + 0.001 - time.perf_counter()))
+            self.confirmed_s = [math.inf if first else self.confirmed_s[1], time.perf_counter()]
+            self.received = 0
+        super().sendall(data)
+
+
+def measured(seconds: float, busy_attempts: float) -> tuple[MeasuredLink | None, Exception | None]:
+    near, far = pair()
+    with near, Busy(far.detach()) as busy, ThreadPoolExecutor(1) as pool:
+        busy.attempts = busy_attempts
+        other = pool.submit(measure_link, busy, False)
+        try:
+            link = measure_link(near, True, seconds)
+        except RuntimeError as error:
+            near.close()
+            assert isinstance(other.exception(PATIENCE_S), ConnectionError)
+            return None, error
+        assert other.result(PATIENCE_S) == link
+        return link, None
+
+
+def test_a_link_is_tried_again_with_more_time_where_a_smaller_transfer_took_longer() -> None:
+    link, error = measured(seconds=0.02, busy_attempts=2)
+    assert link, error
+    assert 0 < link.bytes_per_s < math.inf
+
+
+def test_a_link_whose_smaller_transfers_always_take_longer_has_no_rate() -> None:
+    link, error = measured(seconds=0.001, busy_attempts=math.inf)
+    assert link is None
+    assert re.match(r"link: \d+ bytes took \S+ s and \d+ \S+ s, 6 times likewise; give it more time$", str(error))
+
+
+@pytest.mark.parametrize("initiator", [True, False])
+def test_an_end_that_goes_away_is_an_error_at_once(initiator: bool) -> None:
+    near, far = pair()
+    with near, ThreadPoolExecutor(1) as pool:
+        measuring = pool.submit(measure_link, near, initiator)
+        far.close()
+        with pytest.raises(ConnectionError):
+            measuring.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("asked", [struct.pack("<Bq", 77, 1), struct.pack("<Bq", 1, -1)])
+def test_what_is_no_measurement_is_refused(asked: bytes) -> None:
+    near, far = pair()
+    with near, far:
+        far.sendall(asked)
+        with pytest.raises(ConnectionError, match="which is no measurement"):
+            measure_link(near, False)

@@ -1,0 +1,206 @@
+"""The parent of a run's processes: signals while it forks, and a coordinator that says nothing any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
+from dsgd.engines.dist.launch.parent import Parent
+from dsgd.host.signals import StopRequests, signal_pipe
+from dsgd.record.checkpoint_file import NAME, read_header
+from tests.support.long import long_but
+from tests.support.prefork import Prefork
+from tests.support.watched_run import ALGORITHMS, BUDGET, LONG, SILENCE_S, SILENT, WatchedRun, start
+
+PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
+
+# A signal in the midst of a fork, where Python swallows what a handler raises
+HOOKED = """
+import os, signal, sys, threading
+from dsgd.host.signals import Interruption
+from dsgd.host.stop import STOP_SIGNALS
+interruption = Interruption()
+for number in STOP_SIGNALS:
+    signal.signal(number, interruption)
+hooks = [lambda: signal.raise_signal(signal.SIGTERM)]
+os.register_at_fork(after_in_parent=lambda: hooks and hooks.pop()())
+"""
+PARENT = f"""{HOOKED}
+from pathlib import Path
+from dsgd.host.signals import signal_pipe
+from dsgd.engines.dist.launch.parent import Parent
+with signal_pipe() as signals:
+    parent = Parent(Path(sys.argv[1]), signals)
+    child = parent.start("child", lambda _: threading.Event().wait())
+    print(parent.supervise(child, lambda: os.kill(child.pid, signal.SIGKILL)))
+"""
+CHECK = f"""{HOOKED}
+from dsgd.runner.children import told_by_child
+def wait():
+    with interruption.armed():
+        threading.Event().wait()
+print(tuple(told_by_child(wait)))
+"""
+
+
+@pytest.mark.parametrize(("program", "out"), [(PARENT, "-9\n"), (CHECK, "('', 130, [15])\n")])
+def test_a_signal_in_the_midst_of_a_fork_is_not_lost(tmp_path: Path, program: str, out: str) -> None:
+    line = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ended.stdout, ended.stderr) == (out, "")
+
+
+@pytest.mark.parametrize("processes", long_but([3], range(1, 5)))
+def test_a_run_is_ended_by_a_signal_whichever_process_is_being_forked(
+    prefork: Prefork, tmp_path: Path, processes: int
+) -> None:
+    slow = "data._target_=tests.support.slow_forks.SlowForks"
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS["easgd"], "nodes=2", LONG, slow)
+    watched.run.until(lambda: len(watched.observe()) >= processes)
+    os.kill(watched.run.pid, signal.SIGTERM)
+    watched.assert_ends("interrupted", 130)
+
+
+def coordinator(line: Lifeline, wait: Callable[[StopRequests], None]) -> int:
+    """Fork a process at the other end of the line. Returns its id; its exit status is 0, or 130 if it ends at once."""
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            with overseen(line) as stops, stops.armed():
+                wait(stops)
+            status = 0
+        except KeyboardInterrupt:
+            status = 130
+        finally:
+            os._exit(status)
+    return child
+
+
+def until_asked(stops: StopRequests) -> None:
+    while not stops:
+        time.sleep(0.01)
+
+
+def for_good(stops: StopRequests) -> None:
+    while True:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("times", "wait", "status"), [(1, until_asked, 0), (2, for_good, 130)])
+def test_a_request_to_stop_waits_for_the_coordinator_to_listen(
+    times: int, wait: Callable[[StopRequests], None], status: int
+) -> None:
+    with contextlib.closing(Lifeline(60.0)) as line:
+        for _ in range(times):
+            line.ask_to_stop()
+        assert os.waitstatus_to_exitcode(os.waitpid(coordinator(line, wait), 0)[1]) == status
+
+
+def until_unheard(stops: StopRequests) -> None:
+    threading.excepthook = lambda failure: print(failure.exc_value, flush=True)  # pytest's would keep it
+    while any(thread.name == "lifeline" for thread in threading.enumerate()):
+        time.sleep(0.01)
+
+
+def test_a_parent_that_is_gone_with_signs_of_life_unread_leaves_no_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As one that was stopped for a while and then killed."""
+    line = Lifeline(60.0)
+    child = coordinator(line, until_unheard)
+    assert select.select([line.socket], [], [], PATIENCE_S)[0]
+    line.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_signal_of_somebody_else_asks_the_coordinator_for_nothing() -> None:
+    """A terminal, or a launcher, may send it to all processes; the parent passes it on once."""
+    with contextlib.closing(Lifeline(60.0)) as line:
+        child = coordinator(line, until_asked)
+        assert select.select([line.socket], [], [], PATIENCE_S)[0]  # it lives, and its handler stands
+        for _ in range(3):
+            os.kill(child, signal.SIGINT)
+        line.ask_to_stop()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_silent(tmp_path: Path) -> None:
+    """Only time in which it looked counts."""
+    with signal_pipe() as signals:
+        parent = Parent(tmp_path, signals)
+        line = Lifeline(SILENCE_S)
+        over = parent.start("coordinator", lambda _: threading.Event().wait(), line=line)  # it says nothing
+        parent.polled = time.monotonic() - 10 * SILENCE_S
+        assert not parent._poll(over)
+        assert parent.status is None
+        assert parent.supervise(over, lambda: None) == -signal.SIGKILL
+        assert parent.status == "failed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("algo", long_but(["gossip"], ["gossip", "sync"]))
+def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET, SILENT)
+    os.kill(watched.wait_for_marks()["coordinator"], signal.SIGSTOP)
+    assert watched.run.wait() == 1
+    watched.assert_nothing_left()
+    assert f"the coordinator has been silent for {SILENCE_S:g} s" in watched.run.err.splitlines()
+    assert "Traceback" not in watched.run.err
+    assert not (watched.run.folder / "summary.json").exists()
+    assert read_header(watched.run.folder / NAME)["lines"] > 0
+    watched.skip_pauses()
+    resumed = WatchedRun(
+        prefork.start(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true"), watched.shared
+    )
+    resumed.assert_ends("completed", 0)
+
+
+@pytest.mark.long
+def test_a_machine_that_stood_still_has_lost_no_coordinator(prefork: Prefork, tmp_path: Path) -> None:
+    """For longer than anybody may be silent; the parent is the first to wake up."""
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS["gossip"], "nodes=3", BUDGET, SILENT)
+    pids = [watched.run.pid, *watched.wait_for_marks().values()]
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(SILENCE_S + 1)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.1)
+    watched.wait_for_more_marks()
+    watched.skip_pauses()
+    watched.assert_ends("completed", 0)
+
+
+def test_a_list_of_processes_tells_them_apart(prefork: Prefork, tmp_path: Path) -> None:
+    """By name and by command line, which is cut to the length of the parent's."""
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS["easgd"], "nodes=2", LONG)
+    names = {"coordinator", "server 0", "worker 0", "worker 1"}
+
+    def shown_lines() -> dict[str, str]:
+        pids = watched.observe()
+        return {name: Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode() for name, pid in pids.items()}
+
+    def all_told() -> bool:  # a process has its name before its line
+        lines = shown_lines()
+        return names <= lines.keys() and all(line.startswith("dsgd: ") for line in lines.values())
+
+    watched.run.until(all_told)
+    for name, shown in shown_lines().items():
+        assert shown
+        assert f"dsgd: {name} of {watched.run.folder}".startswith(shown)
+        assert shown.startswith(f"dsgd: {name}")
+    os.kill(watched.run.pid, signal.SIGTERM)
+    watched.assert_ends("interrupted", 130)

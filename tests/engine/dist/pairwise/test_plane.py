@@ -1,0 +1,173 @@
+"""What the plane as a whole promises: checks, counters, its end, and real processes that stop or die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from dsgd.engines.dist.pairwise.plane import Plane
+from tests.support.planes import (
+    HOST,
+    LIMIT_S,
+    constant,
+    failure,
+    impostor,
+    open_sockets,
+    own_threads,
+    plane,
+    planes,
+    until,
+    value,
+)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.zeros(8), torch.zeros(33, dtype=torch.float64), torch.zeros(8, 1, dtype=torch.float64),
+     torch.zeros(16, dtype=torch.float64)[::2]],
+    ids=["dtype", "length", "shape", "strides"],
+)  # fmt: skip
+def test_what_is_no_vector_of_the_run_is_refused_before_it_is_sent(wrong: Tensor) -> None:
+    with planes(2) as (a, _):
+        for attempt in (
+            lambda: a.publish(wrong, 0),
+            lambda: a.push(1, wrong, 0),
+            lambda: a.exchange({1: wrong}, 0, []),
+            lambda: a.call(1, "add", wrong, ()),
+        ):
+            with pytest.raises(
+                ValueError, match=r"^a vector must be contiguous torch\.float64 on the CPU with at most 32 numbers"
+            ):
+                attempt()
+
+
+def test_a_peer_that_does_not_exist_is_refused() -> None:
+    with planes(2) as (a, _):
+        for peer in (0, 2, -1):
+            with pytest.raises(ValueError, match=f"got {peer} on rank 0"):
+                a.pull(peer)
+
+
+def test_bytes_are_those_of_the_vectors_that_left_and_came_and_nothing_else() -> None:
+    with planes(2) as (a, b):
+        b.serve(lambda rank, name, part, scalars: (constant(0, 3), 0))
+        b.pull(0).result(LIMIT_S)  # 64 bytes of a
+        a.push(1, constant(1, 5), 0).result(LIMIT_S)  # 40 of a
+        a.exchange({1: constant(1, 2)}, 0, []).result(LIMIT_S)  # 16 of a
+        a.call(1, "fetch", constant(1, 1), (1.0, 2.0)).result(LIMIT_S)  # 8 of a, 24 of b
+        a.call(1, "fetch", None, ()).result(LIMIT_S)  # 24 of b
+        until(lambda: (a.bytes_sent, b.bytes_sent) == (128, 48))
+        until(lambda: (a.bytes_received, b.bytes_received) == (48, 128))
+
+
+def test_close_leaves_no_thread_and_no_socket_and_fails_what_is_pending() -> None:
+    assert own_threads() == []
+    before = open_sockets()
+    with (
+        planes(3, patience_s=10.0) as (a, b, c),
+        impostor(lambda sock: (sock.recv(1000), sock.recv(1), None)[2]) as port,
+    ):
+        for asker in (a, b, c):
+            for peer in {0, 1, 2} - {[a, b, c].index(asker)}:
+                asker.pull(peer).result(LIMIT_S)
+        a.relocate(1, (HOST, port))
+        pending = [a.pull(1), a.push(1, constant(1), 0), a.exchange({2: constant(1)}, 0, [2])]
+        a.close()
+        assert {failure(future).reason for future in pending} == {"the plane was closed here"}
+        assert failure(a.pull(2)).reason == "the plane was closed here"
+        assert failure(a.exchange({2: constant(1)}, 0, [2])).rank == 2
+        a.close()
+    assert own_threads() == []
+    assert open_sockets() == before
+
+
+def test_a_plane_has_one_thread_for_all_its_peers() -> None:
+    with planes(12) as all_planes:
+        pulls = [own.pull(peer) for rank, own in enumerate(all_planes) for peer in range(12) if peer != rank]
+        exchanges = [own.exchange({(rank + 1) % 12: constant(rank)}, 0, [rank - 1 if rank else 11])
+                     for rank, own in enumerate(all_planes)]  # fmt: skip
+        for future in (*pulls, *exchanges):
+            future.result(LIMIT_S)
+        assert own_threads() == ["dsgd plane"] * 12
+
+
+# real processes
+
+CHILD = """
+import sys, torch
+from tests.support.planes import *
+
+port, nodes, patience_s = int(sys.argv[1]), 2, float(sys.argv[2])
+with plane(1, nodes, patience_s=patience_s) as own:
+    own.publish(constant(1), 0)
+    own.connect([(HOST, port), None])
+    print(own.port, flush=True)
+    pulls = failures = 0
+    while not own.inbox():
+        pulls += 1
+        failures += own.pull(0).exception(LIMIT_S) is not None
+        time.sleep(0.001)
+    print(pulls, failures, flush=True)
+"""
+
+
+@contextmanager
+def child_of(parent: Plane, patience_s: float) -> Iterator[subprocess.Popen[str]]:
+    """Another process: rank 1 of two, which pulls from rank 0 again and again until something is pushed to it."""
+    command = [sys.executable, "-c", CHILD, str(parent.port), str(patience_s)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        parent.connect([None, (HOST, int(child.stdout.readline()))])
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_stopped_process_is_unreachable_until_it_goes_on() -> None:
+    with plane(0, 2, patience_s=0.5) as own, child_of(own, LIMIT_S) as child:
+        own.publish(constant(0), 0)
+        until(lambda: own.pull(1).exception(LIMIT_S) is None)
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)  # until it has stopped: the signal alone is only on its way
+        assert failure(own.pull(1)).reason == "no byte for 0.5 s"
+        for _ in range(100):  # on the back-off: these do not wait
+            assert own.pull(1).done()
+        child.send_signal(signal.SIGCONT)
+        until(lambda: own.pull(1).exception(LIMIT_S) is None)
+
+
+@pytest.mark.long
+def test_a_process_that_was_stopped_itself_does_not_blame_its_peers() -> None:
+    with plane(0, 2, patience_s=LIMIT_S) as own, child_of(own, patience_s=1.0) as child:
+        own.publish(constant(0), 0)
+        for _ in range(2):
+            time.sleep(0.1)
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(2.0)
+            child.send_signal(signal.SIGCONT)
+        assert own.push(1, constant(1), 0).result(LIMIT_S)
+        assert child.stdout is not None
+        pulls, failures = map(int, child.stdout.readline().split())
+        assert pulls > 0
+        assert failures == 0
+
+
+def test_a_killed_process_fails_what_waits_for_it_at_once() -> None:
+    with plane(0, 2) as own, child_of(own, LIMIT_S) as child:
+        own.publish(constant(0), 0)
+        assert value(own.pull(1).result(LIMIT_S).vector) == 1
+        waiting = own.exchange({1: constant(0)}, 0, [1])
+        child.send_signal(signal.SIGKILL)
+        assert failure(waiting).rank == 1
+        assert failure(own.pull(1)).rank == 1

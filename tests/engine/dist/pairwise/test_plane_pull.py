@@ -1,0 +1,242 @@
+"""What a pull promises: the last published vector, or an error that names the peer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dsgd.engines.dist.pairwise.wire import HEADER, Frame, Kind, Status, as_bytes
+from tests.support.planes import (
+    HOST,
+    LIMIT_S,
+    by_hand,
+    constant,
+    failure,
+    impostor,
+    plane,
+    planes,
+    settings_of,
+    until,
+    value,
+)
+
+
+def test_a_pull_gets_the_last_published_vector_its_steps_and_the_steps_by_now() -> None:
+    with planes(2) as (a, b):
+        b.publish(constant(5), 7)
+        b.publish(constant(6), 8)
+        b.set_steps(9)
+        pulled = a.pull(1).result(LIMIT_S)
+        assert (value(pulled.vector), pulled.steps, pulled.peer_steps) == (6, 8, 9)
+
+
+def test_what_is_published_is_a_copy_and_what_is_pulled_stays_as_it_is() -> None:
+    with planes(2) as (a, b):
+        x = constant(1)
+        b.publish(x, 1)
+        x.fill_(2)
+        kept = [a.pull(1).result(LIMIT_S).vector for _ in range(20)]
+        view = kept.pop()[2:5]
+        for step in range(3, 30):
+            b.publish(constant(step), step)
+            assert value(a.pull(1).result(LIMIT_S).vector) == step
+        assert {value(vector) for vector in [*kept, view]} == {1}
+
+
+def test_no_pulled_vector_is_torn_however_fast_its_maker_publishes() -> None:
+    length = 100_000
+    with planes(4, length) as all_planes:
+        over = threading.Event()
+
+        def publish() -> None:
+            x = constant(0, length)
+            while not over.is_set():
+                x.add_(1)
+                all_planes[0].publish(x, int(x[0]))
+
+        writer = threading.Thread(target=publish)
+        writer.start()
+        for _ in range(60):
+            for pulled in [reader.pull(0) for reader in all_planes[1:]]:
+                got = pulled.result(LIMIT_S)
+                assert value(got.vector) == got.steps
+        over.set()
+        writer.join()
+
+
+def test_a_pull_waits_for_the_first_vector() -> None:
+    with plane(0, 2) as a, plane(1, 2) as b:
+        a.connect([None, (HOST, b.port)])
+        pulled = a.pull(1)
+        time.sleep(0.05)
+        assert not pulled.done()
+        b.publish(constant(3), 0)
+        assert value(pulled.result(LIMIT_S).vector) == 3
+
+
+def test_who_publishes_nothing_is_no_dead_node() -> None:
+    with plane(0, 2, patience_s=1.0) as a, plane(1, 2, patience_s=1.0) as b:
+        a.connect([None, (HOST, b.port)])
+        assert failure(a.pull(1)).reason == "it has published nothing yet"
+        assert a.push(1, constant(1), 1).result(LIMIT_S)
+
+
+def test_a_closed_port_is_unreachable_at_once_and_says_why() -> None:
+    with socket.create_server((HOST, 0)) as listening:
+        port = listening.getsockname()[1]
+    with plane(0, 3) as a:
+        a.connect([None, None, (HOST, port)])
+        error = failure(a.pull(2))
+        assert (error.rank, error.reason) == (2, "connection refused")
+        assert str(error) == "worker 2 cannot be reached: connection refused"
+        assert failure(a.push(2, constant(1), 0)).rank == 2
+        assert failure(a.call(2, "fetch", None, ())).reason == "connection refused"
+        assert failure(a.pull(1)).reason == "its address is not known"
+
+
+def test_a_dead_node_is_reachable_again_where_it_was_started_anew() -> None:
+    with plane(0, 2) as a:
+        with plane(1, 2) as b:
+            b.publish(constant(1), 0)
+            a.connect([None, (HOST, b.port)])
+            assert value(a.pull(1).result(LIMIT_S).vector) == 1
+        failure(a.pull(1))
+        failure(a.pull(1))
+        with plane(1, 2) as again:
+            again.publish(constant(2), 0)
+            a.relocate(1, (HOST, again.port))
+            assert value(a.pull(1).result(LIMIT_S).vector) == 2
+
+
+def test_a_lost_connection_is_made_again_without_help() -> None:
+    def fall_silent(sock: socket.socket) -> None:
+        sock.recv(HEADER.size, socket.MSG_WAITALL)
+
+    with plane(1, 2) as b, plane(0, 2, patience_s=0.2) as a, impostor(fall_silent) as port:
+        b.publish(constant(4), 0)
+        a.connect([None, (HOST, port)])
+        failure(a.pull(1))
+        a.relocate(1, (HOST, b.port))
+        until(lambda: (pulled := a.pull(1)).exception(LIMIT_S) is None and value(pulled.result().vector) == 4)
+
+
+def half_an_answer(then: Callable[[socket.socket], None]) -> Callable[[socket.socket], None]:
+    def behave(sock: socket.socket) -> None:
+        sock.recv(HEADER.size, socket.MSG_WAITALL)
+        sock.sendall(HEADER.pack(Kind.PULL, 0, 0, 0, 0, 0, 64) + bytes(30))
+        then(sock)
+
+    return behave
+
+
+def test_half_an_answer_and_then_silence_is_unreachable() -> None:
+    with plane(0, 2, patience_s=0.2) as a, impostor(half_an_answer(lambda sock: (sock.recv(1), None)[1])) as port:
+        a.connect([None, (HOST, port)])
+        assert failure(a.pull(1)).reason == "no byte for 0.2 s"
+
+
+def test_half_an_answer_and_then_the_end_is_unreachable_at_once() -> None:
+    with plane(0, 2) as a, impostor(half_an_answer(lambda sock: None)) as port:
+        a.connect([None, (HOST, port)])
+        assert failure(a.pull(1)).reason.startswith("connection")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((Kind.PULL, Status.OK, 264), "a payload of 264 bytes, at most 256"),
+        ((Kind.PULL, Status.OK, -1), "pull ok of -1 bytes to pull"),
+        ((Kind.PULL, Status.NOTHING, 8), "pull nothing of 8 bytes to pull"),
+        ((Kind.PULL, Status.FAILED, 8), "pull failed of 8 bytes to pull"),
+        ((Kind.PUSH, Status.OK, -1), "push ok of -1 bytes to pull"),
+    ],
+)
+def test_an_answer_that_breaks_the_protocol_is_unreachable_and_logged(
+    answer: tuple[Kind, Status, int], reason: str
+) -> None:
+    lines: list[str] = []
+
+    def behave(sock: socket.socket) -> None:
+        sock.recv(HEADER.size, socket.MSG_WAITALL)
+        kind, status, payload = answer
+        sock.sendall(HEADER.pack(kind, status, 0, 0, 0, 0, payload))
+
+    with plane(0, 2, log=lines.append) as a, impostor(behave) as port:
+        a.connect([None, (HOST, port)])
+        assert reason in failure(a.pull(1)).reason
+    assert any(reason in line.lower() for line in lines)
+
+
+@contextmanager
+def slow_relay(port: int, pause_s: float, chunk: int) -> Iterator[int]:
+    """A network that delivers `chunk` bytes every `pause_s` in both directions."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        listening.bind((HOST, 0))
+        listening.listen()
+        ends: list[socket.socket] = []
+
+        def forward(source: socket.socket, target: socket.socket) -> None:
+            try:
+                while data := source.recv(chunk):
+                    target.sendall(data)
+                    time.sleep(pause_s)
+                target.shutdown(socket.SHUT_WR)
+            except OSError:
+                return
+
+        def work() -> None:
+            try:
+                client, _ = listening.accept()
+            except OSError:
+                return
+            server = socket.create_connection((HOST, port))
+            ends.extend([client, server])
+            back = threading.Thread(target=forward, args=(server, client))
+            back.start()
+            forward(client, server)
+            back.join()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            for end in ends:
+                end.close()
+            thread.join(LIMIT_S)
+
+
+def test_a_slow_network_that_still_delivers_does_not_fail() -> None:
+    """A megabyte takes longer than the patience both ways; a pushed one is in the kernel long before it arrives."""
+    length = 1 << 17
+    with plane(1, 2, length) as b, slow_relay(b.port, 0.02, 1 << 14) as port, plane(0, 2, length, patience_s=1.0) as a:
+        b.publish(constant(3, length), 0)
+        a.connect([None, (HOST, port)])
+        begin = time.monotonic()
+        assert a.push(1, constant(2, length), 0).result(LIMIT_S)
+        assert value(a.pull(1).result(LIMIT_S).vector) == 3
+        assert value(b.inbox()[0][0]) == 2
+        assert time.monotonic() - begin > 2.0  # else this test has tested nothing
+
+
+def test_a_slow_reader_keeps_nobody_waiting() -> None:
+    length = 1 << 20  # more than the kernel keeps
+    with planes(4, length) as (a, _, c, d):
+        sock, link = by_hand(a, own_rank=1, asked=0, nodes=4, dimension=length)
+        link.send(Frame(Kind.PULL), None, LIMIT_S)
+        for step in range(1, 6):
+            a.publish(constant(step, length), step)
+            assert [value(p.pull(0).result(LIMIT_S).vector) for p in (c, d)] == [step, step]
+        # the slow one reads at last, and gets one whole vector
+        steps = link.receive(settings_of(4, length), LIMIT_S).steps
+        vector = constant(-1, length)
+        link.read_into(as_bytes(vector), LIMIT_S)
+        assert value(vector) == steps
+        sock.close()

@@ -1,0 +1,115 @@
+"""Rings through the ports of planes: who gets a place, and what strangers there can do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pytest
+import torch
+
+from dsgd.engines.dist.admission import MAX_STRANGERS
+from dsgd.engines.dist.pairwise.plane import Plane
+from dsgd.engines.dist.pairwise.ring import RingBroken, SumRing
+from dsgd.engines.dist.pairwise.wire import HelloReply
+from tests.support.planes import HOST, LIMIT_S, Log, open_sockets, own_threads, plane, settings_of, until
+from tests.support.rings import at_once, reduce_all
+
+
+@contextlib.contextmanager
+def joined(nodes: int, number: int = 1, timeout_s: float = LIMIT_S) -> Iterator[tuple[list[Plane], list[SumRing]]]:
+    with contextlib.ExitStack() as stack:
+        of = [stack.enter_context(plane(rank, nodes, timeout_s=timeout_s)) for rank in range(nodes)]
+        yield of, [stack.enter_context(contextlib.closing(ring)) for ring in join(of, number)]
+
+
+def join(of: Sequence[Plane], number: int) -> list[SumRing]:
+    rights = [(HOST, of[(rank + 1) % len(of)].port) for rank in range(len(of))]
+    found = at_once([partial(each.ring, number, right) for each, right in zip(of, rights, strict=True)])
+    return [done.result() for done in found]
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_two_rings_through_one_port_do_not_mix(nodes: int) -> None:
+    before = open_sockets()
+    with joined(nodes) as (of, first):
+        second = join(of, 2)
+
+        def sums(ring: SumRing, value: float) -> None:
+            for _ in range(20):
+                v = torch.full((50_000,), value)
+                ring.all_reduce(v)
+                assert bool((v == nodes * value).all())
+
+        calls = [partial(sums, ring, value) for made, value in ((first, 1.0), (second, 2.0)) for ring in made]
+        for done in at_once(calls):
+            done.result()
+        for ring in second:
+            ring.close()
+    assert own_threads() == []
+    assert open_sockets() == before
+
+
+def test_requests_go_on_beside_a_ring() -> None:
+    with joined(2) as (of, made):
+        of[1].publish(torch.ones(8, dtype=torch.float64), 3)
+        of[0].connect([None, (HOST, of[1].port)])
+        assert of[0].pull(1).result(LIMIT_S).steps == 3
+        reduce_all(made, [torch.ones(8), torch.ones(8)])
+        assert of[0].pull(1).result(LIMIT_S).steps == 3
+
+
+@pytest.mark.parametrize(
+    ("rank", "number"),
+    [pytest.param(2, 1, id="taken"), pytest.param(1, 2, id="not the left neighbour"), pytest.param(2, 9, id="unknown")],
+)
+def test_a_place_in_a_ring_is_given_once_and_to_the_left_neighbour(rank: int, number: int) -> None:
+    with joined(3) as (of, made), socket.create_connection((HOST, of[0].port), LIMIT_S) as sock:
+        sock.sendall(settings_of(3).encode_hello(rank, 0, number))
+        assert sock.recv(1) == bytes([HelloReply.NO_PLACE])
+        assert sock.recv(1) == b""
+        vectors = [torch.ones(10) for _ in made]
+        reduce_all(made, vectors)
+        assert all(bool((v == 3).all()) for v in vectors)
+
+
+def test_strangers_on_the_port_disturb_no_ring_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "dsgd.engines.dist.admission.STRANGER_S", 10 * LIMIT_S
+    )  # their number alone must be reason enough
+    before = open_sockets()
+    with joined(2) as (of, made):
+        held = open_sockets()
+        with contextlib.ExitStack() as stack:
+            for i in range(300):
+                stack.enter_context(socket.create_connection((HOST, of[0].port), LIMIT_S))
+                if i % 50 == 0:
+                    reduce_all(made, [torch.ones(1000), torch.ones(1000)])
+            until(lambda: open_sockets() - held - 300 <= MAX_STRANGERS)
+        until(lambda: open_sockets() == held)
+        reduce_all(made, [torch.ones(1000), torch.ones(1000)])
+    assert open_sockets() == before
+
+
+def test_a_right_neighbour_that_is_not_there_is_named() -> None:
+    with plane(0, 3) as own, socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        with pytest.raises(RingBroken, match=r"^worker 1 cannot be reached: connection refused$") as caught:
+            own.ring(1, (HOST, port))
+        assert caught.value.peer == 1
+
+
+def test_a_left_neighbour_that_does_not_come_is_named() -> None:
+    with plane(0, 3, timeout_s=0.3) as own, plane(1, 3) as right:
+        with pytest.raises(RingBroken, match=r"^worker 2 has not connected for 0\.3 s$") as caught:
+            own.ring(1, (HOST, right.port))
+        assert caught.value.peer == 2
+
+
+def test_a_neighbour_of_another_job_is_refused_with_a_reason() -> None:
+    other = Plane(1, 2, HOST, b"x" * 16, 8, torch.float64, LIMIT_S, LIMIT_S, Log())
+    with plane(0, 2) as own, other, pytest.raises(RingBroken, match=r"it expects another job's token$"):
+        own.ring(1, (HOST, other.port))

@@ -1,0 +1,200 @@
+"""Downpour: stale gradients, and nothing lost at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import pi, sin
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from dsgd.algorithms.downpour import Downpour, ParameterServer
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.engines.sim.simulation import Simulation
+from tests.support import reference
+from tests.support.long import long_but
+from tests.support.reference import Array, Rule, Setting
+from tests.support.simulated import assert_close, centre, run
+
+UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
+# A vector takes 0.01 s, so equal workers reach the server one after the other; each fetches before the next one pushes.
+IN_TURN = Cluster(1.0, 800.0, 0.0, message_bytes=1)
+
+
+@pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (1, 3), (3, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(gradient_s=UNEVEN, steps=20),
+        Setting(gradient_s=UNEVEN, latency_s=0.1357, momentum=0.7, weight_decay=0.05),
+        Setting(gradient_s=UNEVEN, latency_s=1.1357, momentum=0.7, nesterov=True, halve_at=5),
+        Setting(nodes=1),
+        Setting(steps=6),
+    ],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, n_push: int, n_fetch: int):
+    """Algorithm 1 with a plain server: fetch, gradient, push of what has accumulated, local step."""
+    path = run(setting, Downpour(n_push, n_fetch))
+    xs, c = reference.downpour(setting, n_push, n_fetch, reference.server_sgd())
+    assert_close(path.xs[-1], xs)
+    assert_close(path.c[-1], c)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (Downpour(server_optimizer="momentum", server_momentum=0.6), lambda: reference.server_momentum(0.6, False)),
+        (
+            Downpour(server_optimizer="momentum", server_momentum=0.6, server_nesterov=True),
+            lambda: reference.server_momentum(0.6, True),
+        ),
+        (Downpour(server_optimizer="adagrad"), lambda: reference.server_adagrad(1e-8)),
+        (Downpour(2, 2, server_optimizer="adagrad", adagrad_eps=0.01), lambda: reference.server_adagrad(0.01)),
+        (Downpour(2, 3), reference.server_sgd),
+    ],
+)
+def test_server_rules_agree_with_a_numpy_loop(options: Downpour, rule: Callable[[], Rule], servers: int):
+    """The server's optimiser acts on each push as it arrives, coordinate by coordinate, so shards change nothing."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.2468, steps=20, halve_at=10)
+    path = run(s, replace(options, servers=servers))
+    xs, c = reference.downpour(s, options.n_push, options.n_fetch, rule())
+    assert_close(path.xs[-1], xs)
+    assert_close(path.c[-1], c)
+
+
+@pytest.mark.parametrize("n_fetch", [1, 2, 5])
+def test_one_worker_that_pushes_every_step_is_sgd_bit_for_bit(n_fetch: int):
+    """n_push = 1: the worker's own copy and the server make the same steps, so it does not matter when it fetches."""
+    s = Setting(nodes=1, weight_decay=0.05)
+    assert (run(s, Downpour(1, n_fetch)).c == run(s, Sync()).xs[:, 0]).all()
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_one_worker_is_sgd_at_every_kth_step(k: int):
+    """n_push = n_fetch = k: the server has the sum of the same k gradients, and moves every k steps only."""
+    s = Setting(nodes=1)
+    c, x = run(s, Downpour(k, k)).c, run(s, Sync()).xs[:, 0]
+    assert_close(c[::k], x[::k])
+    assert (c[1] == c[0]).all()
+
+
+def test_fetching_more_often_than_pushing_discards_local_steps():
+    """One worker, n_fetch = 1 < n_push = 2: both gradients of a push are taken at the same point, which is not SGD."""
+    s = Setting(nodes=1, steps=8)
+    c = run(s, Downpour(2, 1)).c
+    expected = s.c()
+    for t in range(0, s.steps, 2):
+        expected = expected - s.lr * (s.gradient(0, t, expected) + s.gradient(0, t + 1, expected))
+        assert_close(c[t + 2], expected)
+    assert np.abs(c[-1] - run(s, Sync()).xs[-1, 0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_one_worker_with_momentum_at_the_server_is_sgd_with_momentum(nesterov: bool):
+    """The server's rule is the one of the local optimiser."""
+    algo = Downpour(server_optimizer="momentum", server_momentum=0.8, server_nesterov=nesterov)
+    s = Setting(nodes=1, steps=20)
+    assert_close(run(s, algo).c, run(replace(s, momentum=0.8, nesterov=nesterov), Sync()).xs[:, 0])
+
+
+def test_first_adagrad_step_is_lr_in_every_coordinate():
+    """lr g / sqrt(g^2 + eps) is lr sign(g) for the first push, however large the gradient is."""
+    s = Setting(nodes=1, steps=1, lr=0.05)
+    c = run(s, Downpour(server_optimizer="adagrad", adagrad_eps=1e-16)).c[-1]
+    assert_close(c, -s.lr * np.sign(s.gradient(0, 0, s.c())), 1e-9)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 7])
+def test_equal_workers_in_turn_are_sgd_with_a_delay_of_p_minus_1(p: int):
+    """y_{t+1} = y_t - lr g_{t mod p}(y_{t - (p - 1)}), the first p gradients all at the start."""
+    s = Setting(p, steps=10)
+    path = run(s, Downpour(), IN_TURN, mark_samples=1)
+    y = [s.c()]
+    for t in range(s.samples):
+        y.append(y[-1] - s.lr * s.gradient(t % p, t // p, y[max(0, t - (p - 1))]))
+    assert_close(path.c, np.array(y))
+    assert path.marks[-1]["staleness_max"] == p - 1
+
+
+@pytest.mark.parametrize("p", long_but([2], [2, 4]))
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_delay_bounds_the_rate(p: int, shrinks: bool):
+    """With a delay of s updates, lr h <= 2 sin(pi / (2 (2 s + 1))): 1 for s = 1, 0.4450 for s = 3."""
+    bound = 2 * sin(pi / (2 * (2 * (p - 1) + 1)))
+    s = Setting(p, 800 // p, (0.97 if shrinks else 1.03) * bound, data=Quadratic(dim=1, spread=0, noise=0))
+    errors = np.abs(run(s, Downpour(), IN_TURN, mark_samples=1).c - s.target)
+    # it oscillates, so compare the largest error of two windows
+    assert (errors[700:800].max() < errors[300:400].max()) == shrinks
+
+
+def test_equal_workers_without_network_add_up_their_gradients():
+    """All push at the same moment and then fetch: c = c - lr sum_i g_i(c), an error factor of 1 - p lr h."""
+    s = Setting(lr=0.2, data=Quadratic(dim=5, noise=0))
+    path = run(s, Downpour(), mark_samples=s.samples)
+    assert_close(path.c[-1] - s.target, (1 - s.nodes * s.lr * s.h) ** s.steps * -s.target, 1e-10)
+
+
+@dataclass(frozen=True)
+class Logged(Downpour):
+    pushes: list[tuple[int, Array]] = field(default_factory=list)  # (start of the shard's range, lr acc)
+    lengths: list[int] = field(default_factory=list)
+
+    def server(self, x: Tensor) -> ParameterServer:
+        shard = LoggedServer(x, self, sum(self.lengths))
+        self.lengths.append(len(x))
+        return shard
+
+
+class LoggedServer(ParameterServer):
+    def __init__(self, x: Tensor, options: Logged, begin: int) -> None:
+        super().__init__(x, options)
+        self.pushes, self.begin = options.pushes, begin
+
+    def push(self, acc: Tensor, lr: float) -> None:
+        super().push(acc, lr)
+        self.pushes.append((self.begin, lr * acc.numpy()))
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_plain_server_is_its_start_minus_all_pushes(servers: int):
+    """c_T = c_0 - sum of lr times every gradient pushed, in whatever order, between any two events."""
+    s = Setting(steps=10, halve_at=4, centre=np.arange(5.0))
+    cluster = Cluster(1.0, 8 * 40 / 0.3, 0.05, slow_nodes={1: 2.0}, jitter=0.4)
+    algo = Logged(n_push=2, n_fetch=3, servers=servers)
+    events = 0
+
+    def observe(simulation: Simulation) -> None:
+        nonlocal events
+        expected = s.c()
+        for begin, moved in algo.pushes:
+            expected[begin : begin + len(moved)] -= moved
+        now = centre(simulation)
+        assert now is not None
+        assert_close(now, expected)
+        events += 1
+
+    path = run(s, algo, cluster, observe=observe)
+    assert events > 100
+    # every worker's gradients are in one push or still wait for theirs
+    steps = [node.worker.steps for node in path.simulation.machine.nodes]
+    assert sum(step // 2 for step in steps) <= len(algo.pushes) // servers <= sum((step + 1) // 2 for step in steps)
+
+
+def test_local_momentum_does_nothing_when_every_step_fetches():
+    """The recipe to warn of: the same centre with and without, bit for bit; with n_fetch = 2 another one."""
+    with_it, without = (Setting(gradient_s=UNEVEN, momentum=momentum) for momentum in (0.9, 0.0))
+    assert (run(with_it, Downpour()).c == run(without, Downpour()).c).all()
+    assert (run(with_it, Downpour(n_fetch=2)).c != run(without, Downpour(n_fetch=2)).c).any()
+
+
+def test_output_model_is_the_server():
+    """test_loss is 0.5 sum_j h_j (c_j - target_j)^2 at the server's vector, at every mark."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.1)
+    path = run(s, Downpour(servers=2))
+    losses = np.array([mark["test_loss"] for mark in path.marks])
+    assert_close(losses, 0.5 * (s.h * (path.c - s.target) ** 2).sum(axis=1))

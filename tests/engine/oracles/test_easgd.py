@@ -1,0 +1,391 @@
+"""Elastic averaging SGD: what the spring conserves, where it leads and when it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from dsgd.algorithms.centre import Centre
+from dsgd.algorithms.easgd import EASGD
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.worker import Worker
+from tests.support import reference
+from tests.support.reference import Array, Setting
+from tests.support.simulated import Path, assert_close, centre, run, workers
+
+UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
+RNG = np.random.default_rng(8)
+SPREAD = RNG.standard_normal((4, 5))
+ELSEWHERE = RNG.standard_normal(5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "algo", "alpha"),
+    [
+        (Setting(gradient_s=UNEVEN), EASGD(tau=1), lambda lr: 0.9 / 4),
+        (Setting(gradient_s=UNEVEN, latency_s=0.1357), EASGD(tau=1, alpha=0.3), lambda lr: 0.3),
+        (Setting(gradient_s=UNEVEN, latency_s=1.1357), EASGD(tau=1, beta=1.3), lambda lr: 1.3 / 4),
+        (Setting(gradient_s=UNEVEN, halve_at=4, steps=25), EASGD(tau=3, rho=2.5), lambda lr: 2.5 * lr),
+        (
+            Setting(gradient_s=UNEVEN, latency_s=0.2468, momentum=0.8),
+            EASGD(tau=2, alpha=0.2, servers=3),
+            lambda lr: 0.2,
+        ),
+        (Setting(momentum=0.8, nesterov=True, weight_decay=0.05), EASGD(tau=2, alpha=0.2), lambda lr: 0.2),
+        (Setting(nodes=1, steps=30), EASGD(tau=4, alpha=0.6), lambda lr: 0.6),
+        (
+            Setting(gradient_s=UNEVEN, start=SPREAD, centre=ELSEWHERE),
+            EASGD(tau=1, alpha=1.0, servers=2),
+            lambda lr: 1.0,
+        ),
+        (Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE), EASGD(tau=1, alpha=0.4), lambda lr: 0.4),
+    ],
+)
+def test_agrees_with_a_numpy_loop(setting: Setting, algo: EASGD, alpha: Callable[[float], float]):
+    """Algorithm 1 with the gradient at the value before the pull, every worker by its own clock."""
+    path = run(setting, algo)
+    xs, c = reference.easgd(setting, algo.tau, alpha)
+    assert_close(path.xs[-1], xs)
+    assert_close(path.c[-1], c)
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(gradient_s=UNEVEN, steps=25),
+        Setting(gradient_s=UNEVEN, latency_s=0.4321, weight_decay=0.1, halve_at=5),
+        Setting(nodes=1),
+    ],
+)
+def test_momentum_variant_agrees_with_a_numpy_loop(setting: Setting, tau: int):
+    """Algorithm 2: v = delta v - lr grad(s + delta v), x = x + v, v untouched by the exchange."""
+    path = run(setting, EASGD(tau=tau, alpha=0.2, momentum=0.9))
+    xs, c = reference.easgd(setting, tau, lambda lr: 0.2, delta=0.9)
+    assert_close(path.xs[-1], xs)
+    assert_close(path.c[-1], c)
+
+
+LOCKSTEP = pytest.mark.parametrize("variant", ["sync", "round_robin"])
+
+
+@LOCKSTEP
+@pytest.mark.parametrize(
+    ("setting", "options", "alpha"),
+    [
+        (Setting(gradient_s=UNEVEN), {"tau": 1}, lambda lr: 0.9 / 4),
+        (Setting(gradient_s=UNEVEN, latency_s=0.4321), {"tau": 3, "beta": 1.3}, lambda lr: 1.3 / 4),
+        (Setting(gradient_s=UNEVEN, halve_at=4, steps=25), {"tau": 2, "rho": 2.5}, lambda lr: 2.5 * lr),
+        (Setting(momentum=0.8, nesterov=True, weight_decay=0.05), {"tau": 2, "alpha": 0.2}, lambda lr: 0.2),
+        (Setting(nodes=1, steps=30), {"tau": 4, "alpha": 0.6}, lambda lr: 0.6),
+        (Setting(nodes=2, start=SPREAD[:2], centre=ELSEWHERE), {"tau": 1, "alpha": 0.4}, lambda lr: 0.4),
+        (Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE), {"tau": 1, "alpha": 0.2}, lambda lr: 0.2),
+        (Setting(latency_s=2.0, steps=13), {"tau": 3, "alpha": 0.3, "momentum": 0.9}, lambda lr: 0.3),
+    ],
+)
+def test_lock_step_variants_agree_with_a_numpy_loop(
+    variant: str, setting: Setting, options: dict[str, Any], alpha: Callable[[float], float]
+):
+    """All at once or one after the other, by the steps and not by the clock, on whatever cluster."""
+    algo = EASGD(variant, **options)
+    path = run(setting, algo)
+    xs, centres = reference.easgd_in_lockstep(setting, algo.tau, alpha, variant == "round_robin", algo.momentum)
+    assert_close(path.xs[-1], xs[-1])
+    assert_close(path.c[-1], centres[-1])
+
+
+@LOCKSTEP
+def test_lock_step_exchanges_conserve_the_sum_of_workers_and_centre(variant: str):
+    """Without steps the sum of all x_i and c stays what it was, in every round."""
+    s = Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE)
+    path = run(s, EASGD(variant, tau=2, alpha=0.35))
+    total = path.xs.sum(axis=1) + path.c
+    assert_close(total, np.tile(total[0], (len(total), 1)))
+    assert np.abs(path.c[-1] - s.c()).max() > 0.1
+
+
+def test_all_at_once_without_gradients_shrinks_by_closed_forms():
+    """Deviations from the mean by 1 - alpha, the gap of centre and mean by 1 - alpha (p + 1), in every exchange."""
+    s = Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE, latency_s=0.1)  # a mark is before the next exchange
+    path = run(s, EASGD("sync", tau=1, alpha=0.15))
+    n = np.arange(s.steps + 1)[:, np.newaxis]
+    deviations = path.xs - path.mean[:, np.newaxis]
+    assert_close(deviations, (1 - 0.15) ** n[..., np.newaxis] * deviations[0])
+    gap = path.c - path.mean
+    assert_close(gap, (1 - 0.15 * 5) ** n * gap[0])
+
+
+def test_all_at_once_with_different_minima_ends_between_them_and_their_mean():
+    """c = mean of the minima b_i, without the bias that an order has, and x_i = (h b_i + rho c) / (h + rho)."""
+    s = Setting(steps=400, lr=0.3, data=Quadratic(dim=5, condition=2, noise=0))
+    path = run(s, EASGD("sync", tau=1, rho=0.5), mark_samples=s.samples)
+    c = s.minima.mean(axis=0)
+    assert_close(path.c[-1], c, 1e-10)
+    assert_close(path.xs[-1], (s.h * s.minima + 0.5 * c) / (s.h + 0.5), 1e-10)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_averaged_centre_is_the_mean_of_all_its_values(servers: int):
+    """At a server after every exchange, the start included; it is the output, and changes nothing else."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.2468)
+    values: list[Array] = []
+    xs, _ = reference.easgd(s, 2, lambda lr: 0.9 / 4, values=values)
+    algo = EASGD(tau=2, average=True, servers=servers)
+    path = run(s, algo)
+    assert len(values) > 20
+    assert_close(path.c[-1], np.mean(values, axis=0))
+    assert_close(path.xs[-1], xs)
+    assert_close(np.array(path.marks[-1]["test_loss"]), 0.5 * (s.h * (path.c[-1] - s.target) ** 2).sum())
+
+
+@LOCKSTEP
+def test_averaged_centre_of_lock_step_variants_is_the_mean_over_rounds(variant: str):
+    s = Setting(gradient_s=UNEVEN, start=np.tile(ELSEWHERE, (4, 1)), centre=ELSEWHERE)
+    path = run(s, EASGD(variant, tau=3, average=True))
+    _, centres = reference.easgd_in_lockstep(s, 3, lambda lr: 0.9 / 4, variant == "round_robin")
+    assert_close(path.c[-1], centres[[0, *range(1, s.steps + 1, 3)]].mean(axis=0))
+
+
+@dataclass
+class Ledger:
+    """What conservation has to account for: steps applied so far, and displacements on their way by (shard, rank)."""
+
+    applied: Array
+    flying: dict[tuple[int, int], Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Audited(EASGD):
+    ledger: Ledger = field(default_factory=lambda: Ledger(np.zeros(0)))
+    shards: list[Centre] = field(default_factory=list)
+
+    async def train(self, worker: Worker) -> None:
+        await super().train(cast("Worker", AuditedWorker(worker, self.ledger)))
+
+    def server(self, x: Tensor) -> Centre:
+        self.shards.append(AuditedCentre(x, self.ledger, len(self.shards)))
+        return self.shards[-1]
+
+
+class AuditedCentre(Centre):
+    def __init__(self, x: Tensor, ledger: Ledger, shard: int) -> None:
+        super().__init__(x)
+        self.ledger, self.shard = ledger, shard
+
+    def exchange(self, x_i: Tensor, alpha: float, rank: float = -1) -> Tensor:
+        e = super().exchange(x_i, alpha)
+        self.ledger.flying[self.shard, int(rank)] = e.numpy().copy()
+        return e
+
+
+class AuditedWorker:
+    """Enters in the ledger what the worker does and asks; all else is the worker's."""
+
+    def __init__(self, worker: Worker, ledger: Ledger) -> None:
+        self._worker, self._ledger = worker, ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:
+        rank = self._worker.rank
+        answer = await self._worker.call(operation, v, *scalars, rank)
+        for key in [key for key in self._ledger.flying if key[1] == rank]:
+            del self._ledger.flying[key]
+        return answer
+
+    def step(self, g: Tensor) -> None:
+        before = self._worker.x.clone()
+        self._worker.step(g)
+        self._ledger.applied += (self._worker.x - before).numpy()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("tau", [1, 2])
+def test_exchanges_conserve_the_sum_of_workers_and_centre(servers: int, tau: int):
+    """Sum of all x_i and c, minus the displacements that the centre has and the worker has not, moves by the applied
+    steps alone: between any two events, with jitter and queues at the servers' ports."""
+    s = Setting(steps=8, momentum=0.5, start=SPREAD, centre=ELSEWHERE)
+    cluster = Cluster(1.0, 8 * 40 / 0.3, 0.05, slow_nodes={1: 2.0}, jitter=0.4)  # a vector takes 0.3 s
+    algo = Audited(tau=tau, alpha=0.35, servers=servers, ledger=Ledger(np.zeros(5)))
+    start = s.xs().sum(axis=0) + s.c()
+    most_flying, events = 0, 0
+
+    def observe(simulation: Simulation) -> None:
+        nonlocal most_flying, events
+        flying = np.zeros(5)
+        for (shard, _), e in algo.ledger.flying.items():
+            np.array_split(flying, servers)[shard][:] += e
+        now = centre(simulation)
+        assert now is not None
+        assert_close(workers(simulation).sum(axis=0) + now - flying, start + algo.ledger.applied)
+        most_flying, events = max(most_flying, len(algo.ledger.flying)), events + 1
+
+    path = run(s, algo, cluster, observe=observe)
+    assert events > 60
+    assert most_flying > servers  # several workers' displacements were under way at once
+    assert np.abs(path.c[-1] - s.c()).max() > 0.1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_full_rate_swaps_one_worker_with_the_centre(steps: int):
+    """alpha = 1: e = x - c, so c becomes x and x becomes c, and so on in turn."""
+    s = Setting(nodes=1, lr=0.0, steps=steps, start=SPREAD[:1], centre=ELSEWHERE)
+    path = run(s, EASGD(tau=1, alpha=1.0))
+    x, c = (ELSEWHERE, SPREAD[0]) if steps % 2 else (SPREAD[0], ELSEWHERE)
+    assert_close(path.xs[-1, 0], x)
+    assert_close(path.c[-1], c)
+
+
+def test_gap_to_the_centre_shrinks_by_1_minus_2_alpha():
+    """One worker without gradients: x - c is multiplied by 1 - 2 alpha in every exchange."""
+    s = Setting(nodes=1, lr=0.0, steps=9, start=SPREAD[:1], centre=ELSEWHERE)
+    path = run(s, EASGD(tau=1, alpha=0.3))
+    gaps = path.xs[-1, 0] - path.c[-1]
+    assert_close(gaps, (1 - 2 * 0.3) ** s.steps * (SPREAD[0] - ELSEWHERE), 1e-10)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_without_spring_workers_are_independent(momentum: float):
+    """alpha = 0: the centre stays, and each worker is SGD on its own data; a single one bit for bit."""
+    s = Setting(momentum=momentum, gradient_s=UNEVEN, latency_s=0.1)
+    path = run(s, EASGD(tau=1, alpha=0.0))
+    assert (path.c == 0).all()
+    for rank, node in enumerate(path.simulation.machine.nodes):
+        x, direction = np.zeros(5), reference.Direction(s)
+        for t in range(node.worker.steps):
+            x = x - s.lr * direction(s.gradient(rank, t, x))
+        assert_close(path.xs[-1, rank], x)
+    alone = Setting(nodes=1, momentum=momentum)
+    assert (run(alone, EASGD(tau=1, alpha=0.0)).xs == run(alone, Sync()).xs).all()
+
+
+def test_momentum_variant_without_spring_is_nesterov_sgd():
+    """alpha = 0: the look-ahead point x + delta v follows the iterate of SGD with Nesterov momentum, noise included."""
+    delta, s = 0.9, Setting(nodes=1, steps=20)
+    x = run(s, EASGD(tau=1, alpha=0.0, momentum=delta)).xs[:, 0]
+    nesterov = run(replace(s, momentum=delta, nesterov=True), Sync()).xs[:, 0]
+    v = np.diff(x, axis=0, prepend=x[:1])
+    assert_close(x + delta * v, nesterov)
+
+
+def round_robin(p: int, alpha: float, lr_h: float) -> Array:
+    """One round of p workers in turn, each: e = alpha (x_i - c); c += e; x_i -= e + lr h x_i. [p + 1, p + 1]."""
+    product = np.eye(p + 1)
+    for i in range(p):
+        turn = np.eye(p + 1)
+        turn[i, i], turn[i, p] = 1 - alpha - lr_h, alpha
+        turn[p, i], turn[p, p] = alpha, 1 - alpha
+        product = turn @ product
+    return product
+
+
+def one_coordinate(
+    p: int, alpha: float, lr_h: float, steps: int, variant: str = "async", gradient_s: tuple[float, ...] = ()
+) -> tuple[Path, Array]:
+    """Workers with the same minimum; equal ones exchange in order of rank, whatever the variant, unless all at once.
+    Returns the run and its first state (x_1 .. x_p, c) less the minimum."""
+    z = np.random.default_rng(p).standard_normal((p + 1, 1))
+    s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0), gradient_s=gradient_s)
+    s = replace(s, start=z[:p] + s.target, centre=z[p] + s.target)
+    return run(s, EASGD(variant, tau=1, alpha=alpha), mark_samples=s.samples), np.append(z[:p], z[p])
+
+
+def last_state(path: Path) -> Array:
+    """(x_1 .. x_p, c) less the minimum at the end of a run with one coordinate."""
+    return np.append(path.xs[-1], path.c[-1]) - path.simulation.problem.data.test_set[1][0, 0].numpy()
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8, 16])
+def test_equal_workers_are_the_round_robin_of_the_paper(p: int):
+    """Equal workers without network follow the product of p elementary maps (Zhang et al. 2015, section 4)."""
+    path, z = one_coordinate(p, alpha=0.3, lr_h=0.5, steps=12)
+    assert_close(last_state(path), np.linalg.matrix_power(round_robin(p, 0.3, 0.5), 12) @ z, 1e-11)
+
+
+def test_workers_that_take_turns_do_so_however_fast_they_are():
+    """variant=round_robin is the product of the elementary maps on any cluster; otherwise the fast exchange oftener."""
+    expected = np.linalg.matrix_power(round_robin(4, 0.3, 0.5), 12)
+    path, z = one_coordinate(4, 0.3, 0.5, 12, "round_robin", UNEVEN)
+    assert_close(last_state(path), expected @ z, 1e-11)
+    path, z = one_coordinate(4, 0.3, 0.5, 12, "async", UNEVEN)
+    assert np.abs(last_state(path) - expected @ z).max() > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["async", "round_robin"])
+@pytest.mark.parametrize("lr_h", [0.3, 1.5])
+@pytest.mark.parametrize("p", [3, 4, 8, 16])
+def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float, variant: str):
+    """alpha <= (4 - 2 lr h) / (4 - lr h), whatever p: at 0.99 of it the run follows maps of a spectral radius below
+    1, at 1.05 of it above 1.
+
+    Zhang et al. 2015, section 4; exact for odd p, a little too strict for small even p."""
+    bound = (4 - 2 * lr_h) / (4 - lr_h)
+    for alpha, stable in ((0.99 * bound, True), (1.05 * bound, False)):
+        maps = round_robin(p, alpha, lr_h)
+        assert (np.abs(np.linalg.eigvals(maps)).max() < 1) == stable
+        path, z = one_coordinate(p, alpha, lr_h, steps=8, variant=variant)
+        assert_close(last_state(path), np.linalg.matrix_power(maps, 8) @ z, 1e-11)
+
+
+@pytest.mark.parametrize("lr_h", [0.1, 0.6])
+@pytest.mark.parametrize("p", [3, 4, 8, 16])
+def test_all_at_once_is_stable_up_to_a_bound_that_falls_with_p(p: int, lr_h: float):
+    """alpha <= (4 - 2 lr h) / (2 p + 2 - p lr h), so beta = p alpha stays below about 2: what is alternating is the
+    centre against the workers' mean, and the run follows the linear map of both."""
+    bound = (4 - 2 * lr_h) / (2 * p + 2 - p * lr_h)
+    for alpha, stable in ((0.99 * bound, True), (1.01 * bound, False)):
+        of_mean_and_centre = np.array([[1 - alpha - lr_h, alpha], [p * alpha, 1 - p * alpha]])
+        assert (np.abs(np.linalg.eigvals(of_mean_and_centre)).max() < 1) == stable
+        path, z = one_coordinate(p, alpha, lr_h, 30, "sync")
+        state = last_state(path)
+        expected = np.linalg.matrix_power(of_mean_and_centre, 30) @ [z[:p].mean(), z[p]]
+        assert_close(np.array([state[:p].mean(), state[p]]), expected, 1e-10)
+
+
+@pytest.mark.parametrize(("alpha", "shrinks"), [(0.99 * 2 / 3, True), (1.05 * 2 / 3, False)])
+def test_a_run_beyond_the_bound_diverges(alpha: float, shrinks: bool):
+    """Three workers at lr h = 1, where the bound is 2 / 3 and exact."""
+    path, _ = one_coordinate(3, alpha, 1.0, steps=200)
+    halfway, _ = one_coordinate(3, alpha, 1.0, steps=100)
+    assert (np.abs(last_state(path)[-1]) < np.abs(last_state(halfway)[-1])) == shrinks
+
+
+def test_workers_with_the_same_minimum_all_end_there():
+    """Without noise and with all c_i = c, x_i = c_centre = c is the fixed point of the asynchronous form."""
+    s = Setting(gradient_s=UNEVEN, steps=200, lr=0.6, data=Quadratic(dim=5, condition=2, spread=0, noise=0))
+    path = run(s, EASGD(tau=2))
+    assert_close(path.xs[-1], np.tile(s.target, (4, 1)))
+    assert_close(path.c[-1], s.target)
+
+
+def test_round_robin_with_different_minima_ends_at_the_fixed_point_of_its_maps():
+    """The order of the workers biases the centre: it ends near the mean of the minima, not at it."""
+    s = Setting(steps=250, lr=0.4, data=Quadratic(dim=1, noise=0))
+    path = run(s, EASGD(tau=1, alpha=0.12), mark_samples=s.samples)
+    p, lr_h, alpha = s.nodes, s.lr, 0.12
+    product, offset = np.eye(p + 1), np.zeros(p + 1)
+    for i in range(p):
+        turn = np.eye(p + 1)
+        turn[i, i], turn[i, p], turn[p, i], turn[p, p] = 1 - alpha - lr_h, alpha, alpha, 1 - alpha
+        product, offset = turn @ product, turn @ offset
+        offset[i] += lr_h * s.minima[i, 0]
+    fixed = np.linalg.solve(np.eye(p + 1) - product, offset)
+    assert_close(np.append(path.xs[-1], path.c[-1]), fixed, 1e-10)
+    assert 1e-4 < abs(path.c[-1, 0] - s.target[0]) < 0.1
+
+
+def test_output_model_is_the_centre():
+    """test_loss is 0.5 sum_j h_j (c_j - target_j)^2 at the centre, at every mark."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.1)
+    path = run(s, EASGD(tau=2, servers=2))
+    losses = np.array([mark["test_loss"] for mark in path.marks])
+    assert_close(losses, 0.5 * (s.h * (path.c - s.target) ** 2).sum(axis=1))

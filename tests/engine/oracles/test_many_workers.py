@@ -1,0 +1,157 @@
+"""Many workers with momentum and small batches, where EASGD and gossip lose their pace: that is what they are.
+
+A network and its gradient in plain NumPy: nothing in common with the package but the data and the first vector. And the
+rates at which the workers of each method run apart, from linear maps alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import exp
+
+import numpy as np
+import pytest
+
+from dsgd.algorithms.easgd import EASGD
+from dsgd.algorithms.gossip import Gossip
+from dsgd.data import Quadratic
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.experiment import Evaluation
+from dsgd.problem.problem import Problem
+from dsgd.topology import Ring
+from dsgd.worker import Algorithm
+from tests.engine.oracles.test_gossip import spread_of, uniform_peers
+from tests.support import reference
+from tests.support.cases import prepared
+from tests.support.reference import Array, Setting
+from tests.support.simulated import assert_close, cluster_of, run, workers
+
+INPUTS, HIDDEN, CLASSES = 64, 128, 8
+
+
+@dataclass(frozen=True, eq=False)
+class SmallTask(Setting):
+    """Images of 8 x 8 pixels in batches of 4, with one hidden layer of 128, Nesterov momentum 0.9."""
+
+    momentum: float = 0.9
+    nesterov: bool = True
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        return self.simulated(EASGD())
+
+    def simulated(self, algo: Algorithm) -> Simulation:
+        options = ("data=shapes", "data.resolution=8", "model=mlp", f"model.hidden=[{HIDDEN}]", "batch_size=4")
+        options += (f"optimizer.lr={self.lr}", "optimizer.momentum=0.9", "optimizer.nesterov=true", "precision=fp64")
+        experiment = prepared(*options, f"nodes={self.nodes}", f"budget.steps={self.steps}", f"seed={self.seed}")
+        marks = Evaluation(every_samples=10**9, train_samples=8)
+        return Simulation(replace(experiment, algo=algo, cluster=cluster_of(self), eval=marks))
+
+    @property
+    def problem(self) -> Problem:
+        return self.simulation.problem
+
+    def xs(self) -> Array:
+        return np.tile(self.c(), (self.nodes, 1))
+
+    def c(self) -> Array:
+        return self.problem.start.numpy().copy()
+
+    def gradient(self, rank: int, step: int, x: Array) -> Array:
+        """Of the mean cross-entropy over the worker's batch, by hand."""
+        inputs, labels = (column.numpy() for column in self.problem.data.batch(rank, step))
+        images, rows = inputs.reshape(len(labels), INPUTS), np.arange(len(labels))
+        sizes = np.cumsum([HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN])
+        W1, b1, W2, b2 = np.split(x, sizes)
+        W1, W2 = W1.reshape(HIDDEN, INPUTS), W2.reshape(CLASSES, HIDDEN)
+        hidden = np.maximum(images @ W1.T + b1, 0)
+        outputs = hidden @ W2.T + b2
+        g = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        g /= g.sum(axis=1, keepdims=True)
+        g[rows, labels] -= 1
+        g /= len(labels)
+        below = (g @ W2) * (hidden > 0)
+        return np.concatenate([(below.T @ images).ravel(), below.sum(axis=0), (g.T @ hidden).ravel(), g.sum(axis=0)])
+
+
+def ended(simulation: Simulation) -> Simulation:
+    for _ in simulation.run():
+        pass
+    assert simulation.status == "completed"
+    return simulation
+
+
+def test_sixteen_workers_on_weak_springs_agree_with_a_numpy_loop():
+    """tau = 10, alpha = 0.9 / 16, at twice the best rate there is: what the centre comes to is what the paper says."""
+    s = SmallTask(nodes=16, steps=45, lr=0.04)
+    simulation = ended(s.simulated(EASGD()))
+    xs, centres = reference.easgd_in_lockstep(s, 10, lambda lr: 0.9 / 16, in_turn=True)
+    found = simulation.machine.centre()
+    assert found is not None
+    assert np.abs(centres[-1] - centres[0]).max() > 0.02
+    assert_close(workers(simulation), xs[-1], 1e-9)
+    assert_close(found.numpy(), centres[-1], 1e-9)
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_many_gossiping_workers_agree_with_a_numpy_loop(mode: str):
+    """At a rate that a lone worker cannot take; several pushed vectors come before one step, or none does."""
+    times = tuple(1 + 0.1 * np.random.default_rng(1).random(24))
+    s = SmallTask(nodes=24, steps=25, lr=0.16, gradient_s=times, latency_s=0.0123)
+    simulation = ended(s.simulated(Gossip(Ring().build(24, 0), mode=mode)))
+    loop = {"pull": reference.gossip_pull, "push": reference.gossip_push}[mode]
+    xs = loop(s, 1, uniform_peers(s))
+    assert np.abs(xs - s.c()).max() > 0.02
+    assert_close(workers(simulation), xs, 1e-9)
+
+
+PULLED = 1 / 2  # of the spread is left by a pull: a quarter of one's own, a quarter of a stranger's
+# k pushed vectors come before a step, Poisson distributed: own 4^-k, of the j-th last one 4^-j
+PUSHED = exp(-3 / 4) + (1 - exp(-3 / 4)) / 3
+
+
+@pytest.mark.parametrize(
+    ("algo", "growth", "runs_apart"),
+    [
+        (Gossip(Ring().build(100, 0), mode="pull"), 0.9 / PULLED, False),
+        (Gossip(Ring().build(100, 0), mode="pull"), 1.1 / PULLED, True),
+        (Gossip(Ring().build(100, 0), mode="push"), 0.9 / PUSHED, False),
+        (Gossip(Ring().build(100, 0), mode="push"), 1.1 / PUSHED, True),
+        (EASGD(), 0.99 * (1 - 0.9 / 100) ** -0.2, False),
+        (EASGD(), 1.01 * (1 - 0.9 / 100) ** -0.2, True),
+    ],
+    ids=["pull below", "pull above", "push below", "push above", "easgd below", "easgd above"],
+)
+def test_how_fast_lone_workers_may_run_apart(algo: Algorithm, growth: float, runs_apart: bool):
+    """Let a step multiply squared distances by `growth`. Averaging holds 100 workers together while growth is less than
+    1 / 0.5 by pulls, 1 / 0.648 by pushes, and (1 - alpha)^(-2 / tau) = 1.002 by EASGD's spring: as if each were alone.
+    """
+    p, steps = 100, 40
+    start = np.random.default_rng(0).standard_normal((p, 200))
+    s = Setting(p, steps, 1 + growth**0.5, start=start, data=Quadratic(dim=200, condition=1, spread=0, noise=0))
+    _, halfway, end = spread_of(run(s, algo, mark_samples=s.samples // 2).xs)
+    assert (end > halfway) == runs_apart
+
+
+@pytest.mark.parametrize(
+    ("mode", "jitter", "expected"),
+    [
+        ("pull", 0.0, 1.0),
+        ("push", 0.0, 1 / (2 - exp(-1 / 2))),  # every vector waits for a whole step
+        ("pull", 0.1, 2 / 3),
+        ("push", 0.1, 2 / (3 - exp(-1 / 2))),
+    ],
+)
+def test_at_which_share_of_the_rate_gossip_moves_the_mean(mode: str, jitter: float, expected: float):
+    """Let Z be what a worker has after averaging and v what the mean moves in a step of size 1. Before averaging it has
+    Z - v + 1. A pull averages with one that was averaged half a step ago: Z = (Z - v + 1 + Z - v / 2) / 2, v = 2 / 3.
+    Of a Poisson number of pushes the oldest part has the weight w = 1 - e^(-1/2). They were sent half a step ago, when
+    the sender had Z - v + 1: Z = Z - v + 1 - w v / 2."""
+    p, steps = 24, 120
+    s = Setting(p, steps, lr=1e-3, data=Quadratic(dim=1, condition=1, spread=0, noise=0))
+    path = run(s, Gossip(Ring().build(p, 0), mode=mode), replace(cluster_of(s), jitter=jitter), s.samples // 3)
+    _, begin, _, end = path.mean[:4, 0] - s.target[0]
+    taken = path.marks[3]["samples"] - path.marks[1]["samples"]
+    share = np.log(end / begin) / np.log(1 - s.lr) / (taken / p)
+    assert share == pytest.approx(expected, rel=0.03)

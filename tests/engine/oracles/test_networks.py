@@ -1,0 +1,173 @@
+"""Real networks on real data, against torch.optim.SGD driven by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dsgd.algorithms.delayfree import DelayFree
+from dsgd.algorithms.downpour import Downpour
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.easgd import EASGD
+from dsgd.algorithms.gossip import Gossip
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Digits
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.experiment import Budget, Evaluation, Experiment, Target
+from dsgd.models import MLP, ModelConfig, ResNet
+from dsgd.optim.optimizer import SGD
+from dsgd.optim.schedule import Schedule
+from dsgd.topology import Ring
+from dsgd.worker import Algorithm
+
+torch.set_num_threads(1)
+STEPS = 12
+ALONE = Ring().build(1, 0)
+
+
+def simulation_of(algo: Algorithm, nodes: int, optimizer: SGD, model: ModelConfig) -> Simulation:
+    return Simulation(
+        Experiment(
+            nodes=nodes,
+            batch_size=8,
+            seed=5,
+            precision="fp64",
+            algo=algo,
+            model=model,
+            data=Digits(),
+            optimizer=optimizer,
+            schedule=Schedule(),
+            cluster=Cluster(0.01, 1e9, 1e-4, slow_nodes={0: 1.5}),
+            topology=Ring().build(nodes, 5),
+            budget=Budget(steps=STEPS),
+            eval=Evaluation(train_samples=8),
+            target=Target(),
+        )
+    )
+
+
+def output(simulation: Simulation) -> Tensor:
+    """The parameters [d] at the end of the run: the centre, or the mean of the workers."""
+    for _ in simulation.run():
+        pass
+    assert simulation.status == "completed"
+    xs = [node.worker.x for node in simulation.machine.nodes]
+    centre = simulation.machine.centre()
+    return torch.stack(xs).mean(dim=0) if centre is None else centre
+
+
+def by_hand(simulation: Simulation, optimizer: SGD) -> Tensor:
+    """The parameters [d] that torch.optim.SGD reaches with the batches of all workers put together."""
+    module: nn.Module = copy.deepcopy(simulation.problem.module)
+    data = simulation.problem.data
+    sgd = torch.optim.SGD(
+        module.parameters(),
+        lr=optimizer.lr,
+        momentum=optimizer.momentum,
+        nesterov=optimizer.nesterov,
+        weight_decay=optimizer.weight_decay,
+    )
+    for step in range(STEPS):
+        batches = [data.batch(rank, step) for rank in range(simulation.experiment.nodes)]
+        inputs, labels = (torch.cat(column) for column in zip(*batches, strict=True))
+        sgd.zero_grad()
+        F.cross_entropy(module(inputs), labels).backward()
+        sgd.step()
+    return nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+def assert_close(actual: Tensor, expected: Tensor, start: Tensor, relative: float) -> None:
+    """No element is further off than `relative` times the largest; and training has gone somewhere."""
+    assert float((expected - start).abs().max()) > 0.01
+    assert float((actual - expected).abs().max()) <= relative * float(expected.abs().max())
+
+
+PLAIN = SGD(lr=0.1)
+NESTEROV = SGD(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
+# The algorithm, the local optimiser, and what the two together should be.
+ONE_WORKER: list[tuple[Algorithm, SGD, SGD]] = [
+    (Sync(), NESTEROV, NESTEROV),
+    (Sync(overlap=False), PLAIN, PLAIN),
+    (Downpour(n_fetch=2), PLAIN, PLAIN),
+    (Downpour(n_push=3, n_fetch=3, servers=2), PLAIN, PLAIN),
+    (
+        Downpour(server_optimizer="momentum", server_momentum=0.9, server_nesterov=True, servers=2),
+        replace(NESTEROV, momentum=0.0, nesterov=False),
+        NESTEROV,
+    ),
+    (Gossip(ALONE), NESTEROV, NESTEROV),
+    (Gossip(ALONE, tau=3, mode="push"), PLAIN, PLAIN),
+    (DPSGD(ALONE), NESTEROV, NESTEROV),
+    (DPSGD(ALONE, gradient="after"), PLAIN, PLAIN),
+    (DelayFree(tau=6), NESTEROV, NESTEROV),
+    (DelayFree(tau=10), PLAIN, PLAIN),
+]
+
+
+@pytest.mark.parametrize(("algo", "local", "expected"), ONE_WORKER)
+def test_one_worker_is_sgd(algo: Algorithm, local: SGD, expected: SGD):
+    """One worker is torch.optim.SGD on the same batches, with all that goes between: flat vectors, gradients, decay."""
+    simulation = simulation_of(algo, 1, local, MLP([16]))
+    start, x = simulation.problem.start.clone(), by_hand(simulation, expected)
+    assert_close(output(simulation), x, start, 1e-12)
+
+
+@pytest.mark.parametrize("optimizer", [PLAIN, NESTEROV])
+def test_one_worker_without_spring_is_sgd(optimizer: SGD):
+    """EASGD with alpha = 0: the worker is SGD, and the centre, its output, stays."""
+    simulation = simulation_of(EASGD(tau=2, alpha=0.0), 1, optimizer, MLP([16]))
+    start, x = simulation.problem.start.clone(), by_hand(simulation, optimizer)
+    assert torch.equal(output(simulation), start)
+    assert_close(simulation.machine.nodes[0].worker.x, x, start, 1e-12)
+
+
+def test_one_worker_on_a_spring_is_sgd_pulled_to_its_centre():
+    """EASGD is not SGD for one worker: x = x - e - lr g(x), c = c + e, e = alpha (x - c) every tau steps."""
+    simulation = simulation_of(EASGD(tau=2, alpha=0.3), 1, PLAIN, MLP([16]))
+    module, data = copy.deepcopy(simulation.problem.module), simulation.problem.data
+    start = simulation.problem.start.clone()
+    c = start.clone()
+    for step in range(STEPS):
+        x = nn.utils.parameters_to_vector(module.parameters()).detach()
+        inputs, labels = data.batch(0, step)
+        module.zero_grad()
+        F.cross_entropy(module(inputs), labels).backward()
+        g = torch.cat([parameter.grad.reshape(-1) for parameter in module.parameters() if parameter.grad is not None])
+        e = 0.3 * (x - c) if step % 2 == 0 else torch.zeros_like(x)
+        c = c + e
+        nn.utils.vector_to_parameters(x - e - PLAIN.lr * g, module.parameters())
+    assert_close(output(simulation), c, start, 1e-12)
+    x = nn.utils.parameters_to_vector(module.parameters()).detach()
+    assert_close(simulation.machine.nodes[0].worker.x, x, start, 1e-12)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("optimizer", [PLAIN, NESTEROV])
+@pytest.mark.parametrize("model", [MLP([16]), ResNet(8, width=4, norm="group")])
+def test_synchronous_workers_are_one_worker_with_all_batches(model: ModelConfig, optimizer: SGD, overlap: bool):
+    """p workers of b samples are SGD on the p b samples together, where nothing is normalised over a batch."""
+    simulation = simulation_of(Sync(overlap), 4, optimizer, model)
+    start, x = simulation.problem.start.clone(), by_hand(simulation, optimizer)
+    assert_close(output(simulation), x, start, 1e-10)
+
+
+def test_batch_norm_tells_the_workers_from_one_with_all_batches():
+    """A batch is normalised where it is: with batch norm the same comparison must fail, so the one above can."""
+    simulation = simulation_of(Sync(), 4, PLAIN, ResNet(8, width=4, norm="batch"))
+    x = by_hand(simulation, PLAIN)
+    assert float((output(simulation) - x).abs().max()) > 1e-4
+
+
+def test_plain_sgd_is_torch_optim_bit_for_bit():
+    """One worker, no momentum: the very same operations in the same order."""
+    simulation = simulation_of(Sync(), 1, PLAIN, MLP([16]))
+    x = by_hand(simulation, PLAIN)
+    assert math.isfinite(float(x.sum()))
+    assert torch.equal(output(simulation), x)

@@ -1,0 +1,176 @@
+"""Stochastic gradient push: what pushing keeps, in which graphs it is D-PSGD, and in which only the weights help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.sgp import SGP
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data.quadratic import Quadratic
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.topology import Complete, Exponential, OnePeerExponential, Ring, Star, Topology, TopologyConfig
+from dsgd.worker import Worker
+from tests.support import reference
+from tests.support.reference import Array, Setting
+from tests.support.simulated import Path, assert_close, cluster_of, experiment_of, run
+
+SPREAD = np.random.default_rng(8).standard_normal((5, 5))
+# i -> j, strongly connected: node 4 hears of everybody, node 0 of one
+EDGES = [[(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 4), (2, 4), (0, 3)], [(0, 2), (2, 1), (1, 4), (4, 3), (3, 0)]]
+
+
+def received(edges: list[tuple[int, int]]) -> tuple[Mapping[int, float], ...]:
+    """Rows that name who is heard, with weights that mean nothing."""
+    return tuple(dict.fromkeys(sorted({i, *(a for a, b in edges if b == i)}), 0.1) for i in range(5))
+
+
+IRREGULAR = Topology("irregular", 5, (received(EDGES[0]),))
+VARYING = Topology("varying", 5, tuple(map(received, EDGES)))
+each_overlap = pytest.mark.parametrize("overlap", [0, 1, 2, 3])
+
+
+def shares(topology: Topology, step: int) -> Array:
+    """Column j: node j gives equal parts to itself and to everybody whom it sends to."""
+    P = np.eye(topology.nodes)
+    for i in range(topology.nodes):
+        for j in topology.sources(i, step):
+            P[i, j] = 1
+    return P / P.sum(axis=0)
+
+
+def pushed(topology: Topology, s: Setting, overlap: int, cluster: Cluster | None = None) -> tuple[Path, Array]:
+    """A run, and the weights at its end."""
+    path = run(s, SGP(topology, overlap), cluster)
+    weights = [node.worker.kept["weight"].numpy() for node in path.simulation.machine.nodes]
+    assert all((w == w[0]).all() for w in weights)
+    return path, np.array([w[0] for w in weights])
+
+
+@each_overlap
+@pytest.mark.parametrize("topology", [IRREGULAR, VARYING], ids=lambda topology: topology.name)
+def test_agrees_with_a_numpy_loop(topology: Topology, overlap: int):
+    """Gradients at z, steps and momentum at x, and the last round is shorter."""
+    s = Setting(5, steps=13, momentum=0.7, weight_decay=0.05, halve_at=6, start=SPREAD)
+    path, weights = pushed(topology, s, overlap)
+    z, w = reference.sgp(s, lambda k: shares(topology, k), overlap)
+    assert_close(path.xs, z, 1e-10)
+    assert_close(weights, w[-1], 1e-10)
+    assert weights.max() > 1.2 > 0.8 > weights.min()
+
+
+@each_overlap
+def test_slow_network_and_stragglers_change_no_value(overlap: int):
+    s = Setting(5, steps=13, momentum=0.5, start=SPREAD)
+    slow = Cluster(1.0, 1e3, 2.0, slow_nodes={1: 3.0}, jitter=0.3)
+    assert_close(pushed(VARYING, s, overlap, slow)[0].xs[-1], pushed(VARYING, s, overlap)[0].xs[-1], 1e-14)
+
+
+@dataclass(frozen=True)
+class Ledger(SGP):
+    """Counts what is under way, (x, w) [d + 1]."""
+
+    under_way: Tensor = field(default_factory=lambda: torch.zeros(6, dtype=torch.float64))
+
+    async def push(self, worker: Worker, w: Tensor, at: int) -> Mapping[int, Tensor]:
+        targets = len(self.topology.targets(worker.rank, at))
+        self.under_way.add_(torch.cat((worker.x * w, w[:1])), alpha=targets / (1 + targets))
+        return await super().push(worker, w, at)
+
+    def add(self, z: Tensor, w: Tensor, received: Mapping[int, Tensor]) -> None:
+        super().add(z, w, received)
+        for share in received.values():
+            self.under_way.sub_(share)
+
+
+@each_overlap
+def test_no_mass_is_lost_between_any_two_events(overlap: int):
+    """Of what workers have and what is under way, the weights sum to p, and the numerators to what the steps have
+    added: -lr times the sum of the gradients at z. The network is slow, so that messages of several rounds overlap."""
+    s = Setting(5, steps=13, latency_s=1.7)
+    algo = Ledger(VARYING, overlap)
+    simulation = Simulation(experiment_of(s, algo, cluster_of(s)))
+    nodes = simulation.machine.nodes
+    moved, steps, on_the_way = np.zeros(5), [0] * 5, 0.0
+    points = [np.zeros(5)] * 5  # where each worker's gradient is taken
+
+    def look() -> bool:
+        nonlocal on_the_way
+        x = [node.worker.x.numpy().copy() for node in nodes]
+        for i, node in enumerate(nodes):
+            if node.worker.steps > steps[i]:
+                moved[:] -= s.lr * s.gradient(i, steps[i], points[i])
+                steps[i] = node.worker.steps
+            if node.batches > steps[i]:
+                points[i] = x[i]
+        total = algo.under_way.numpy().copy()
+        for node, z in zip(nodes, x, strict=True):
+            if "weight" in node.worker.kept:
+                total += np.append(z, 1) * node.worker.kept["weight"].numpy()[0]
+        if "weight" in nodes[-1].worker.kept:
+            assert_close(total, np.append(moved, 5), 1e-12)
+        on_the_way = max(on_the_way, float(algo.under_way[-1]))
+        return False
+
+    assert list(simulation.run(look))
+    look()
+    assert steps == [13] * 5
+    assert on_the_way > 1
+    assert abs(float(algo.under_way[-1])) < 1e-12
+
+
+@each_overlap
+def test_in_an_irregular_graph_the_ratio_goes_to_the_mean_and_the_numerator_does_not(overlap: int):
+    s = Setting(5, steps=180, lr=0.0, start=SPREAD)
+    path, w = pushed(IRREGULAR, s, overlap)
+    mean = SPREAD.mean(axis=0)
+    assert_close(path.xs[-1], np.tile(mean, (5, 1)), 1e-8)
+    assert np.abs(path.xs[-1] * w[:, None] - mean).max() > 0.1
+    assert w.sum() == pytest.approx(5, rel=1e-12)
+
+
+GRAPHS = [(Ring(), 5), (Ring(), 2), (Complete(), 5), (Exponential(), 5), (OnePeerExponential(), 5)]
+
+
+@pytest.mark.parametrize(("overlap", "gradient"), [(0, "first"), (1, "before")])
+@pytest.mark.parametrize(("graph", "nodes"), GRAPHS)
+def test_in_a_regular_graph_it_is_dpsgd(graph: TopologyConfig, nodes: int, overlap: int, gradient: str):
+    """Adapt-then-combine; with an overlap of one step the published order."""
+    s = Setting(nodes, momentum=0.7, nesterov=True, weight_decay=0.05, start=SPREAD[:nodes])
+    topology = graph.build(nodes, 0)
+    path, w = pushed(topology, s, overlap)
+    assert_close(path.xs, run(s, DPSGD(topology, gradient)).xs, 1e-14)
+    assert_close(w, np.ones(nodes), 1e-15)
+
+
+@pytest.mark.parametrize("p", [2, 8, 16])
+def test_log_p_steps_of_the_one_peer_graph_are_an_exact_mean(p: int):
+    steps = p.bit_length() - 1
+    start = np.random.default_rng(p).integers(-99, 99, (p, 5)).astype(float)  # sums without rounding
+    path, w = pushed(OnePeerExponential().build(p, 0), Setting(p, steps=steps, lr=0.0, start=start), 0)
+    assert (path.xs[-1] == start.mean(axis=0)).all()
+    assert (w == 1).all()
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_graph_that_favours_nodes_favours_no_minimum(overlap: int):
+    """With equal curvature the sum of the gradients is zero at the fixed point, so the mean of the z is that of the
+    minima, though the hub's weight is not that of the leaves."""
+    s = Setting(5, steps=300, lr=0.2, data=Quadratic(dim=5, condition=2.0, noise=0.0))
+    path, w = pushed(Star().build(5, 0), s, overlap)
+    assert w.max() > 2 * w.min()
+    assert_close(path.mean[-1], s.target, 1e-10)
+    assert np.abs(path.xs[-1] - s.target).max() > 0.01
+
+
+@each_overlap
+def test_one_worker_is_sgd_bit_for_bit(overlap: int):
+    s = Setting(1, momentum=0.9, weight_decay=0.05)
+    assert (run(s, SGP(Ring().build(1, 0), overlap)).xs == run(s, Sync()).xs).all()

@@ -1,0 +1,68 @@
+"""Of several limits of the budget, the first that is reached is named: before the run, in its summary, at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compose import composed
+from dsgd.runner.plan import plan_run
+from tests.support.command import call
+
+QUADRATIC = ["experiment=quadratic", "nodes=4", "engine=sim"]  # 4 samples an epoch, a step of all is an epoch
+
+
+@pytest.mark.parametrize(
+    ("budget", "line"),
+    [
+        (["budget.steps=20", "budget.epochs=5"], "budget.epochs=5 ends the run after 5 steps, before budget.steps=20"),
+        (["budget.steps=3", "budget.epochs=5"], "budget.steps=3 ends the run after 3 steps, before budget.epochs=5"),
+        (
+            ["budget.steps=9", "budget.epochs=5", "budget.samples=30"],
+            "budget.epochs=5 ends the run after 5 steps, before budget.samples=30 and budget.steps=9",
+        ),
+        (["budget.steps=5", "budget.epochs=5"], None),  # at once
+        (["budget.steps=5"], None),
+        (["budget.steps=5", "budget.time_s=1e-3"], None),  # only the run itself can tell
+    ],
+)
+def test_the_tighter_limit_is_named_before_the_run(budget: list[str], line: str | None) -> None:
+    lines = plan_run(composed([*QUADRATIC, *budget]), []).why.splitlines()
+    named = [text.partition(";")[0] for text in lines if "ends the run" in text]
+    assert named == ([] if line is None else [line])
+
+
+def test_the_default_budget_is_named_where_steps_are_given() -> None:
+    """As reported: 200 steps were asked for, and 20 epochs, the default, ended the run at 56."""
+    why = plan_run(composed(["budget.steps=200", "nodes=32"]), []).why
+    assert "budget.epochs=20 ends the run after 56 steps, before budget.steps=200; budget.epochs=null lifts it" in why
+
+
+@pytest.mark.parametrize("engine", ["sim", "dist"])
+@pytest.mark.parametrize("algo", ["sync", "gossip"])
+@pytest.mark.parametrize(
+    ("budget", "ended_by"),
+    [
+        (["budget.steps=6", "budget.epochs=3"], "budget.epochs"),
+        (["budget.steps=6", "budget.epochs=null"], "budget.steps"),
+        (["budget.steps=null", "budget.samples=12"], "budget.samples"),
+        (["budget.steps=1000000", "budget.time_s=1e-3"], "budget.time_s"),
+        (["budget.steps=6", "target.loss=1e9", "target.stop=true"], "target"),
+        (["budget.steps=6", "optimizer.lr=1e9"], "divergence"),
+    ],
+)
+def test_the_summary_names_what_ended_the_run(
+    budget: list[str], ended_by: str, algo: str, engine: str, tmp_path: Path
+) -> None:
+    result = call(*QUADRATIC, f"algo={algo}", f"engine={engine}", *budget, f"hydra.run.dir={tmp_path}/run")
+    assert result.status == 0, result.err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["ended_by"] == ended_by
+
+
+def test_the_last_line_names_the_limit_where_there_are_several(tmp_path: Path) -> None:
+    several = call(*QUADRATIC, "budget.steps=6", "budget.epochs=3", f"hydra.run.dir={tmp_path}/several")
+    assert "sync: completed after 3 steps, ended by budget.epochs=3\n" in several.err
+    alone = call(*QUADRATIC, "budget.steps=6", f"hydra.run.dir={tmp_path}/alone")
+    assert "ended by" not in alone.err

@@ -1,0 +1,64 @@
+"""How far a run has come is seen without a terminal, in few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsgd.cli.run import main
+from dsgd.runner.progress import ProgressLine
+from tests.support.simulate import experiment
+
+
+def mark(epoch: float, accuracy: float | None, time_s: float = 0.0) -> dict[str, Any]:
+    return {"epoch": epoch, "time_s": time_s, "test_loss": 1.25, "test_accuracy": accuracy}
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_log_has_the_first_mark_the_last_and_one_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = ProgressLine(experiment("algo=gossip", "budget.epochs=20"), "gossip", "virtual")
+    with progress:
+        for epoch in range(9):
+            progress.measured(mark(epoch, 0.1 * epoch), wall_s=10.4 * epoch)
+    assert capsys.readouterr().err.splitlines() == [
+        "gossip: epoch 0.0 of 20, accuracy 0.000, 0 s",
+        "gossip: epoch 3.0 of 20, accuracy 0.300, 31 s",
+        "gossip: epoch 6.0 of 20, accuracy 0.600, 62 s",
+        "gossip: epoch 8.0 of 20, accuracy 0.800, 83 s",
+    ]
+
+
+def test_a_line_says_what_the_run_is_limited_by_and_measured_in(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ("budget.steps=null", "budget.time_s=4")
+    progress = ProgressLine(experiment("experiment=quadratic", *limits), "sync", "wall")
+    with progress:
+        progress.measured(mark(0.5, None, time_s=1.5), wall_s=2.0)
+    assert capsys.readouterr().err == "sync: epoch 0.5, 1.5 of 4 s of training, loss 1.25, 2 s\n"
+
+
+def test_lines_that_nobody_would_see_in_time_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = ProgressLine(experiment(), "sync", "virtual", logged=False)
+    with progress:
+        progress.measured(mark(0.0, 0.1), wall_s=0.0)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_sweep_says_once_which_engine_it_takes(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """However many jobs run at a time; how far each has come is for the sweep to say."""
+    monkeypatch.chdir(tmp_path)
+    line = "-m algo=gossip nodes=2 budget.steps=3 cluster.gradient_s=0.01 seed=0,1 hydra.sweep.dir=swept"
+    assert main([*line.split(), f"sweep.jobs={jobs}"]) == 0
+    printed = capfd.readouterr().err.splitlines()
+    for beginning in ("engine:", "threads:", "gradients:"):
+        assert sum(text.startswith(beginning) for text in printed) == 1, printed
+    assert not [text for text in printed if text.startswith("gossip: epoch ")]

@@ -1,0 +1,198 @@
+"""Lost messages in virtual time: how many, what sending them again costs, and that none overtakes another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.gossip import Gossip
+from dsgd.algorithms.sync import Sync
+from dsgd.cluster import Cluster
+from dsgd.data import Quadratic
+from dsgd.engines.sim.loop import EventLoop
+from dsgd.engines.sim.loss import LossyNetwork
+from dsgd.engines.sim.network import Network
+from dsgd.streams import stream
+from dsgd.topology import Ring
+from dsgd.worker import Algorithm, Worker
+from tests.engine.sim.conftest import Close
+from tests.support.reference import Setting
+from tests.support.simulated import run
+from tests.support.timing import timed
+
+LOSS, AGAIN_S, SEED = 0.4, 0.7, 5
+
+
+def lossy(rates: list[float], latency_s: float, chunks: int = 1) -> tuple[EventLoop, LossyNetwork]:
+    loop = EventLoop()
+    return loop, LossyNetwork(loop, rates, latency_s, chunks, None, None, lambda *_: LOSS, AGAIN_S, SEED)
+
+
+def play(loop: EventLoop) -> None:
+    while loop.next_time is not None:
+        loop.process_one()
+
+
+def losses(node: int, seed: int = SEED, loss: float = LOSS) -> Callable[[], int]:
+    """How often a node's next message is lost before it arrives."""
+    random = stream("loss", seed, node)
+    return lambda: int(random.geometric(1 - loss)) - 1
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_each_loss_costs_the_message_once_more_and_the_wait(close: Close, chunks: int) -> None:
+    """k losses of N bytes: k (N / B + r) + N / B + a. All attempts are sent, one is received."""
+    loop, network = lossy([10.0, 10.0], 0.25, chunks)
+    sent_s, arrived_s = [1000.0 * i for i in range(200)], []
+    for time_s in sent_s:
+        loop.at(time_s, network.send, 0, [(1, 20.0, lambda: arrived_s.append(loop.now), ())])
+    play(loop)
+    draw = losses(0)
+    lost = [draw() for _ in sent_s]
+    for begin_s, k, end_s in zip(sent_s, lost, arrived_s, strict=True):
+        close(end_s - begin_s, k * (2.0 + AGAIN_S) + 2.0 + 0.25)
+    assert (network.lost, network.resent, network.messages) == (0, sum(lost), 200 + sum(lost))
+    assert network.bytes_sent(loop.now) == [20.0 * (200 + sum(lost)), 0]
+    assert network.bytes_received(loop.now) == [0, 20.0 * 200]
+
+
+def test_what_may_be_lost_is_gone_and_its_sender_goes_on_as_soon_as_it_has_left() -> None:
+    loop, network = lossy([10.0, 10.0], 0.25)
+    arrived, gone = [], []
+    for i in range(300):
+        message = (1, 20.0, lambda i=i: arrived.append((i, loop.now)), ())
+        loop.at(1000.0 * i, network.send_once, 0, message, lambda i=i: gone.append((i, loop.now)))
+    play(loop)
+    lost = stream("loss", SEED, 0).random(300) < LOSS
+    assert gone == [(i, 1000.0 * i + 2.0) for i in np.flatnonzero(lost)]
+    assert arrived == [(i, 1000.0 * i + 2.25) for i in np.flatnonzero(~lost)]
+    assert (network.lost, network.resent) == (lost.sum(), 0)
+    assert network.bytes_received(loop.now)[1] == 20.0 * (~lost).sum()
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 5), st.integers(0, 2), st.lists(st.integers(0, 2), min_size=1, max_size=4)), max_size=20
+    ),
+    st.integers(1, 3),
+)
+def test_every_message_arrives_once_and_none_overtakes_another(
+    bursts: list[tuple[float, int, list[int]]], chunks: int
+) -> None:
+    """Who sends when to whom; to oneself, too."""
+    loop, network = lossy([10.0, 20.0, 30.0], 0.1, chunks)
+    sent: dict[tuple[int, int], list[int]] = {}
+    arrived: dict[tuple[int, int], list[int]] = {}
+
+    def send(number: int, sender: int, receivers: list[int]) -> None:
+        messages = []
+        for i, receiver in enumerate(receivers):
+            sent.setdefault((sender, receiver), []).append(4 * number + i)
+            messages.append((receiver, 5.0, arrive, ((sender, receiver), 4 * number + i)))
+        network.send(sender, messages)
+
+    def arrive(pair: tuple[int, int], number: int) -> None:
+        arrived.setdefault(pair, []).append(number)
+
+    for number, (time_s, sender, receivers) in enumerate(bursts):
+        loop.at(time_s, send, number, sender, receivers)
+    play(loop)
+    assert arrived == sent
+
+
+def lossy_cluster(latency_s: float, **fields: Any) -> Cluster:
+    """Messages take the latency alone."""
+    parts: dict[str, Any] = {"collective": "ring", "collective_messages": True, "loss": LOSS, "retransmit_s": AGAIN_S}
+    return Cluster(1.0, math.inf, latency_s, **(parts | fields))
+
+
+def ring_passes(p: int, draw: list[Callable[[], int]], rounds: int, latency_s: float) -> float:
+    """How long it takes until every node has sent and received `rounds` messages around a ring. A node sends when it
+    has what its predecessor has sent before."""
+    free_s, delivered_s = np.zeros(p), np.zeros(p)
+    for _ in range(rounds):
+        arrived_s = [free_s[i] + draw[i]() * AGAIN_S + latency_s for i in range(p)]
+        delivered_s = np.maximum(delivered_s, np.roll(arrived_s, 1))  # in the order of sending
+        free_s = np.maximum(free_s, delivered_s)
+    return free_s.max()
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_an_all_reduce_takes_what_its_losses_cost(close: Close, p: int) -> None:
+    """2 (p - 1) rounds, each of which a lost message holds up for the node behind; all leave when the last one has."""
+    steps, a = 30, 0.01
+    found = timed(Sync(overlap=False), lossy_cluster(a), p, steps, seed=SEED)
+    draw = [losses(node) for node in range(p)]
+    close(found.time_s, sum(1.0 + ring_passes(p, draw, 2 * (p - 1), a) for _ in range(steps)))
+    summary = found.summary()
+    assert summary["messages_lost"] == 0
+    assert summary["messages_resent"] == found.machine.network.messages - steps * 2 * (p - 1) * p > 0
+
+
+def test_two_who_exchange_wait_for_what_is_sent_again(close: Close) -> None:
+    """D-PSGD of two nodes, an exchange after each gradient: who has received goes on while its own is sent again."""
+    steps, a = 40, 0.01
+    algo = DPSGD(Ring().build(2, 0), gradient="first")
+    found = timed(algo, lossy_cluster(a), 2, steps, seed=SEED)
+    draw = [losses(node) for node in range(2)]
+    free_s, delivered_s = np.zeros(2), np.zeros(2)
+    for _ in range(steps):
+        sent_s = free_s + 1.0
+        arrived_s = [sent_s[i] + draw[i]() * AGAIN_S + a for i in range(2)]
+        delivered_s = np.maximum(delivered_s, arrived_s[::-1])
+        free_s = np.maximum(sent_s, delivered_s)
+    close(found.time_s, free_s.max())
+
+
+def test_without_loss_the_network_draws_nothing_and_the_summary_says_nothing() -> None:
+    found = timed(Gossip(Ring().build(3, 0), mode="push"), lossy_cluster(0.01, loss=0.0), 3, 5)
+    assert type(found.machine.network) is Network
+    assert not {"messages_lost", "messages_resent"} & found.summary().keys()
+
+
+@dataclass(frozen=True)
+class PushSum(Algorithm):
+    """Push-sum by pushes: half of (x w, w) goes to the next worker, or is lost, and nobody steps.
+
+    weights: of all workers at the end, by rank."""
+
+    weights: dict[int, float] = field(default_factory=dict)
+
+    async def train(self, worker: Worker) -> None:
+        import torch
+
+        w, one = 1.0, worker.x.new_ones(1)
+        while not worker.done:
+            w /= 2
+            await worker.push((worker.rank + 1) % worker.nodes, torch.cat((worker.x * w, one * w)))
+            z = worker.x * w
+            for share in worker.inbox():
+                z += share[:-1]
+                w += float(share[-1])
+            worker.x.copy_(z / w)
+            worker.step(await worker.gradient())
+        self.weights[worker.rank] = w
+
+
+def test_shares_that_are_lost_take_their_weight_along() -> None:
+    """So x / w stays a convex combination of the first x: within their range in every coordinate, and of the same value
+    where all agree, though mass is lost."""
+    start = np.random.default_rng(8).standard_normal((4, 5))
+    start[:, 0] = 3.25
+    algo = PushSum()
+    s = Setting(steps=12, lr=0.0, data=Quadratic(dim=5), start=start)
+    path = run(s, algo, lossy_cluster(0.01))
+    assert path.simulation.summary()["messages_lost"] > 0
+    assert sum(algo.weights.values()) < 3
+    assert np.abs(path.xs[..., 0] - 3.25).max() < 1e-12
+    assert (path.xs <= start.max(axis=0) + 1e-12).all()
+    assert (path.xs >= start.min(axis=0) - 1e-12).all()

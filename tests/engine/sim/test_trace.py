@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.cluster import Cluster
+from dsgd.engines.rules.trace import COLOURS, merged, trace_text, without
+from dsgd.engines.sim.checkpoint import restore, snapshot
+from dsgd.engines.sim.simulation import Simulation
+from tests.support.cases import CASES, PLAIN, described, prepared
+from tests.support.long import long_but
+
+OPTIONS = (
+    "experiment=quadratic",
+    "nodes=4",
+    "budget.steps=12",
+    "cluster.message_bytes=1e6",
+    "cluster.jitter=0.3",
+    "cluster.slow_nodes={1: 3.0}",
+    "trace=true",
+)
+
+
+def read(path: Path) -> tuple[dict[int, str], dict[int, list[dict[str, Any]]]]:
+    """Names and spans of the rows."""
+    names: dict[int, str] = {}
+    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["ph"] == "M":
+            names[event["tid"]] = event["args"]["name"]
+        else:
+            assert event["ph"] == "X"
+            rows[event["tid"]].append(event)
+    return names, rows
+
+
+def run(case: tuple[str, ...], until: int | None = None, **fields: Any) -> tuple[list[dict[str, Any]], Simulation]:
+    """The marks and the simulation, run to its end or to the event number `until`."""
+    simulation = Simulation(dataclasses.replace(prepared(*OPTIONS, f"algo={case[0]}", *case[1:]), **fields))
+    return list(simulation.run(lambda: until is not None and simulation.machine.loop.processed >= until)), simulation
+
+
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
+def test_every_row_is_filled_by_disjoint_spans(case: tuple[str, ...], tmp_path: Path) -> None:
+    """One row per worker and server; it computes, communicates or waits, one at a time, from the start to the end; and
+    what it computes is what is not idle."""
+    _, simulation = run(case)
+    (tmp_path / "trace.json").write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
+    names, rows = read(tmp_path / "trace.json")
+    servers = simulation.experiment.algo.servers
+    assert list(names.values()) == [f"worker {i}" for i in range(4)] + [f"server {i}" for i in range(servers)]
+    end = simulation.time_s * 1e6
+    for row in names:
+        spans = sorted(rows[row], key=lambda span: span["ts"])
+        assert {span["cat"] for span in spans} <= {"compute", "communication", "waiting"}
+        assert all(span["dur"] > 0 for span in spans)
+        assert spans[0]["ts"] == 0
+        assert spans[-1]["ts"] + spans[-1]["dur"] == pytest.approx(end, rel=1e-12)
+        for before, after in pairwise(spans):
+            assert before["ts"] + before["dur"] == pytest.approx(after["ts"], rel=1e-12, abs=1e-6)
+        computing = sum(span["dur"] for span in spans if span["cat"] == "compute")
+        if row < 4:
+            idle = simulation.machine.nodes[row].idle_fraction(simulation.time_s)
+            assert computing == pytest.approx((1 - idle) * end, rel=1e-9)
+        else:
+            assert computing == 0
+
+
+def test_a_span_is_what_it_says(tmp_path: Path) -> None:
+    """sync without overlap, one slow node: the others wait for it, then all communicate for the time of the ring."""
+    cluster = Cluster(0.01, 1e9, 1e-3, message_bytes=1e6, slow_nodes={1: 3.0}, collective="ring")
+    case = ("sync", "algo.overlap=false")
+    _, simulation = run(case, cluster=cluster)
+    (tmp_path / "trace.json").write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
+    ring = 2 * 3 * (1e-3 + 0.002)
+    for row, spans in read(tmp_path / "trace.json")[1].items():
+        total = {kind: sum(s["dur"] for s in spans if s["cat"] == kind) / 12e6 for kind in COLOURS}
+        expected = [0.03, ring, 0.0] if row == 1 else [0.01, ring, 0.02]
+        assert [total[kind] for kind in ("compute", "communication", "waiting")] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_centre_of_a_star_has_a_row() -> None:
+    cluster = Cluster(0.01, 1e9, 0.0, message_bytes=1e6, collective="star")
+    _, simulation = run(("sync", "algo.overlap=false"), cluster=cluster)
+    rows = simulation.trace_rows()
+    assert [row.name for row in rows] == [*(f"worker {i}" for i in range(4)), "centre"]
+    assert sum(end - begin for begin, end in rows[-1].communicating) == pytest.approx(12 * 2 * 4 * 0.008, rel=1e-9)
+    assert rows[-1].computing == []
+
+
+@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
+def test_a_trace_changes_nothing_else(case: tuple[str, ...]) -> None:
+    marks, with_trace = run(case)
+    plain_marks, plain = run(case, trace=False)
+    assert marks == plain_marks
+    assert with_trace.summary() == plain.summary()
+    for one, other in zip(with_trace.machine.nodes, plain.machine.nodes, strict=True):
+        assert torch.equal(one.worker.x, other.worker.x)
+
+
+def test_the_trace_of_a_resumed_run_is_that_of_the_whole_run(tmp_path: Path) -> None:
+    _, whole = run(("gossip",))
+    _, stopped = run(("gossip",), until=whole.machine.loop.processed // 2)
+    resumed = Simulation(stopped.experiment)
+    restore(resumed, snapshot(stopped))
+    assert list(resumed.run())
+    for simulation, name in ((whole, "whole"), (resumed, "resumed")):
+        (tmp_path / name).write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+
+spans_of_time = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1])), max_size=8
+)
+
+
+def covered(spans: list[tuple[float, float]]) -> set[int]:
+    return {second for begin, end in spans for second in range(int(begin), int(end))}
+
+
+@given(spans_of_time, spans_of_time)
+def test_the_algebra_of_spans(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> None:
+    """Union and difference, second by second; the results are disjoint, not empty, and in order."""
+    union, rest = merged(some), without(merged(some), merged(others))
+    assert covered(union) == covered(some)
+    assert covered(rest) == covered(some) - covered(others)
+    for spans in (union, rest):
+        assert all(begin < end for begin, end in spans)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))

@@ -1,0 +1,304 @@
+"""The jobs of a sweep, several at a time on this machine: the same records, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli import local_sweep
+from dsgd.cli.compose import composed
+from dsgd.cli.local_sweep import LocalSweep, jobs_at_once
+from dsgd.runner.plan import plan_run
+from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
+from tests.support.planes import until
+from tests.support.proc import is_alive, processes
+
+SMALL = "cluster.gradient_s=0.01 nodes=2 budget.steps=20 eval.every_steps=5"
+ENDLESS = "experiment=quadratic nodes=2 budget.steps=10000000 eval.every_steps=50"
+
+
+def without_host_time(metrics: Path) -> bytes:
+    return re.sub(rb'"wall_s": [0-9.e+-]+,? ?', b"", metrics.read_bytes())
+
+
+def test_the_records_are_those_of_one_job_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, jobs in (("one", 1), ("two", 2)):
+        line = ("algo=sync,gossip", "seed=0,1", f"sweep.jobs={jobs}", f"hydra.sweep.dir={name}")
+        result = call("-m", *SMALL.split(), *line)
+        assert result.status == 0, result.err
+    folders = sorted(path.name for path in (tmp_path / "one").iterdir() if path.is_dir())
+    assert len(folders) == 4
+    for folder in folders:
+        one, two = tmp_path / "one" / folder, tmp_path / "two" / folder
+        assert (one / "config.yaml").read_bytes() == (two / "config.yaml").read_bytes()
+        assert without_host_time(one / "metrics.jsonl") == without_host_time(two / "metrics.jsonl")
+        assert summary(one) == summary(two)
+        assert summary(one)["threads"] == 1
+
+
+def test_a_sweep_of_any_size_is_a_few_lines_and_what_all_print_comes_once(tmp_path: Path) -> None:
+    result = shell(f"dsgd-run -m {SMALL} algo=sync,gossip optimizer.lr=0.1,0.2 sweep.jobs=2", tmp_path)
+    assert result.returncode == 0, result.stderr
+    shown = result.stderr.splitlines()
+    assert [re.sub(r"in \d+ s$", "in _ s", text) for text in shown if " runs in " in text] == ["4 runs in _ s"]
+    assert not [text for text in shown if "lr=" in text]
+    assert result.stderr.count("engine: sim") == 1
+    assert len(shown) < 8, shown
+    assert [text.rpartition("/")[2] for text in result.stdout.splitlines() if text.startswith("record: ")] == [
+        "0_sync_2", "1_sync_2", "2_gossip_2", "3_gossip_2",
+    ]  # fmt: skip
+
+
+def test_what_the_only_job_at_a_time_prints_is_shown_while_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning in the midst of a long run is not kept until its end."""
+    go_on, said = tmp_path / "go_on", list[str]()
+
+    def warn() -> str:
+        os.write(1, b"a warning\n")
+        until(go_on.exists)
+        return "completed"
+
+    with LocalSweep(["long"], 1, {}, ["long"]) as sweep:
+        sweep.start(0, tmp_path / "0", warn)
+
+        def look() -> None:
+            sweep._look()
+            said.append(capsys.readouterr().err)
+            if "a warning" in said[-1]:
+                go_on.touch()
+
+        sweep._children.wait(look, every_s=0.05)
+        sweep._running.clear()
+    assert "".join(said).count("a warning\n") == 1
+
+
+def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) -> None:
+    """Jobs that differ only in their seed take about as long; so long as one of each has not begun, the order is that
+    of the command line."""
+    go_on = tmp_path / "go_on"
+
+    def long() -> str:
+        until(go_on.exists)
+        return "completed"
+
+    with LocalSweep(["long 0", "short 0", "short 1", "long 1"], 2, {}, ["long", "short", "short", "long"]) as sweep:
+        assert sweep.next([0, 1, 2, 3]) == 0
+        sweep.start(0, tmp_path / "0", long)
+        assert sweep.next([1, 2, 3]) == 1
+        sweep.start(1, tmp_path / "1", lambda: "completed")
+        assert sweep.next([2, 3]) == 3  # the other has ended, and this kind takes longer already
+        go_on.touch()
+        sweep.finish()
+        assert sweep.next([2, 3]) == 3
+
+
+def test_one_job_at_a_time_is_in_the_order_of_the_command_line(tmp_path: Path) -> None:
+    with LocalSweep(["a 0", "a 1", "b 0"], 1, {}, ["a", "a", "b"]) as sweep:
+        assert sweep.next([0, 1, 2]) == 0
+        sweep.start(0, tmp_path / "0", lambda: "completed")
+        assert sweep.next([1, 2]) == 1
+
+
+def job_of(sweep: int, folder: Path) -> int:
+    """Return the process of a sweep's job: the child of the command that has this record open."""
+    for process in processes():
+        if process.parent == sweep:
+            names = {
+                os.path.realpath(f"/proc/{process.pid}/fd/{name}") for name in os.listdir(f"/proc/{process.pid}/fd")
+            }
+            if any(name.startswith(f"{folder}/") for name in names):
+                return process.pid
+    raise AssertionError(f"no process writes in {folder}")
+
+
+def test_a_killed_job_ends_no_other_and_is_named(tmp_path: Path) -> None:
+    process = start(f"dsgd-run -m {ENDLESS} seed=0,1 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
+    first, second = tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_2"
+    wait_until(lambda: lines(first) >= 2 and lines(second) >= 2, process)
+    os.kill(job_of(process.pid, first), signal.SIGKILL)
+    before = lines(second)
+    wait_until(lambda: lines(second) > before + 1, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "\nsync seed=0: killed by SIGKILL, " in err
+    assert "\nsync seed=1: interrupted, " in err
+    assert summary(second)["status"] == "interrupted"
+    assert "Traceback" not in out + err
+
+
+def test_ctrl_c_ends_all_jobs_and_the_same_line_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    """The first job has come to its end, two are in their midst, the last has not begun."""
+    steps = "budget.steps=5,3000,3001,6 eval.every_steps=1"
+    line = f"dsgd-run -m experiment=quadratic nodes=2 {steps} sweep.jobs=2 resume=auto hydra.sweep.dir=swept"
+    folders = [tmp_path / "swept" / f"{number}_sync_2" for number in range(4)]
+    process = start(line, tmp_path)
+    wait_until(lambda: lines(folders[1]) >= 2 and lines(folders[2]) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert [summary(folder)["status"] for folder in folders[:3]] == ["completed", "interrupted", "interrupted"]
+    assert all((folder / "checkpoint.pt").exists() for folder in folders[1:3])
+    assert not folders[3].exists()
+    ended = (folders[0] / "summary.json").read_bytes()
+
+    again = shell(line, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert [summary(folder)["status"] for folder in folders] == ["completed"] * 4
+    assert (folders[0] / "summary.json").read_bytes() == ended
+    assert again.stderr.splitlines()[-1].endswith(", 1 was there before")
+    for folder, count in zip(folders, (5, 3000, 3001, 6), strict=True):
+        found = [json.loads(text)["samples"] for text in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert found == [2 * step for step in range(count + 1)]
+
+
+FAILING = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from dsgd.worker import Algorithm
+
+@dataclass(frozen=True)
+class Failing(Algorithm):
+    async def train(self, worker):
+        if worker.nodes > 2 and not Path("repaired").exists():
+            if worker.nodes == 5:
+                os.kill(os.getpid(), 9)
+            raise RuntimeError("it broke")
+        while not worker.done:
+            worker.step(await worker.gradient())
+"""
+
+
+@pytest.mark.long
+def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path) -> None:
+    """Two with the same error, one without a word."""
+    (tmp_path / "own.py").write_text(FAILING)
+    line = "dsgd-run -m experiment=quadratic '~algo.overlap' '~algo.backups' '~algo.elastic' algo._target_=own.Failing"
+    line += " nodes=3,2,4,5 budget.steps=3 sweep.jobs=2 hydra.sweep.dir=swept"
+    failed = shell(line, tmp_path, PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.count("\nthe simulation failed: RuntimeError: it broke\n") == 2
+    assert failed.stderr.count("\nRuntimeError: it broke\n") == 2
+    *named, last = failed.stdout.splitlines()[-4:]
+    assert sorted(named) == [
+        f"sync nodes=3: failed, in {tmp_path}/swept/0_sync_3",
+        f"sync nodes=4: failed, in {tmp_path}/swept/2_sync_4",
+        f"sync nodes=5: killed by SIGKILL, in {tmp_path}/swept/3_sync_5",
+    ]
+    assert last == f"3 of 4 jobs unfinished; resume with: {line} resume=auto"
+
+    (tmp_path / "repaired").touch()
+    again = shell(last.partition(": ")[2], tmp_path, PYTHONPATH=str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    assert re.fullmatch(r"3 runs in \d+ s, 1 was there before", again.stderr.splitlines()[-1])
+    assert "unfinished" not in again.stdout
+
+
+@pytest.mark.long
+def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_with_it(tmp_path: Path) -> None:
+    """In the folder of the first time, whatever the time is then."""
+    process = start("dsgd-run -m experiment=quadratic nodes=2 budget.steps=4000,5 sweep.jobs=1", tmp_path)
+    wait_until(lambda: any(lines(path) >= 2 for path in tmp_path.glob("multirun/*/*/0_sync_2")), process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    (folder,) = tmp_path.glob("multirun/*/*")
+    assert sorted(path.name for path in folder.iterdir()) == ["0_sync_2", "multirun.yaml"]
+    last = out.splitlines()[-1]
+    assert last.startswith("2 of 2 jobs unfinished; resume with: dsgd-run -m experiment=quadratic ")
+    again = shell(last.partition(": ")[2], tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert list(tmp_path.glob("multirun/*/*")) == [folder]
+    assert [lines(folder / name) for name in ("0_sync_2", "1_sync_2")] == [4001, 6]
+
+
+SLOW_DATA = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from dsgd.data.quadratic import Quadratic
+
+@dataclass(frozen=True)
+class Slow(Quadratic):
+    def load(self, *arguments):
+        Path("loading").touch()
+        while True:
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.long
+def test_a_job_that_has_recorded_nothing_yet_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SLOW_DATA)
+    line = f"dsgd-run -m {ENDLESS} data._target_=own.Slow seed=0,1 sweep.jobs=1 hydra.sweep.dir=swept"
+    process = start(line, tmp_path, PYTHONPATH=str(tmp_path))
+    wait_until((tmp_path / "loading").exists, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert out == f"2 of 2 jobs unfinished; resume with: {line} resume=auto\n"
+    assert [path.name for path in (tmp_path / "swept").iterdir()] == ["multirun.yaml"]
+
+
+def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path) -> None:
+    process = start(f"dsgd-run -m {ENDLESS} seed=0,1,2 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
+    folders = [tmp_path / "swept" / f"{number}_sync_2" for number in range(3)]
+    wait_until(lambda: all(lines(folder) >= 2 for folder in folders[:2]), process)
+    jobs = [job_of(process.pid, folder) for folder in folders[:2]]
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    until(lambda: not any(map(is_alive, jobs)))
+    for folder in folders[:2]:
+        assert summary(folder)["status"] == "interrupted"
+        assert (folder / "checkpoint.pt").exists()
+    assert lines(folders[2]) == 0
+
+
+def test_without_resume_a_record_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ("-m", "experiment=quadratic", "nodes=2,3", "budget.steps=3", "hydra.sweep.dir=swept")
+    assert call(*line).status == 0
+    refused = call(*line)
+    assert refused.status == 2
+    assert refused.err.endswith("resume=auto makes the missing runs\n")
+    assert call(*line, "resume=auto").status == 0
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "1.5", "many", "true", "null"])
+def test_a_number_of_jobs_that_is_none(jobs: str) -> None:
+    result = call("-m", "nodes=2,3", f"sweep.jobs={jobs}")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("sweep.jobs must be auto or a number >= 1, got ")
+    assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        (["model=mlp", "model.hidden=[16]"], False),
+        (["model=resnet20"], True),
+        (["model=resnet20", "engine.device=cpu"], False),
+        (["model=mlp", "engine.gradients=graphs"], True),
+        (["model=resnet20", "engine.gradients=none"], False),
+        (["model=mlp", "model.hidden=[16]", "engine=dist"], True),
+    ],
+)
+def test_jobs_share_the_machine_beside_a_gpu_unless_one_takes_it(
+    line: list[str], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `auto` chooses: small models are computed by the CPU's kernels, where there is a GPU, too."""
+    monkeypatch.setattr(local_sweep, "visible_gpus", lambda environment: 1)
+    monkeypatch.setattr(local_sweep, "cores", lambda: 6)
+    plans = [plan_run(composed(["engine=sim", "nodes=2", f"seed={seed}", *line]), []) for seed in range(2)]
+    small = plan_run(composed(["engine=sim", "nodes=2", "model=mlp", "model.hidden=[8]"]), [])
+    assert jobs_at_once(None, [small, *plans]) == (1 if alone else 6)
+    assert jobs_at_once(3, plans) == 3

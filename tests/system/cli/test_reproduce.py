@@ -1,0 +1,240 @@
+"""dsgd-reproduce as users type it: what is missing is run, pages follow from the logged runs, a kill loses nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from studies.cli import reproduce
+from studies.cli.forecast import MLP_S, Cost, forecast
+from studies.cli.reproduce import main
+from studies.reproduction import archive
+from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
+from studies.reproduction.criterion import ClaimKind, Statement
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.verdict import Finding, at_least, exactly, judged
+from tests.support.command import shell, start, wait_until
+
+STEPS = ("engine=sim", "engine.gradients=none", "cluster.gradient_s=0.01", "budget.epochs=null", "budget.steps=4")
+NOT_JUDGED = "1 without a study"
+TINY = ("engine=sim", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5")
+
+
+def speed_up(found: Evidence) -> Finding:
+    alone, both = (found["steps"].run(nodes=nodes).final("samples") for nodes in (1, 2))
+    return judged([at_least("samples, two nodes over one", both / alone, 2.0)])
+
+
+def sooner(found: Evidence) -> Finding:
+    return judged([at_least("contenders", len(found["contest"].contenders), 2)])
+
+
+def drawn(found: Evidence) -> Figure:
+    points = [(float(run.nodes or 0), exactly(run.final("time_s"))) for run in found["steps"].runs]
+    return chart([ChartPanel("", "nodes", "time (virtual s)", [ChartLine("sync", "sync", points)])])
+
+
+def statement(id: str, kind: ClaimKind, text: str, passes: str) -> Statement:
+    return Statement(id, kind, text, "Nobody", passes, {})
+
+
+def paper(*words: str) -> Paper:
+    return Paper(
+        key="nobody2026",
+        order=1,
+        title="A paper that nobody wrote",
+        reference="Nobody 2026",
+        summary="Nothing.",
+        assumptions=(Assumption("nodes", "2", "ours"),),
+        studies=(
+            Study("steps", ("algo=sync", "nodes=1,2", *STEPS, *words), full=("model=resnet8",)),
+            Study("contest", ("algo=sync,gossip", *TINY, "compare.seeds=2", "compare.tune={optimizer.lr: [0.1, 0.2]}"),
+                  tuned=True),
+        ),
+        claims=(
+            Claim(statement("N1", ClaimKind.TIME, "Two | are twice as fast", ">= 2.0"), ("steps",), speed_up),
+            Claim(statement("N2", ClaimKind.LEARNING, "There are two", ">= 2"), ("contest",), sooner),
+        ),
+        charts=(Chart("time", "Time against nodes", ("steps",), drawn),),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def of_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper()])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "results" / "papers"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_redrawing_where_no_runs_are_logged_writes_nothing(tmp_path: Path) -> None:
+    """As in an empty folder, whose results/papers is not that of the checkout."""
+    ended = shell("dsgd-reproduce --redraw", tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "dsgd-reproduce: --redraw needs logged runs in results/papers, got none\n"
+    assert not any(tmp_path.iterdir())
+
+
+def test_it_runs_what_is_missing_judges_and_writes_the_pages(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["all"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"2 claims: 1 PASS; {NOT_JUDGED}\n"
+    assert set(files(of_nobody)) == {"README.md", "nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
+    page = (of_nobody / "nobody2026.md").read_text()
+    assert "**PASS.** Two | are twice as fast (Nobody)" in page
+    assert "**Not judged at the small scale (threshold met).** There are two (Nobody)" in page
+    assert "dsgd-run -m algo=sync nodes=1,2" in page
+    assert "dsgd-compare algo=sync,gossip" in page
+    assert "Two \\| are twice as fast" in (of_nobody / "README.md").read_text()
+    before = files(of_nobody)
+    shutil.rmtree("outputs")
+    assert re.search(r"^study 2 of 2: \d+ runs in ", said.err, flags=re.MULTILINE)
+    assert main(["all"]) == 0  # nothing is missing, and nothing runs
+    assert " runs in " not in capsys.readouterr().err
+    assert files(of_nobody) == before
+    assert not Path("outputs").exists()
+    assert main(["--redraw"]) == 0
+    assert files(of_nobody) == before
+
+
+def test_one_claim_needs_its_own_runs_only(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nobody2026", "--claim", "N1", "--jobs", "1"]) == 0
+    assert capsys.readouterr().out == (
+        "N1: Two | are twice as fast\n"
+        "PASS (threshold: >= 2.0): samples, two nodes over one: 2\n"
+        "page: results/papers/nobody2026.md\n"
+    )
+    assert list(archive.read(of_nobody / "nobody2026.jsonl.gz")) == ["steps"]
+    assert set(files(of_nobody)) == {"nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
+
+
+@pytest.mark.parametrize("line", ["", "--anew", "--jobs 2"])
+def test_without_a_paper_it_asks_for_one(of_nobody: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    assert main(line.split()) == 2
+    *examples, last = capsys.readouterr().err.splitlines()
+    assert last == "dsgd-reproduce: PAPER must be given, one of all, yardstick, nobody2026, got none; --help says more"
+    assert examples[0].startswith("    dsgd-reproduce all ")
+    assert not any(of_nobody.parents[1].iterdir())
+
+
+def test_a_study_that_has_changed_is_run_again(
+    of_nobody: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--claim", "N1"]) == 0
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper("seed=1")])
+    assert main(["--redraw"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"2 claims: 1 not run; {NOT_JUDGED}"
+    assert main(["--claim", "N1"]) == 0
+    (row, *_) = archive.read(of_nobody / "nobody2026.jsonl.gz")["steps"]
+    assert row["seed"] == 1
+
+
+def test_everything_is_made_again_on_request_and_is_the_same(of_nobody: Path) -> None:
+    assert main(["--claim", "N1"]) == 0
+    before = files(of_nobody)
+    shutil.rmtree("outputs")
+    assert main(["--claim", "N1", "--anew"]) == 0
+    assert files(of_nobody) == before
+
+
+def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two contenders with two values of the rate on one seed, and two measured seeds."""
+    assert main(["all", "--forecast"]) == 0
+    core_s = 8 * 1416 * MLP_S  # an epoch of the digits in whole steps
+    assert capsys.readouterr().out.splitlines() == [
+        "nobody2026 steps: 2 runs, 0 core-hours",
+        f"nobody2026 contest: 8 runs, {core_s / 3600:.2g} core-hours",
+        f"all: 10 runs, {core_s / 3600:.2g} core-hours",
+    ]
+    assert not any(of_nobody.parents[1].iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_forecast_ends_at_a_signal(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def signalled(study: Study, overrides: Sequence[str]) -> Cost:
+        signal.raise_signal(number)
+        return forecast(study, overrides)
+
+    monkeypatch.setattr(reproduce, "forecast", signalled)
+    assert main(["all", "--forecast"]) == 130
+    assert capsys.readouterr().out.splitlines() == ["nobody2026 steps: 2 runs, 0 core-hours"]
+
+
+def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--scale", "full", "--claim", "N1"]) == 0
+    assert not of_nobody.exists()
+    rows = archive.read(Path("results/papers_full/nobody2026.jsonl.gz"))["steps"]
+    assert {row["config"]["model"]["name"] for row in rows} == {"resnet8"}
+    assert capsys.readouterr().out.endswith("\npage: results/papers_full/nobody2026.md\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nobody2025", "PAPER must be one of all, yardstick, nobody2026, got nobody2025"),
+        ("--claim X9", "--claim must be one of N1, N2, got X9"),
+        ("--jobs 0", "--jobs must be >= 1, got 0"),
+        ("--redraw --forecast", "--forecast is of runs, --redraw makes none: give one of them"),
+        ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
+        ("slurm.partition=gpu", "slurm.partition needs --on slurm, got --on here"),
+        ("all --study nothing", "--study must be one of steps, contest, got nothing"),
+        ("--on slurm nodes=4", "words must be papers or slurm.KEY=VALUE, got nodes=4"),
+        ("--scale huge", "argument --scale: invalid choice: 'huge' (choose from 'small', 'real', 'full')"),
+    ],
+)
+def test_bad_input_ends_in_one_line_before_anything_is_written(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err == f"dsgd-reproduce: {said}\n"
+    assert not any(of_nobody.parents[1].iterdir())
+
+
+def test_a_broken_archive_ends_it_before_anything_runs(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of_nobody.mkdir(parents=True)
+    (of_nobody / "nobody2026.jsonl.gz").write_bytes(b"not an archive")
+    assert main(["all"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nobody2026.jsonl.gz must be a whole archive of runs" in line
+    assert not Path("outputs").exists()
+
+
+def test_a_wrong_study_ends_in_one_line_of_its_key(
+    of_nobody: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper("batch_size=0")])
+    assert main(["--claim", "N1"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "dsgd-reproduce: batch_size must be >= 1, got 0"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_it_goes_on_where_it_was(tmp_path: Path, number: int) -> None:
+    """With the installed command, on a paper of the package."""
+    line = "dsgd-reproduce goyal2017 --claim A4 --jobs 1"
+    process = start(line, tmp_path)
+    records = tmp_path / "outputs"
+    wait_until(lambda: any(records.rglob("summary.json")), process)
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert process.returncode in (-number, 130), err
+    ended = {path: path.stat().st_mtime_ns for path in records.rglob("summary.json")}
+    result = shell(line, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert all(path.stat().st_mtime_ns == before for path, before in ended.items())  # what had ended was not run again
+    assert archive.read(tmp_path / "results" / "papers" / "goyal2017.jsonl.gz")

@@ -1,0 +1,240 @@
+"""A run that is stopped, however it is stopped, goes on as if it never had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from dsgd.gradients.compiled import kernels_are_there
+from dsgd.runner.resume import quoted
+from tests.support.command import call, lines, marks, shell, signalled, summary
+
+# messages in flight, random gradient times, a mapping with numbers as keys, two workers side by side
+RUN = [
+    *("algo=gossip", "algo.mode=push", "nodes=4", "cluster=lian2017_10mbit", "cluster.slow_nodes={1: 2.0}"),
+    *("cluster.jitter=0.2", "optimizer.momentum=0.5", "budget.epochs=25", "engine.threads=2"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that is never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert call(*RUN, f"hydra.run.dir={folder}").status == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The run after Ctrl-C, and what it printed."""
+    return stopped(tmp_path_factory.mktemp("interrupted"), signal.SIGINT, "a b/run")
+
+
+def stopped(folder: Path, number: signal.Signals, name: str) -> tuple[Path, str]:
+    """Start the run, and send it a signal in its midst."""
+    line, record = f"dsgd-run {shlex.join(RUN)} 'hydra.run.dir={name}'", folder / name
+    ended = signalled(line, folder, record, lambda: lines(record) >= 3, number)
+    assert ended.returncode == 130, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return record, ended.stdout
+
+
+def assert_same(folder: Path, whole: Path) -> None:
+    assert marks(folder) == marks(whole)
+    assert summary(folder) == summary(whole)
+    config = [line for line in (folder / "config.yaml").read_text().splitlines() if not line.startswith("resume:")]
+    assert config == [line for line in (whole / "config.yaml").read_text().splitlines() if line != "resume: null"]
+    assert not (folder / "checkpoint.pt").exists()
+
+
+def test_ctrl_c_leaves_a_valid_record(interrupted: tuple[Path, str], whole: Path) -> None:
+    folder, out = interrupted
+    so_far = marks(folder)
+    assert 3 <= len(so_far) < len(marks(whole))
+    assert so_far == marks(whole)[: len(so_far)]
+    last = summary(folder)
+    assert last["status"] == "interrupted"
+    assert last.keys() == summary(whole).keys()
+    assert (last["gradients"], last["threads"]) == ("compiled" if kernels_are_there() else "loop", 2)
+    assert last["samples"] < summary(whole)["samples"]
+    assert (folder / "checkpoint.pt").exists()
+    assert out.splitlines()[-2] == f"record: {folder}"
+
+
+def test_what_it_prints_goes_on_in_the_same_folder(
+    interrupted: tuple[Path, str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = tmp_path / "it's größer"
+    shutil.copytree(interrupted[0], moved)
+    monkeypatch.chdir(tmp_path)
+    introduction = "interrupted; resume with: dsgd-run "
+    (printed,) = [line for line in interrupted[1].splitlines() if line.startswith(introduction)]
+    (override,) = shlex.split(printed.removeprefix(introduction))
+    assert override == f"resume='{interrupted[0]}'"
+    result = call("""resume='it\\'s größer'""")
+    assert result.status == 0, result.err
+    assert_same(moved, whole)
+
+
+def test_the_same_line_goes_on_in_another_folder(interrupted: tuple[Path, str], whole: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in interrupted[0].iterdir()}
+    result = call(*RUN, f"resume='{interrupted[0]}/checkpoint.pt'", f"hydra.run.dir={tmp_path}/other")
+    assert result.status == 0, result.err
+    assert_same(tmp_path / "other", whole)
+    assert {path.name: path.read_bytes() for path in interrupted[0].iterdir()} == before
+
+
+def test_sigterm_is_ctrl_c(tmp_path: Path, whole: Path) -> None:
+    folder, _ = stopped(tmp_path, signal.SIGTERM, "run")
+    assert summary(folder)["status"] == "interrupted"
+    assert marks(folder) == marks(whole)[: lines_kept(folder)]
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Path) -> None:
+    """What it wrote since is written again, also a line that was torn."""
+    line, folder = f"dsgd-run {shlex.join(RUN)} engine.checkpoint_every_s=0.2 hydra.run.dir=run", tmp_path / "run"
+    signalled(line, tmp_path, folder, lambda: lines(folder) > lines_kept(folder) > 1, signal.SIGKILL)
+    assert not (folder / "summary.json").exists()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"wall_s": 12.3, "time_')
+    result = call(f"resume={folder}")
+    assert result.status == 0, result.err
+    assert marks(folder) == marks(whole)
+    assert summary(folder) == summary(whole)
+
+
+def lines_kept(folder: Path) -> int:
+    """Lines of metrics.jsonl that the checkpoint knows of; 0 without one."""
+    try:
+        header = (folder / "checkpoint.pt").read_bytes().partition(b"\n")[0]
+    except FileNotFoundError:
+        return 0
+    return json.loads(header)["lines"]
+
+
+def test_a_completed_run_has_nothing_to_go_on_with(whole: Path) -> None:
+    result = call(f"resume={whole}")
+    assert result.status == 2
+    assert result.err == f"resume must be an interrupted run, got {whole}, which is completed\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ("seed=1", "seed must be 0, as in the checkpoint to resume from, got 1"),
+        ("nodes=5", "nodes must be 4, as in the checkpoint to resume from, got 5"),
+        ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
+        ("cluster.slow_nodes={1: 3.0}", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint"),
+        ("topology=complete", "topology must be 'ring', as in the checkpoint to resume from, got 'complete'"),
+        ("engine.gradients=loop", "engine.gradients must be 'auto', as in the checkpoint to resume from"),
+    ],
+)
+def test_another_configuration_is_refused(override: str, rule: str, interrupted: tuple[Path, str]) -> None:
+    before = sorted(interrupted[0].iterdir())
+    result = call(*RUN, override, f"resume='{interrupted[0]}'")
+    assert result.status == 2
+    assert rule in result.err
+    assert len(result.err.splitlines()) == 1
+    assert sorted(interrupted[0].iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ("optimizer.lr=0.5", "optimizer.lr must be 0.1, as in the checkpoint to resume from, got 0.5"),
+        ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
+        ("algo=sync", "algo must be 'gossip', as in the checkpoint to resume from, got 'sync'"),
+        ("cluster.slow_nodes.1=3", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint to resume from, got 3"),
+        ("cluster.slow_nodes.2=3", "cluster.slow_nodes.2 must be None, as in the checkpoint to resume from, got 3"),
+        ("nodes=4 seed=3", "seed must be 0, as in the checkpoint to resume from, got 3"),
+        (
+            "experiment=many_workers",
+            "nodes must be 4, as in the checkpoint to resume from, got 32 of experiment=many_workers",
+        ),
+    ],
+)
+def test_only_what_was_typed_is_compared(override: str, rule: str, interrupted: tuple[Path, str]) -> None:
+    """As reported: optimizer.lr=0.5 was refused for the number of nodes, which the user had not given."""
+    result = call(f"resume='{interrupted[0]}'", *override.split())
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert rule in result.err
+
+
+@pytest.mark.parametrize("given", ["algo=gossip", "algo.mode=push algo=gossip", "nodes=4 optimizer.momentum=0.5"])
+def test_what_is_the_same_may_be_typed_in_part(
+    given: str, interrupted: tuple[Path, str], whole: Path, tmp_path: Path
+) -> None:
+    result = call(f"resume='{interrupted[0]}'", *given.split(), f"hydra.run.dir={tmp_path}/run")
+    assert result.status == 0, result.err
+    assert marks(tmp_path / "run") == marks(whole)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no header", "other format"])
+def test_a_damaged_checkpoint_is_refused(
+    damage: str, interrupted: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(interrupted[0], tmp_path / "run")
+    file = tmp_path / "run" / "checkpoint.pt"
+    content = bytearray(file.read_bytes())
+    if damage == "truncated":
+        del content[len(content) // 2 :]
+    elif damage == "flipped":
+        content[-1000] ^= 1
+    elif damage == "empty":
+        content.clear()
+    elif damage == "no header":
+        del content[: content.index(b"\n") + 1]
+    else:
+        content[:22] = content[:22].replace(b"1", b"7")
+    file.write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    result = call("resume=run")
+    assert result.status == 2
+    assert result.err.startswith("resume must be a")
+    assert "run/checkpoint.pt" in result.err
+    assert len(result.err.splitlines()) == 1
+    assert summary(tmp_path / "run")["status"] == "interrupted"
+
+
+def test_a_checkpoint_needs_the_record_it_belongs_to(interrupted: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copy(interrupted[0] / "checkpoint.pt", tmp_path)
+    result = call(f"resume={tmp_path}")
+    assert result.status == 2
+    assert result.err.startswith("resume must have metrics.jsonl of >= ")
+    assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_going_on_does_not_overwrite_another_record(interrupted: tuple[Path, str], whole: Path) -> None:
+    before = (whole / "metrics.jsonl").read_bytes()
+    result = call(f"resume='{interrupted[0]}'", f"hydra.run.dir={whole}")
+    assert result.status == 2
+    assert result.err.endswith(
+        f"hydra.run.dir must not hold another run's record, got {whole}; that run is completed\n"
+    )
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_is_offered_for_a_used_folder_works(interrupted: tuple[Path, str], tmp_path: Path) -> None:
+    """Also where a shell would take its name apart."""
+    folder = tmp_path / "it's $HOME & co"
+    shutil.copytree(interrupted[0], folder)
+    again = call(*RUN, f"hydra.run.dir={quoted(folder)}")
+    assert again.status == 2
+    assert " resumes that run\n" in again.err
+    offered = again.err.partition("; ")[2].partition(" resumes")[0]
+    ended = shell(offered, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+    small = ["experiment=quadratic", "nodes=2", "engine=sim", "engine.keep_checkpoint=true"]
+    assert call(*small, "budget.steps=4", f"hydra.run.dir={tmp_path}/kept").status == 0
+    for line in ([*small, "budget.steps=4", f"hydra.run.dir={tmp_path}/kept"], [f"resume={tmp_path}/kept"]):
+        refused = call(*line)
+        assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+        assert f"dsgd-run resume={tmp_path}/kept with a larger budget resumes from its checkpoint\n" in refused.err
+    assert call(f"resume={tmp_path}/kept", "budget.steps=8").status == 0

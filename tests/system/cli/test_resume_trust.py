@@ -1,0 +1,226 @@
+"""A checkpoint from a stranger runs no code that the package does not offer, unless the user asks for it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsgd
+from dsgd.record.checkpoint_file import read_header, read_state, write_checkpoint
+from dsgd.runner.values import ConfigError
+from tests.support.command import PATIENCE_S, Result, call, lines, marks, signalled, start, wait_until
+
+LINE = ["data=shapes", "data.resolution=8", "data.train_size=40", "data.test_size=8", "nodes=2", "batch_size=4"]
+LINE += ["engine=sim", "cluster.gradient_s=0.01", "budget.steps=8", "eval.every_steps=4"]
+# Written beside the commands: importing it, or calling anything in it, leaves a marker.
+MODULE = """
+from dataclasses import dataclass
+from pathlib import Path
+from dsgd.algorithms.sync import Sync
+Path("marker").touch()
+@dataclass(frozen=True)
+class Mine(Sync):
+    share: float = 1.0
+def call(command="", **arguments):
+    Path("marker").touch()
+"""
+NET = """
+from torch import nn
+def net(width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 8))
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that can go on, in the current folder, in which Python finds the module `nets`."""
+    (tmp_path / "nets.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
+    return kept(*LINE)
+
+
+def kept(*line: str) -> Path:
+    """Make a run that keeps its checkpoint, and take away that it is completed."""
+    shutil.rmtree("run", ignore_errors=True)
+    result = call(*line, "engine.keep_checkpoint=true", "hydra.run.dir=run")
+    assert result.status == 0, result.err
+    Path("run/summary.json").unlink()
+    Path("marker").unlink(missing_ok=True)
+    return Path("run").absolute()
+
+
+def forge(folder: Path, **groups: Any) -> None:
+    """Write a configuration into a checkpoint, with the right digest, and into the record beside it."""
+    header, state = read_header(folder / "checkpoint.pt"), read_state(folder / "checkpoint.pt")
+    header.pop("dsgd_checkpoint")
+    header["config"] |= groups
+    write_checkpoint(folder, header, state)
+    (folder / "config.yaml").write_text(json.dumps(header["config"]))
+
+
+def refused(result: Result, *texts: str) -> None:
+    assert (result.status, result.out) == (2, ""), result.err
+    (line,) = result.err.splitlines()
+    for text in (*texts, "resume_trusted=true"):
+        assert text in line
+    assert not Path("marker").exists()
+
+
+SHELL = {"command": "touch marker"}
+GROUPS: dict[str, dict[str, Any]] = {
+    "model": {"_target_": "dsgd.models.library.ImportedModel", "target": "os.system", "arguments": SHELL},
+    "data": {"_target_": "dsgd.data.imported.ImportedData", "target": "os.system", "arguments": SHELL, "classes": 2},
+    **{
+        group: {"name": "sync", "_target_": "nets.Mine"}
+        for group in ("algo", "optimizer", "cluster", "topology", "schedule", "engine", "budget")
+    },
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_group_of_a_checkpoint_leads_to_an_import(group: str, stranger: Path) -> None:
+    forge(stranger, **{group: GROUPS[group]})
+    target = GROUPS[group].get("target", "nets.Mine")
+    refused(call(f"resume={stranger}"), target, f"{group}.{'target' if 'target' in GROUPS[group] else '_target_'}")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "nets.Mine",
+        "this.s",
+        "dsgd.data.imported.ImportedData",
+        "dsgd.models.library.call_by_path",
+        "dsgd.runner.configuration.RunConfig",
+        ["dsgd.models.Vector"],
+        {"dsgd.models.Vector": 1},
+        None,
+        3,
+    ],
+    ids=str,
+)
+def test_a_class_that_the_group_does_not_offer(target: Any, stranger: Path) -> None:
+    forge(stranger, model={"name": "vector", "_target_": target, "target": "os.system", "arguments": SHELL})
+    refused(call(f"resume={stranger}"), "model._target_")
+
+
+def test_what_is_called_with_targets_in_its_arguments(stranger: Path) -> None:
+    inner = {"_target_": "os.system", "command": "touch marker"}
+    arguments = {"sizes": [1, {"activation": inner}]}
+    forge(stranger, model={**GROUPS["model"], "target": "torch.nn.Identity", "arguments": arguments})
+    refused(call(f"resume={stranger}"), "torch.nn.Identity")
+    refused(call(f"resume={stranger}", "model=import", "model.target=torch.nn.Identity"), "model.arguments")
+
+
+WAYS = {
+    "the file": ["resume={folder}/checkpoint.pt"],
+    "automatic": ["resume=auto", "hydra.run.dir={folder}"],
+    "a larger budget": ["resume={folder}", "budget.steps=20"],
+    "elsewhere": ["resume={folder}", "hydra.run.dir=other"],
+    "with options of wandb": ["resume={folder}", "wandb.project=mine"],
+    "a sweep": ["-m", "resume=auto", "seed=0", "hydra.sweep.dir=.", "hydra.sweep.subdir=run"],
+    "not quite trusted": ["resume={folder}", "resume_trusted=false"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_go_on(way: str, stranger: Path) -> None:
+    forge(stranger, model=GROUPS["model"])
+    result = call(*(word.format(folder=stranger) for word in WAYS[way]))
+    refused(result, "model.target", "os.system")
+
+
+def test_a_job_that_slurm_starts_again(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"JOB_ID": 7, "STEP_ID": 0, "PROCID": 0, "NTASKS": 1, "STEP_NODELIST": "localhost", "RESTART_COUNT": 1}
+    variables |= {"LOCALID": 0, "STEP_TASKS_PER_NODE": 1, "STEP_NUM_NODES": 1, "NODEID": 0, "STEP_NUM_TASKS": 1}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    forge(stranger, data=GROUPS["data"])
+    refused(call(f"hydra.run.dir={stranger}"), "data.target", "os.system")
+
+
+def test_a_rank_of_torchrun(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 1}
+    for name, value in {**variables, "MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "none"}.items():
+        monkeypatch.setenv(name, str(value))
+    forge(stranger, data=GROUPS["data"])
+    refused(call(f"resume={stranger}"), "data.target", "os.system")
+
+
+def test_from_python(stranger: Path) -> None:
+    forge(stranger, model=GROUPS["model"])
+    with pytest.raises(ConfigError, match=r"model\.target .*os\.system.*resume_trusted=true"):
+        dsgd.run([f"resume={stranger}"])
+    assert not Path("marker").exists()
+
+
+def test_a_checkpoint_cannot_trust_itself(stranger: Path) -> None:
+    forge(stranger, model=GROUPS["model"], resume_trusted=True)
+    refused(call(f"resume={stranger}"), "model.target")
+
+
+@pytest.mark.parametrize("group", ["model", "data", "algo"])
+def test_a_user_who_trusts_the_folder(group: str, stranger: Path) -> None:
+    forge(stranger, **{group: GROUPS[group]})
+    call(f"resume={stranger}", "resume_trusted=true")
+    assert Path("marker").exists()
+
+
+def test_a_run_of_ones_own_model_goes_on_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    line = [*LINE, "model=import", "model.target=own_net.net", "model.arguments={width: 3}"]
+    folder = kept(*line)
+    whole, config = marks(folder), (folder / "config.yaml").read_text()
+    refused(call(f"resume={folder}"), "model.target", "own_net.net")
+    refused(call(f"resume={folder}", "model=import", "model.target=own_net.net"), "model.arguments", "width")
+    keep = "engine.keep_checkpoint=true"
+    for words in (["resume_trusted=true"], [*line, keep], [*line, keep, "resume_trusted=true"]):
+        result = call(f"resume={folder}", *words)
+        assert result.status == 0, result.err
+        assert marks(folder) == whole
+        assert (folder / "config.yaml").read_text() == config
+        (folder / "summary.json").unlink()
+
+
+def test_an_algorithm_from_a_folder_of_configurations_goes_on(stranger: Path) -> None:
+    Path("conf/algo").mkdir(parents=True)
+    Path("conf/algo/mine.yaml").write_text("_target_: nets.Mine\nshare: 0.5\n")
+    line = ["--config-dir", "conf", *LINE, "algo=mine"]
+    folder = kept(*line)
+    refused(call(f"resume={folder}"), "algo._target_", "nets.Mine")
+    refused(call(*line, f"resume={folder}", "algo.share=0.25"), "algo.share", "0.5")
+    own = [*line, "engine.keep_checkpoint=true"]
+    for words in (["resume_trusted=true"], own, [*own, "resume=auto", f"hydra.run.dir={folder}"]):
+        result = call(*words, *([] if "resume=auto" in words else [f"resume={folder}"]))
+        assert result.status == 0, result.err
+        (folder / "summary.json").unlink()
+
+
+def test_what_an_interrupted_run_prints_goes_on_with_it(tmp_path: Path) -> None:
+    """The command is of a run that this user has just made, of code that he named."""
+    (tmp_path / "nets.py").write_text(MODULE)
+    (tmp_path / "conf/algo").mkdir(parents=True)
+    (tmp_path / "conf/algo/mine.yaml").write_text("_target_: nets.Mine\n")
+    words = [*LINE, "budget.steps=null", "budget.epochs=3000", "algo=mine", "hydra.run.dir=run"]
+    line, record = f"dsgd-run --config-dir conf {shlex.join(words)}", tmp_path / "run"
+    ended = signalled(line, tmp_path, record, lambda: lines(record) > 1, signal.SIGINT, PYTHONPATH=".")
+    assert ended.returncode == 130, ended.stderr
+    command = ended.stdout.splitlines()[-1].partition("resume with: ")[2]
+    assert shlex.split(command) == ["dsgd-run", f"resume={record}", "resume_trusted=true"]
+    again = start(command, tmp_path, PYTHONPATH=".")
+    before = lines(record)
+    wait_until(lambda: lines(record) > before, again)
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 130

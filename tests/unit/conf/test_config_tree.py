@@ -1,0 +1,96 @@
+"""Every configuration file of the package composes, builds what it says, and the committed experiments run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compose import GROUPS, composed
+from dsgd.runner.configuration import configure
+from dsgd.runner.values import ConfigError
+from tests.support.command import call, lines, summary
+from tests.support.idx_files import write_idx
+
+CONF = Path(__file__).parents[3] / "conf"
+FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name != "slurm")  # which is no part of a run
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+# what else must be chosen for a choice to make sense
+COLOURED = ["data=shapes", "data.channels=3"]
+WITH = {
+    "cluster=aws10": ["nodes=10"],  # a node for each region
+    "model=vector": ["data=quadratic", "batch_size=1"],
+    "data=quadratic": ["model=vector", "batch_size=1"],
+    "model=gpt": ["data=text"],
+    "data=text": ["model=gpt"],
+    "topology=file": ["topology.path=graph.txt"],
+    "model=torchvision": ["model.name=vgg11", *COLOURED],
+    "model=import": ["model.target=torch.nn.Flatten"],
+    "data=folder": ["data.root=nope"],
+    "data=import": ["data.target=tests.unit.data.test_own_data.still", "data.classes=4", "batch_size=5"],
+    **{f"model={name}": COLOURED for name in ("resnet18", "resnet34", "resnet50", "googlenet")},
+}
+# what is not there in an empty folder
+ABSENT = {
+    "cifar10": r"^data\.root must be a folder with cifar-10",
+    "cifar100": r"^data\.root must be a folder with cifar-10",
+    "mnist": r"^data\.root must be a folder with MNIST/raw",
+    "kmnist": r"^data\.root must be a folder with KMNIST/raw",
+    "emnist": r"^data\.root must be a folder with EMNIST/raw",
+    "folder": r"^data\.root must be a folder with train/CLASS/",
+    "imagenet": r"^data\.path must be ",
+}
+
+
+def test_every_folder_is_a_group() -> None:
+    assert {path.parent.name for path in FILES} == set(GROUPS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_idx(tmp_path / "data", "fashion_mnist", each=200)  # elsewhere Debian has it
+    (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
+    choice = f"{path.parent.name}={path.stem}"
+    values = composed([choice, *WITH.get(choice, [])])
+    word = path.stem if path.parent.name == "data" else path.stem.rpartition("_")[2]
+    missing = ABSENT.get(word) if path.parent.name in ("data", "experiment") else None
+    if missing is not None:
+        with pytest.raises(ConfigError, match=missing):
+            configure(values)
+        return
+    experiment = configure(values).experiment
+    if path.parent.name != "experiment" and choice != "model=torchvision":  # which takes the name of its model
+        assert values[path.parent.name]["name"] == path.stem
+    assert experiment.nodes == values["nodes"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+def test_every_file_says_what_it_is(path: Path) -> None:
+    """The first lines are a comment; an experiment gives the command that runs it."""
+    opening = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+    assert opening[0].startswith("# ")
+    if path.parent.name == "experiment":
+        (command,) = re.findall(r"^# Run: dsgd-(?:run|compare) (.*)$", path.read_text(), re.MULTILINE)
+        assert f"experiment={path.stem}" in shlex.split(command)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_in_virtual_time_is_simulated_on_any_machine(name: str) -> None:
+    """Where there are GPUs for all workers, `engine: auto` would ignore its cluster. Those of the published sizes and
+    the test bed of quadratics are for real processes, too."""
+    text = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+    for_both = "real processes take their own time" in text or name == "quadratic"
+    assert composed([f"experiment={name}"])["engine"]["name"] == ("auto" if for_both else "sim")
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.rpartition("_")[2] not in ABSENT])
+def test_every_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(f"experiment={name}", "nodes=4", "budget.steps=2", "hydra.run.dir=short")
+    assert result.status == 0, result.err
+    assert summary(tmp_path / "short")["status"] == "completed"
+    assert lines(tmp_path / "short") >= 2

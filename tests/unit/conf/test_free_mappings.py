@@ -1,0 +1,85 @@
+"""A mapping whose keys are the user's can be set as a whole and by key, as every other key of the configuration."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from dsgd.cli.arguments import FREE
+from dsgd.cli.compose import GROUPS, ConfigTree, composed
+from dsgd.runner.configuration import configure
+from dsgd.runner.values import locate
+from tests.support.choices import choice
+from tests.support.command import call
+
+CONF = Path(__file__).parents[3] / "conf"
+MODEL, DATA = ("model=import", "model.target=torch.nn.Linear"), ("data=import", "data.target=a.b", "data.classes=3")
+
+
+def is_mapping(hint: Any) -> bool:
+    """Whether it is one, or one or nothing; a list of them is set as a whole."""
+    options = [hint] if typing.get_origin(hint) is list else [hint, *typing.get_args(hint)]
+    return any(issubclass(kind, Mapping) for kind in map(typing.get_origin, options) if isinstance(kind, type))
+
+
+def test_all_of_them_are_known() -> None:
+    found = set()
+    for path in CONF.glob("*/*.yaml"):
+        group = path.parent.name
+        target = choice(group, path.stem).get("_target_") if group in GROUPS and group != "experiment" else None
+        if target is not None:
+            hints = typing.get_type_hints(locate(target, group))
+            found |= {f"{group}.{name}" for name, hint in hints.items() if is_mapping(hint)}
+    assert found == set(FREE)
+
+
+@pytest.mark.parametrize(
+    ("choice", "override", "group", "expected"),
+    [
+        (MODEL, "model.arguments={width: 3}", "model", {"width": 3}),
+        (MODEL, "model.arguments.width=3", "model", {"width": 3}),
+        (MODEL, "+model.arguments={width: 3}", "model", {"width": 3}),
+        (MODEL, "++model.arguments.width=3", "model", {"width": 3}),
+        (DATA, "data.arguments={folder: {a: [1]}}", "data", {"folder": {"a": [1]}}),
+        (DATA, "data.arguments.folder=x", "data", {"folder": "x"}),
+    ],
+)
+def test_arguments(choice: tuple[str, ...], override: str, group: str, expected: dict[str, Any]) -> None:
+    assert composed([*choice, override])[group]["arguments"] == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["cluster.slow_nodes={2: 1.5}"], {2: 1.5}),
+        (["cluster.slow_nodes.2=1.5"], {2: 1.5}),
+        (["experiment=slow_network", "cluster.slow_nodes={2: 1.5}"], {2: 1.5, 3: 3.0}),
+        (["experiment=slow_network", "cluster.slow_nodes.2=1.5"], {2: 1.5, 3: 3.0}),
+        (["experiment=slow_network", "cluster.slow_nodes=null"], None),
+    ],
+)
+def test_nodes(overrides: list[str], expected: dict[int, float] | None) -> None:
+    assert configure(composed(overrides)).experiment.cluster.slow_nodes == expected
+
+
+def test_a_sweep_over_them() -> None:
+    runs = ConfigTree().jobs([*MODEL, "model.arguments={width: 3},{width: 4}", "nodes=2,4"], multirun=True).runs
+    assert [job.values["model"]["arguments"]["width"] for job in runs] == [3, 3, 4, 4]
+    runs = ConfigTree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True).runs
+    assert [job.values["cluster"]["slow_nodes"] for job in runs] == [{1: 2}, {1: 3}]
+
+
+def test_hydra_itself_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = call(*MODEL, "model.arguments={in_features: 3}", "--cfg", "job", "--package", "model")
+    assert (shown.status, OmegaConf.create(shown.out).arguments) == (0, {"in_features": 3})
+    assert call("cluster.slow_nodes.1=2", "--info", "config").status == 0
+    wrong = call(*MODEL, "model.arguments={width: 3}", "data=shapes")
+    assert (wrong.status, wrong.out) == (2, "")
+    assert wrong.err.startswith("model.target=torch.nn.Linear fails: TypeError: ")
+    assert list(tmp_path.iterdir()) == []

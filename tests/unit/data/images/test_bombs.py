@@ -1,0 +1,176 @@
+"""A small file that says it is a huge image is refused by what its header says: no memory is taken for its pixels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dsgd.data import DataLost
+from dsgd.data.imagenet import ImageNet
+from dsgd.data.images.augment import evaluation_pixels
+from dsgd.data.images.decode import FILE_BYTES, MAX_PIXELS, BrokenImage, open_image, read
+from tests.support.image_files import DECODERS, IMAGES, jpeg, photograph, saying, tiff_of_a_tile
+from tests.support.long import long_but
+
+ROOT = Path(__file__).parents[4]
+KINDS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP")
+SIDES = (9000, 12000, 16000)  # below and above what Pillow warns of, and what it refuses
+FEW = 48  # MiB: less than the smallest of these images would take in any form
+TRY = """
+import sys
+from pathlib import Path
+from dsgd.data.images.decode import BrokenImage, choose_decoder, open_image, read
+import numpy as np
+from dsgd.data.images.augment import evaluation_pixels
+
+def most():
+    return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+decoder, small, *files = sys.argv[1:]
+out = np.empty((3, 224, 224), np.uint8)
+evaluation_pixels(open_image(read(small, 0, -1), decoder), out)  # whatever the decoder needs for itself
+before = most()
+for path in files:
+    try:
+        evaluation_pixels(open_image(read(path, 0, -1), decoder), out)
+        print("decoded", path)
+    except BrokenImage as error:
+        print(error)
+print(most() - before)
+"""
+
+
+def attempt(decoder: str, small: Path, *files: Path) -> tuple[list[str], int]:
+    """What a process of its own says to each file, and by how many MiB its memory has grown at most."""
+    command = [sys.executable, "-W", "ignore", "-c", TRY, decoder, str(small), *map(str, files)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    *said, grown = done.stdout.splitlines()
+    return said, int(grown)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.jpg"
+    path.write_bytes(jpeg(photograph()))
+    return path
+
+
+@pytest.mark.parametrize("decoder", long_but(DECODERS[:1], DECODERS))
+def test_an_image_that_says_it_is_huge_is_refused_and_takes_no_memory(
+    decoder: str, small: Path, tmp_path: Path
+) -> None:
+    files = []
+    for kind in KINDS:
+        for side in (*SIDES, 30000):
+            if kind != "WEBP" or side < 2**14:
+                files.append(tmp_path / f"{side}.{kind}")
+                files[-1].write_bytes(saying(kind, side, side))
+    said, grown = attempt(decoder, small, *files)
+    for path, line in zip(files, said, strict=True):
+        assert f"more than data.max_pixels = {MAX_PIXELS}" in line or "pixels than data.max_pixels" in line, path.name
+    assert grown < FEW
+
+
+@pytest.mark.parametrize("decoder", long_but(DECODERS[:1], DECODERS))
+def test_an_image_of_one_row_takes_no_more_memory_than_others(decoder: str, small: Path, tmp_path: Path) -> None:
+    """Its shorter side made 256 pixels, the longer one would be 15 million of them."""
+    files = []
+    for number, shape in enumerate([(1, 60000), (60000, 1)]):
+        for kind in ("JPEG", "PNG"):
+            files.append(tmp_path / f"{number}.{kind}")
+            Image.fromarray(np.zeros((*shape, 3), np.uint8)).save(files[-1], kind)
+    said, grown = attempt(decoder, small, *files)
+    assert said == [f"decoded {path}" for path in files]
+    assert grown < FEW
+
+
+def test_the_middle_of_a_long_image_is_that_of_a_shorter_one() -> None:
+    """What is seen in evaluation is the middle, whatever lies beside it."""
+    pixels = np.zeros((20, 1000, 3), np.uint8)
+    pixels[:, 480:520] = photograph(20, 40)
+    wide, narrow = np.empty((3, 224, 224), np.uint8), np.empty((3, 224, 224), np.uint8)
+    for image, out in ((pixels, wide), (pixels[:, 340:660], narrow)):
+        file = BytesIO()
+        Image.fromarray(image).save(file, "PNG")
+        evaluation_pixels(open_image(file.getvalue(), "pillow"), out)
+    np.testing.assert_array_equal(wide, narrow)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_the_limit_is_the_number_of_pixels(decoder: str) -> None:
+    content = jpeg(photograph(20, 30))
+    assert open_image(content, decoder, 600).pixels(1).shape == (20, 30, 3)
+    with pytest.raises(BrokenImage, match=r"^has 20 x 30 pixels, more than data\.max_pixels = 599$"):
+        open_image(content, decoder, 599)
+
+
+def test_a_tile_that_is_larger_than_its_image_is_refused() -> None:
+    with pytest.raises(BrokenImage, match=r"^has 60000 x 60000 pixels, more than data\.max_pixels"):
+        open_image(tiff_of_a_tile(64, 60000), "pillow")
+
+
+def test_a_format_that_starts_a_program_is_no_image() -> None:
+    """Pillow has Ghostscript draw what calls itself EPS, whatever the name of the file."""
+    content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(BrokenImage, match=r"^cannot be decoded: cannot identify image file"):
+        open_image(content, "pillow")
+
+
+def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.jpg")
+    (tmp_path / "endless.jpg").symlink_to("/dev/zero")
+    for name in ("fifo.jpg", "endless.jpg"):
+        with pytest.raises(BrokenImage, match=r"^cannot be read: not a regular file$"):
+            read(str(tmp_path / name), 0, -1)
+    with (tmp_path / "holes.jpg").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(BrokenImage, match=rf"^has {2**40} bytes, more than the {FILE_BYTES} that an image may have$"):
+        read(str(tmp_path / "holes.jpg"), 0, -1)
+    with pytest.raises(BrokenImage, match=r"^has 1099511627000 bytes, more than"):
+        read(str(tmp_path / "holes.jpg"), 512, 1099511627000)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "fail"])
+def test_a_run_treats_it_as_any_broken_file(on_error: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "images"
+    IMAGES.make(folder)
+    bomb = folder / "train" / "class0000" / "000001.JPEG"
+    bomb.write_bytes(saying("JPEG", 30000, 30000))
+    data = ImageNet(str(folder), on_error=on_error, workers=1).load(1, 24, 0, torch.float32)
+    reason = f"has 30000 x 30000 pixels, more than data.max_pixels = {MAX_PIXELS}"
+    try:
+        if on_error == "fail":
+            with pytest.raises(DataLost, match=rf"^data\.on_error=fail: {bomb} {reason}$"):
+                data.batch(0, 0)
+        else:
+            inputs, _ = data.batch(0, 0)
+            assert len(inputs) == 24
+            assert f"data: {bomb} {reason}; " in capfd.readouterr().err
+    finally:
+        data.close()
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**27 + 1, 10**18])
+def test_the_limit_is_in_its_range(value: int) -> None:
+    with pytest.raises(ValueError, match=rf"^max_pixels must be in \[1, 134217728\], got {value}$"):
+        ImageNet("somewhere", max_pixels=value)
+
+
+def test_the_script_that_prepares_images_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    IMAGES.make(folder)
+    bomb = folder / "val" / "class0000" / "000001.JPEG"
+    bomb.write_bytes(saying("PNG", 13000, 13000))
+    command = [sys.executable, str(ROOT / "scripts" / "prepare_imagenet.py"), str(folder), "--verify"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert f"{bomb} has 13000 x 13000 pixels, more than data.max_pixels = {MAX_PIXELS}\n" in done.stdout
+    assert "Warning" not in done.stderr

@@ -1,0 +1,166 @@
+"""Gradients side by side: the same bits, really at once, and nothing that a thread raises is lost."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from dsgd.engines.sim.simulation import Simulation
+from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.examination import serves_side_by_side
+from dsgd.gradients.module_loop import LoopEvaluator
+from dsgd.gradients.side_by_side import AHEAD, SideBySide
+from dsgd.problem.problem import Problem, build_problem
+from tests.support import own_modules
+from tests.support.kernels import require_kernels
+from tests.support.networks import dropping, problem_of
+from tests.support.simulate import experiment
+from tests.unit.gradients.test_evaluators import pending_gradients
+
+AWAITED_S = 60.0  # for what is never late unless it never comes
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_go_on_at_once_each_with_its_share_of_torchs() -> None:
+    meeting = threading.Barrier(3)
+
+    def meet(number: int) -> tuple[int, int]:
+        meeting.wait(AWAITED_S)  # would break if one thread had to end before another began
+        return number, torch.get_num_threads()
+
+    with torch_threads(6):
+        assert SideBySide(3).starmap(meet, ((number,) for number in range(6))) == [(n, 2) for n in range(6)]
+        assert torch.get_num_threads() == 6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_error_of_threads_is_raised_when_all_have_ended(count: int) -> None:
+    ended = set[str]()
+
+    def fail(row: int, name: str) -> None:
+        try:
+            if row in (2, 3):
+                raise ValueError(name)
+        finally:
+            ended.add(name)
+
+    def rows() -> Iterator[tuple[int, str]]:
+        yield from enumerate("abcdef")
+
+    side_by_side = SideBySide(count)
+    with pytest.raises(ValueError, match="c"):
+        side_by_side.starmap(fail, rows())
+    assert ended == set("abc" if count == 1 else "abcdef")
+    with pytest.raises(ZeroDivisionError):  # of data that cannot be read
+        side_by_side.starmap(fail, ((row, str(1 // (1 - row))) for row in range(3)))
+    assert side_by_side.starmap(max, [(1, 2), (4, 3)]) == [2, 4]
+
+
+def test_arguments_are_read_shortly_before_they_are_needed() -> None:
+    """A row holds the batch of a gradient, which takes memory: by one thread ahead of two a few are there at a time."""
+    used, waiting = list[int](), list[int]()
+
+    def rows() -> Iterator[tuple[int]]:
+        for number in range(40):
+            waiting.append(number - len(used))
+            yield (number,)
+
+    SideBySide(2).starmap(used.append, rows())
+    assert len(used) == 40
+    assert max(waiting) <= 2 * AHEAD + 2
+
+
+def loop_gradients(of: Problem, side_by_side: int) -> list[torch.Tensor]:
+    evaluator = LoopEvaluator(of, side_by_side=side_by_side)
+    items = pending_gradients(of, 7)
+    for group in (items[:3], items[3:]):
+        evaluator.evaluate(group)
+    return [tensor for item in items for tensor in (item.value, item.buffers, item.loss) if tensor is not None]
+
+
+@pytest.mark.parametrize("module", ["resnet8", "own code"])
+def test_the_number_of_loops_side_by_side_changes_no_bit(module: str) -> None:
+    """With weight decay, batch norm, and a norm whose buffers its own code changes."""
+    if module == "own code":
+        of = problem_of(own_modules.Centred(), "optimizer.weight_decay=0.1")
+    else:
+        of = build_problem(experiment("model=resnet8", "nodes=3", "batch_size=5", "optimizer.weight_decay=0.1"))
+    assert serves_side_by_side(of)
+    alone, together = loop_gradients(of, 1), loop_gradients(of, 3)
+    assert len(alone) == 3 * 7
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+def test_what_copies_have_in_common_is_computed_by_one_loop() -> None:
+    """Random streams of the process, memory outside of the module, what cannot be copied."""
+    for module in (dropping(), own_modules.TorchNoise(), own_modules.NumpyNoise(), own_modules.Logging()):
+        of = problem_of(module)
+        assert not serves_side_by_side(of)
+        with torch_threads(2):
+            chosen = choose_evaluator(experiment("nodes=3", "engine.gradients=loop"), of)
+            assert (chosen.name, chosen.threads, torch.get_num_threads()) == ("loop", 2, 2)
+
+
+@pytest.mark.parametrize("gradients", ["compiled", "loop"])
+@pytest.mark.parametrize("algo", ["sync", "gossip"])
+def test_a_whole_run_has_the_same_bits_on_any_number_of_cores(gradients: str, algo: str) -> None:
+    """Marks included, which evaluate models on several cores as well."""
+    if gradients == "compiled":
+        require_kernels()
+    options = (f"algo={algo}", "nodes=5", "model=resnet8", "model.width=4", "batch_size=5", "budget.steps=3")
+    run = experiment(*options, "eval.every_steps=1", "eval.workers=all", f"engine.gradients={gradients}")
+    ends = []
+    for cores in (1, 2, 8):
+        with torch_threads(1):
+            simulation = Simulation(run, cores=cores)
+        assert simulation.chosen.name == gradients
+        assert simulation.chosen.threads == min(cores, 5)
+        marks = list(simulation.run())
+        ends.append((marks, [node.worker.x for node in simulation.machine.nodes]))
+    for marks, xs in ends[1:]:
+        assert marks == ends[0][0]
+        assert all(torch.equal(x, right) for x, right in zip(xs, ends[0][1], strict=True))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_used_again() -> None:
+    """By a tensor of 9,216 pages that is made and dropped again and again, once the heap has grown to what it needs."""
+    program = """
+        import resource, sys, torch
+        from dsgd.host.resources import keep_freed_memory
+        if sys.argv[1] == "kept":
+            keep_freed_memory()
+        torch.set_num_threads(1)
+        def pages(times):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(times):
+                torch.ones(9 << 20)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        pages(10)
+        print(pages(5))
+    """
+
+    def fresh_pages(what: str) -> int:
+        command = [sys.executable, "-c", textwrap.dedent(program), what]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert fresh_pages("kept") <= 9216  # a block may still move once
+    assert fresh_pages("given back") > 4 * 9216

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.nn import functional as F
+
+from dsgd import models
+from dsgd.models import GPT, MLP, ModelConfig, ResNet, Vector
+from dsgd.models.networks import Block
+from dsgd.models.token_shape import TokenShape
+from dsgd.models.transformers import Transformer, TransformerBlock
+
+torch.set_num_threads(1)
+
+
+def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int | None, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return config.build(input_shape, classes)
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(("depth", "parameters"), [(8, 75_290), (20, 269_722), (56, 853_018)])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_resnet_has_the_published_number_of_parameters(depth: int, parameters: int, norm: str):
+    """0.27 M for ResNet-20 and 0.85 M for ResNet-56 in He et al. 2015, table 6; both norms have 2 values a channel.
+
+    By hand for ResNet-8: 432 + 4,608 + 13,824 + 55,296 weights of convolutions, 480 of norms, 650 of the last layer.
+    """
+    assert count(build(ResNet(depth, norm=norm), (3, 32, 32), 10)) == parameters
+
+
+def test_mlp_has_weights_and_biases_of_each_layer():
+    """(64 + 1) 32 + (32 + 1) 16 + (16 + 1) 10; without hidden layers (64 + 1) 10."""
+    assert count(build(MLP([32, 16]), (1, 8, 8), 10)) == 65 * 32 + 33 * 16 + 17 * 10
+    assert count(build(MLP([]), (1, 8, 8), 10)) == 65 * 10
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 9, 13)])
+@pytest.mark.parametrize("config", [ResNet(8), ResNet(8, width=12, norm="group"), ResNet(20, width=3), MLP([5])])
+def test_classifiers_serve_any_image_shape(config: ModelConfig, shape: tuple[int, ...]):
+    """Any number of channels, odd sides too: one finite logit for each class."""
+    logits = build(config, shape, 7)(torch.randn(4, *shape))
+    assert logits.shape == (4, 7)
+    assert logits.isfinite().all()
+
+
+def test_shortcut_takes_every_second_pixel_and_adds_zero_channels():
+    """Option A of He et al. 2015: with the residual branch at 0, a widening block is subsampling and zero padding."""
+    block = Block(2, 4, "group")
+    nn.init.zeros_(block.conv2.weight)
+    images = torch.rand(3, 2, 8, 8)  # not negative, so the last ReLU changes nothing
+    out = block(images)
+    assert torch.equal(out[:, :2], images[:, :, ::2, ::2])
+    assert torch.equal(out[:, 2:], torch.zeros(3, 2, 4, 4))
+
+
+def test_convolutions_start_with_variance_2_over_fan_out():
+    """He initialisation: standard deviation sqrt(2 / (9 * outputs)); 36,864 draws give it to about 0.4 %."""
+    module = build(ResNet(20), (3, 32, 32), 10)
+    weights = [p for p in module.parameters() if p.shape == (64, 64, 3, 3)]
+    assert len(weights) == 5
+    for weight in weights:
+        assert weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
+
+
+def test_gpt_has_the_published_number_of_parameters():
+    """GPT-2 of 12 layers and width 768 has 124,439,808 with a tied head; here a head of its own takes a table more.
+
+    A block has 12 w^2 + 13 w: attention 4 (w^2 + w), the perceptron 8 w^2 + 5 w, two norms 4 w. Here at width 48."""
+    width, depth, context, classes = 48, 3, 20, 256
+    blocks = depth * (12 * width**2 + 13 * width)
+    expected = 2 * classes * width + context * width + blocks + 2 * width
+    assert count(build(GPT(width, depth), TokenShape((context,)), classes)) == expected
+    assert 124_439_808 == 50_257 * 768 + 1024 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768
+
+
+def test_gpt_sees_nothing_of_the_tokens_to_come():
+    """The logits for a place depend on the tokens up to it, on all of them, and on where they are."""
+    module = build(GPT(16, 2, 4), TokenShape((9,)), 256).double()
+    for table in (part for name, part in module.named_parameters() if "weight" in name and part.dim() == 2):
+        nn.init.normal_(table, std=0.5)  # so that nothing is too small to be seen
+    tokens = torch.arange(18).view(2, 9)
+    logits = module(tokens)
+    assert logits.shape == (2, 256, 9)
+    for place in range(9):
+        other = tokens.clone()
+        other[:, place] = 200
+        same = (module(other) == logits).all(dim=1)
+        assert same[:, :place].all()
+        assert not same[:, place:].any()
+    assert not torch.equal(module(tokens * 0)[:, :, 1], module(tokens * 0)[:, :, 2])
+
+
+def test_gpt_is_what_its_formulas_say():
+    """x + Attention(LN(x)), then x + MLP(LN(x)): against matrices, one head and token at a time."""
+    module = build(GPT(6, 1, 2), TokenShape((4,)), 11).double()
+    assert isinstance(module, Transformer)
+    block = module.blocks[0]
+    assert isinstance(block, TransformerBlock)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    tokens = torch.tensor([3, 10, 0, 3])
+    x = module.embedding.weight[tokens] + module.positions.weight
+    norm = block.norm1(x)
+    q, k, v = (of(norm) for of in (block.query, block.key, block.value))
+    mixed = torch.zeros(4, 6, dtype=torch.float64)
+    for head in (slice(0, 3), slice(3, 6)):
+        for t in range(4):
+            weights = torch.softmax(k[: t + 1, head] @ q[t, head] / 3**0.5, dim=0)
+            mixed[t, head] = weights @ v[: t + 1, head]
+    x = x + block.mixed(mixed)
+    x = x + block.narrowed(F.gelu(block.hidden(block.norm2(x))))
+    expected = module.head(module.norm(x)).T
+    torch.testing.assert_close(module(tokens[None])[0], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("config", [ResNet(8), MLP([8])])
+def test_initialisation_depends_on_the_callers_seed_alone(config: ModelConfig):
+    """Same seed, same parameters; another seed, others."""
+    first, again, other = (build(config, (1, 8, 8), 10, seed) for seed in (1, 1, 2))
+    pairs = list(zip(first.parameters(), again.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert any(not torch.equal(a, c) for a, _, c in pairs)
+
+
+def test_group_norm_makes_the_gradient_of_a_batch_the_mean_over_its_parts():
+    """Without statistics over the batch, p workers of b samples equal one of p b: the exact oracle of averaging."""
+    module = build(ResNet(8, width=4, norm="group"), (1, 8, 8), 3).double()
+    inputs, labels = torch.randn(6, 1, 8, 8, dtype=torch.float64), torch.randint(3, (6,))
+
+    def gradient(part: slice) -> torch.Tensor:
+        loss = F.cross_entropy(module(inputs[part]), labels[part])
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+    halves = (gradient(slice(0, 3)) + gradient(slice(3, 6))) / 2
+    torch.testing.assert_close(gradient(slice(0, 6)), halves, rtol=1e-10, atol=1e-12)
+
+
+def test_vector_is_its_parameter_whatever_the_input():
+    """Starts at 0; the output is x for every sample, so the gradient of the mean output is 1."""
+    module = build(Vector(), (4,), None)
+    (x,) = module.parameters()
+    assert torch.equal(x, torch.zeros(4))
+    out = module(torch.randn(3, 4))
+    assert out.shape == (3, 4)
+    out.mean(dim=0).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"depth": 10}, "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 10"),
+        ({"depth": 2}, "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 2"),
+        ({"depth": 8, "width": 0}, "width must be in [1, 4096], got 0"),
+        ({"depth": 8, "norm": "layer"}, "norm must be batch or group, got 'layer'"),
+    ],
+)
+def test_resnet_fields_outside_their_range_are_refused(fields: dict, message: str):
+    """One line: key, rule, value."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
+        ResNet(**fields)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"width": 0}, "width must be in [1, 65536], got 0"),
+        ({"depth": 0}, "depth must be in [1, 2048], got 0"),
+        ({"heads": 0}, "heads must divide width (64), got 0"),
+        ({"width": 10, "heads": 4}, "heads must divide width (10), got 4"),
+    ],
+)
+def test_gpt_fields_outside_their_range_are_refused(fields: dict[str, int], message: str):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
+        GPT(**fields)
+    assert str(error.value) == message
+
+
+def test_empty_hidden_layers_are_refused():
+    with pytest.raises(
+        ValueError, match=r"^hidden must be a list of at most 2048 widths in \[1, 65536\], got \[64, 0\]$"
+    ):
+        MLP([64, 0])
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "classes", "message"),
+    [
+        (Vector(), (1, 8, 8), 10, "model=vector needs data=quadratic"),
+        (GPT(), (64,), 256, "model=gpt needs data=text"),
+        (
+            MLP([4]),
+            TokenShape((64,)),
+            256,
+            "model=mlp needs data of measured numbers; data=text has tokens and needs model=gpt",
+        ),
+        (MLP([4]), (20,), None, "model=mlp needs data with classes; data=quadratic has none and needs model=vector"),
+        (
+            ResNet(20),
+            (20,),
+            None,
+            "model=resnet20 needs data with classes; data=quadratic has none and needs model=vector",
+        ),
+        (ResNet(8), (1, 4, 8), 10, "model=resnet8 needs images of at least 8 x 8 pixels, got inputs of 1 x 4 x 8"),
+    ],
+)
+def test_models_refuse_data_they_cannot_serve(config: ModelConfig, shape: tuple, classes: int | None, message: str):
+    """The same sentence from `check`, which needs no torch, and from `build`."""
+    for call in (config.check, config.build):
+        with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
+            call(shape, classes)
+        assert str(error.value) == message
+
+
+@pytest.mark.parametrize("name", ["gpt", "mlp", "resnet20", "resnet56", "resnet8", "vector"])
+def test_every_model_yaml_gives_a_model_that_serves_images_or_the_quadratic(name: str):
+    """Each choice names a class of dsgd.models and fields that it takes."""
+    text = resources.files("dsgd.conf").joinpath("model", f"{name}.yaml").read_text()
+    assert text.startswith("# ")
+    fields = yaml.safe_load(text)
+    config = getattr(models, fields.pop("_target_").removeprefix("dsgd.models."))(**fields)
+    shapes = {Vector: ((20,), None), GPT: (TokenShape((20,)), 256)}
+    config.check(*shapes.get(type(config), ((1, 8, 8), 10)))
+
+
+def test_importing_models_and_data_does_not_import_torch():
+    """A configuration error must come back before torch could be imported."""
+    code = "import sys, dsgd.models, dsgd.data; print(*{'torch', 'networkx'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

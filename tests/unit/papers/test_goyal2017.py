@@ -1,0 +1,144 @@
+"""Claims of Goyal et al. 2017 on runs made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dsgd.record.reader import Run
+from studies.papers.goyal2017 import a2, a3, a4, largest_good_batch
+from studies.reproduction.logged import Logged
+from studies.reproduction.verdict import Verdict
+from tests.support.logged import run, study
+
+BATCHES = (32, 64, 128, 256, 512)
+
+
+def grid(accuracy: Callable[[int], float], seeds: int = 3, status: str = "completed") -> Logged:
+    """Return runs with 8 workers, of a batch each. accuracy: of all workers' batch; seeds differ by 0.001."""
+    return study(
+        *(
+            run(
+                settings={"batch_size": batch // 8, "seed": seed},
+                marks=[{"test_accuracy": accuracy(batch) + 0.001 * seed}],
+                status=status if batch == BATCHES[-2] else "completed",
+            )
+            for batch in BATCHES
+            for seed in range(seeds)
+        )
+    )
+
+
+def tuned(accuracy: float) -> Logged:
+    """Return runs with a batch of 256."""
+    return study(
+        *(
+            run(settings={"batch_size": 32, "seed": seed}, marks=[{"test_accuracy": accuracy + 0.001 * seed}])
+            for seed in range(3)
+        )
+    )
+
+
+def flat_until(last: int, lost: float = 0.1) -> Callable[[int], float]:
+    return lambda batch: 0.8 if batch <= last else 0.8 - lost
+
+
+def test_a2_passes_with_a_knee_after_three_doublings_and_a_use_of_the_rule_at_it() -> None:
+    """The knee is where accuracy is last kept: 256, three doublings of 32."""
+    scaled = grid(flat_until(256))
+    found = {"scaled": scaled, "ladder": scaled, "unscaled": grid(lambda batch: 0.7), "own_rate": tuned(0.7)}
+    assert a2(found).verdict is Verdict.PASS
+    assert a2(found | {"unscaled": grid(lambda batch: 0.81)}).verdict is Verdict.FAIL  # no use
+    assert a2(found | {"scaled": grid(lambda batch: 0.8)}).verdict is Verdict.FAIL  # no knee
+    early = grid(flat_until(128))
+    assert a2(found | {"scaled": early, "ladder": early}).verdict is Verdict.FAIL  # two doublings
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(0.004, Verdict.PASS), (0.006, Verdict.FAIL)])
+def test_a2_allows_half_a_point(lost: float, verdict: Verdict) -> None:
+    def accuracy(batch: int) -> float:
+        return 0.8 if batch == 32 else 0.8 - lost if batch <= 256 else 0.5
+
+    found = {"scaled": grid(accuracy), "ladder": grid(flat_until(256)), "unscaled": grid(lambda batch: 0.6)}
+    assert a2(found | {"own_rate": tuned(0.7)}).verdict is verdict
+
+
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.796, Verdict.EXPLAINED), (0.794, Verdict.FAIL)])
+def test_a2_that_fails_is_explained_where_the_batch_has_its_accuracy_with_a_rate_of_its_own(
+    accuracy: float, verdict: Verdict
+) -> None:
+    early = grid(flat_until(128))
+    found = {"scaled": early, "ladder": early, "unscaled": grid(lambda batch: 0.6), "own_rate": tuned(accuracy)}
+    assert a2(found).verdict is verdict
+
+
+def test_the_largest_good_batch_is_the_last_before_the_first_that_loses_more_than_half_a_point() -> None:
+    assert largest_good_batch(grid(flat_until(128))) == 128
+    assert largest_good_batch(grid(flat_until(128, lost=0.004))) == BATCHES[-1]
+    assert largest_good_batch(grid(lambda batch: 0.8 if batch != 64 else 0.7)) == 32
+
+
+@pytest.mark.parametrize(
+    ("lost", "status", "verdict"),
+    [
+        (0.006, "completed", Verdict.PASS),
+        (0.004, "completed", Verdict.FAIL),
+        (0.0, "diverged", Verdict.PASS),
+        (-0.01, "completed", Verdict.FAIL),
+    ],
+)
+def test_a3_needs_half_a_point_or_a_seed_that_diverges(lost: float, status: str, verdict: Verdict) -> None:
+    scaled = grid(flat_until(256))
+    abrupt = grid(lambda batch: flat_until(256)(batch) - lost, status=status)
+    found = {"scaled": scaled, "ladder": scaled, "abrupt": abrupt}
+    assert a3(found | {"between": between(0)}).verdict is verdict
+
+
+def between(saved: int) -> Logged:
+    """Return runs with a batch of 384 and one of 448, of which so many seeds diverge without warm-up at the second."""
+    return study(
+        *(
+            run(
+                settings={"batch_size": batch // 8, "seed": seed, "schedule.warmup_epochs": epochs},
+                status="diverged" if batch == 448 and not epochs and seed < saved else "completed",
+            )
+            for batch in (160, 384, 448)
+            for epochs in (0, 5)
+            for seed in range(3)
+        )
+    )
+
+
+def test_a3_that_fails_is_not_explained_by_batches_that_break() -> None:
+    """Seeds that warm-up saves beyond the largest good batch are said, and decide nothing."""
+    scaled = grid(flat_until(256))
+    found = a3({"scaled": scaled, "ladder": scaled, "abrupt": scaled, "between": between(1)})
+    assert found.verdict is Verdict.FAIL
+    assert "0 and 1 with 448" in found.reason
+
+
+def timed(step_s: Callable[[int], float]) -> Logged:
+    def of(servers: int) -> Run:
+        return run(settings={"nodes": servers, "budget.steps": 100}, time_s=100 * step_s(servers))
+
+    return study(*(of(servers) for servers in (1, 32)))
+
+
+@pytest.mark.parametrize(
+    ("hidden_s", "all_reduce_s", "verdict"),
+    [
+        (0.02, 0.0348, Verdict.PASS),
+        (0.05, 0.0348, Verdict.FAIL),  # an efficiency of 0.82
+        (0.02, 0.040, Verdict.FAIL),
+    ],
+)
+def test_a4_needs_its_efficiency_and_the_time_of_its_all_reduce(
+    hidden_s: float, all_reduce_s: float, verdict: Verdict
+) -> None:
+    found = {
+        "overlap": timed(lambda servers: 0.23 + hidden_s * (servers > 1)),
+        "no_overlap": timed(lambda servers: 0.23 + all_reduce_s * (servers > 1)),
+        "jitter": timed(lambda servers: 0.25),
+    }
+    assert a4(found).verdict is verdict

@@ -1,0 +1,141 @@
+"""Verdicts on Decoupled DiLoCo, HALoS, streaming DiLoCo and the outer momentum of DiLoCo, on runs that never ran."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.report.contest import Contender
+from studies.papers import douillard2023, douillard2025, douillard2026, kim2025
+from studies.reproduction.logged import Logged
+from studies.reproduction.verdict import Verdict
+from tests.support import logged
+from tests.support.contenders import contender
+
+PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
+
+
+def throughputs(sync: float, decoupled: float, spread: float = 0.0, seeds: int = 10) -> Logged:
+    runs = [
+        logged.run(algo, {"seed": seed}, time_s=100.0, samples=100 * share * (1 + spread * (seed - 4.5)))
+        for algo, share in (("sync", sync), ("decoupled", decoupled))
+        for seed in range(seeds)
+    ]
+    return logged.study(*runs)
+
+
+def goodputs(sync: float, decoupled: float, measured: float = 0.93, spread: float = 0.0) -> dict[str, Logged]:
+    whole = throughputs(1.0, 1.0, seeds=1)
+    return {
+        "exponential": throughputs(sync, decoupled, spread),
+        "measured": throughputs(0.5, measured),
+        "exponential_whole": whole,
+        "measured_whole": whole,
+    }
+
+
+@pytest.mark.parametrize(
+    ("sync", "decoupled", "measured", "verdict"),
+    [
+        (0.58, 0.934, 0.93, PASS),
+        (0.58, 0.91, 0.93, FAIL),  # not what remains where nobody waits
+        (0.58, 0.96, 0.93, FAIL),
+        (0.58, 0.934, 0.87, FAIL),
+        (0.63, 0.934, 0.93, FAIL),  # failures are not those of the claim
+    ],
+)
+def test_d1_wants_what_remains_where_nobody_waits(
+    sync: float, decoupled: float, measured: float, verdict: Verdict
+) -> None:
+    assert douillard2026.d1(goodputs(sync, decoupled, measured)).verdict is verdict
+
+
+def test_d1_is_open_where_the_seeds_do_not_decide() -> None:
+    assert douillard2026.d1(goodputs(0.58, 0.934, spread=0.02)).verdict is OPEN
+
+
+def test_d1_allots_to_each_learner_what_leaves_the_published_share_to_all() -> None:
+    down = douillard2026.REPAIR_S / (douillard2026.FAILS_EVERY_S + douillard2026.REPAIR_S)
+    assert (1 - down) ** douillard2026.LEARNERS == pytest.approx(0.58)
+
+
+def sample_times(synchronous: dict[float, float], asynchronous: dict[float, float]) -> dict[str, Logged]:
+    """Return runs of all methods at all times of a gradient. arguments: times over those of HALoS, 1 if not here."""
+    over = {"synchronous": synchronous, "asynchronous": asynchronous, "halos": {}}
+    return {
+        f"{method}_{times}": logged.study(
+            *(
+                logged.run("asyncdiloco", {"cluster.gradient_s": t}, time_s=ratios.get(t, 1.0), samples=10)
+                for t in kim2025.GRADIENTS_S
+            )
+        )
+        for method, ratios in over.items()
+        for times in (*kim2025.TIMES, "longer")
+    }
+
+
+@pytest.mark.parametrize(
+    ("synchronous", "asynchronous", "verdict"),
+    [
+        ({0.1: 7.6}, {3.0: 2.2}, PASS),  # each at the time that suits it: the claim is "up to"
+        ({0.1: 7.4}, {0.1: 2.2}, FAIL),
+        ({0.1: 7.6}, {0.1: 2.0}, FAIL),
+    ],
+)
+def test_d2_takes_the_largest_ratios(
+    synchronous: dict[float, float], asynchronous: dict[float, float], verdict: Verdict
+) -> None:
+    assert kim2025.d2(sample_times(synchronous, asynchronous)).verdict is verdict
+
+
+def test_the_workers_of_halos_have_the_published_speeds_in_every_region() -> None:
+    speeds = sorted(1 / factor for factor in kim2025.SLOW.values())
+    assert (speeds[0], speeds[-1]) == (pytest.approx(0.107), pytest.approx(0.907))
+    regions = np.array([1 / kim2025.SLOW[rank] for rank in range(16)]).reshape(4, 4)
+    assert (np.diff(regions, axis=1) < 0).all()  # the local server is at the fastest worker
+    assert regions.mean(axis=1) == pytest.approx(regions.mean(), abs=0.1)
+
+
+def outer_steps(factor: float) -> dict[str, Logged]:
+    """Return errors under DiLoCo, iterated by hand with an outer rate that is larger by a factor."""
+    found = {}
+    for beta in douillard2023.LINE_BETAS:
+        for tau in douillard2023.LINE_PERIODS:
+            x, v, marks = 1.0, 0.0, []
+            for r in range(int(10 / douillard2023.removed(beta))):
+                marks.append({"epoch": float(r * tau), "test_loss": x * x})
+                difference = douillard2023.removed(beta) * x
+                v = beta * v + difference
+                x -= factor * douillard2023.OLR * (difference + beta * v)
+            name = f"line_{beta:g}_{tau}".replace(".", "")
+            found[name] = logged.study(logged.run("diloco", marks=marks[: 400 if beta < 0.9 else None]))
+    return found
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.05, FAIL), (0.95, FAIL)])
+def test_d3_is_the_rate_of_the_iteration(factor: float, verdict: Verdict) -> None:
+    assert douillard2023.d3(outer_steps(factor)).verdict is verdict
+
+
+def competing(factor: float, **settings: float) -> Contender:
+    made = contender(str(settings), [0.3 * factor] * 5, target=None)
+    algo = {"name": "diloco", **settings}
+    return replace(made, runs=[replace(run, config=run.config | {"algo": algo}) for run in made.runs])
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "verdict"), [(1.03, 0.9, PASS), (1.01, 0.9, FAIL), (1.03, 1.01, FAIL), (0.9, 0.9, FAIL)]
+)
+def test_d5_wants_harm_in_short_rounds_and_none_in_long_ones(short: float, long: float, verdict: Verdict) -> None:
+    with_it = [competing(short, tau=1, beta=0.9), competing(long, tau=50, beta=0.9)]
+    without = [competing(1.0, tau=tau, beta=0) for tau in (1, 50)]
+    assert douillard2023.d5({"momentum": logged.contest(*with_it, *without)}).verdict is verdict
+
+
+@pytest.mark.parametrize(("late", "verdict"), [(1.0, PASS), (1.0019, PASS), (1.0021, FAIL)])
+@pytest.mark.parametrize("delay", douillard2025.DELAYS)
+def test_d4_allows_two_in_a_thousand_at_every_delay(delay: int, late: float, verdict: Verdict) -> None:
+    each = [competing(late if own == delay else 1.0, delay=own) for own in (0, *douillard2025.DELAYS)]
+    assert douillard2025.d4({"delays": logged.contest(*each)}).verdict is verdict

@@ -1,0 +1,204 @@
+"""Every result says its setting: in figures, tables, verdicts and pages, in units that a person reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsgd.record.reader import Run, find_runs
+from dsgd.report.comparison import compare, comparison_table
+from dsgd.report.comparison_figure import comparison_figure
+from dsgd.report.contest import contest
+from dsgd.report.contest_figure import contest_figure
+from dsgd.report.contest_files import page_figures, write_contest
+from dsgd.report.figures import draw
+from dsgd.report.page import page_text
+from dsgd.report.quantities import bandwidth, duration, share, size
+from dsgd.report.setting import USUAL, USUAL_OF_DATA, setting_text, whole_setting
+from dsgd.report.style import drawing
+from dsgd.report.table import summary_table
+from tests.support.choices import choice
+from tests.support.contenders import contender
+from tests.support.records import write_record
+
+CONF = Path(__file__).parents[3] / "conf"
+NETWORK = {
+    "cluster.bandwidth": 1e9, "cluster.latency_s": 5e-3, "cluster.message_bytes": 46_758_048, "cluster.jitter": 0.1,
+    "schedule": {"kind": "cosine", "warmup_epochs": 5, "linear_scaling": True},
+    "budget": {"epochs": 20, "time_s": None}, "optimizer.name": "sgd", "optimizer.weight_decay": 1e-4,
+}  # fmt: skip
+SETTING = (
+    "setting: mlp (hidden [64]) on digits; SGD, lr 0.1, momentum 0.9, weight decay 0.0001; cosine schedule, "
+    "warm-up 5 epochs, linear scaling; batch 16 per node; budget 20 epochs; 8 nodes; 1 Gbit/s; 5 ms latency; "
+    "jitter 10 %; slow nodes 3 (2 times as long); gradient of 100 ms (given); messages of 46.8 MB, those of "
+    "ResNet-18 on ImageNet, gradients of mlp; target: test accuracy 0.9, reached for good; seeds 0 and 1"
+)
+
+
+def two_seeds(folder: Path, **changes: Any) -> list[Run]:
+    for seed in (0, 1):
+        write_record(
+            folder / f"run {seed}", "gossip", seed=seed, time_model="ResNet-18 on ImageNet", **NETWORK | changes
+        )
+    return find_runs([folder])
+
+
+def test_the_caption_has_what_decides_a_result(tmp_path: Path):
+    assert setting_text(two_seeds(tmp_path)) == SETTING
+    assert setting_text([]) == ""
+
+
+def test_numbers_that_differ_are_listed_or_spanned_and_other_differences_are_left_to_the_names(tmp_path: Path):
+    for i, nodes in enumerate((4, 8, 16)):
+        rates = {"cluster.bandwidth": 10.0 ** (7 + i), "optimizer.lr": 0.1 * (i + 1), "model.hidden": [i + 1]}
+        write_record(tmp_path / f"{i}", "gossip", nodes=nodes, **rates)
+    text = setting_text(find_runs([tmp_path]))
+    assert "lr 0.1, 0.2 or 0.3" in text
+    assert "4, 8 or 16 nodes" in text
+    assert "10 Mbit/s, 100 Mbit/s or 1 Gbit/s" in text
+    assert text.startswith("setting: mlp on digits;")
+    many = [write_record(tmp_path / "many" / f"{n}", "gossip", nodes=n) for n in (1, 2, 4, 8, 16, 32)]
+    assert "1 to 32 nodes" in setting_text(find_runs(many))
+
+
+def test_a_gradient_time_that_was_measured_is_said_to_be(tmp_path: Path):
+    (run,) = find_runs([write_record(tmp_path / "a", "sync", **{"cluster.gradient_s": None})])
+    assert "gradient of" not in setting_text([run])
+    run.summary["gradient_s"] = 0.0059  # type: ignore[index]
+    assert "gradient of 5.9 ms (measured)" in setting_text([run])
+
+
+def test_real_runs_have_no_network_of_the_simulator(tmp_path: Path):
+    (run,) = find_runs([write_record(tmp_path / "a", "sync", clock="wall")])
+    assert "real processes" in setting_text([run])
+    assert "bit/s" not in setting_text([run])
+
+
+def test_every_table_figure_verdict_and_page_has_it(tmp_path: Path):
+    runs = two_seeds(tmp_path / "runs")
+    table = summary_table(runs)
+    assert SETTING in table.caption
+    table.write(tmp_path / "summary")
+    for suffix in (".md", ".tex"):
+        assert SETTING in (tmp_path / "summary").with_suffix(suffix).read_text()
+    assert json.loads((tmp_path / "summary.setting.json").read_text())["setting"] == SETTING.removeprefix("setting: ")
+    assert not (tmp_path / "summary.json").exists(), "it would make the folder a run"
+    found = compare(runs, "test_loss", "nodes")
+    assert SETTING in comparison_table(found).caption
+    with drawing():
+        assert in_figure(comparison_figure(found))
+    page = page_text(runs)
+    assert SETTING in page
+    assert "<summary>" in page
+    assert re.search(r"cluster\.bandwidth</th><td[^>]*>1e\+09", page)
+    written, _ = draw(runs, tmp_path, ["svg"], ["time"], [], "wide")
+    assert len(written) > 2
+    for path in written:
+        assert "setting: mlp" in path.read_text(), path.name
+
+
+def in_figure(figure: Any) -> bool:
+    """Whether the caption is in a figure, over however many lines."""
+    texts = [legend.get_title().get_text() for legend in figure.legends] + [figure.get_supxlabel()]
+    return any("messages of 46.8 MB" in " ".join(text.split()) for text in texts)
+
+
+def test_a_contest_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
+    contenders = [contender("sync", [20.0] * 5), contender("gossip", [math.inf] * 5, lr=0.2)]
+    text = write_contest(contenders, tmp_path, formats=("svg",))
+    setting = (
+        "setting: resnet8 on shapes; lr 0.1 or 0.2; batch 16 per node; 8 nodes; target: test accuracy 0.9, reached"
+    )
+    tuned = "tuned for each contender by validation samples: optimizer.lr, in 15 runs each"
+    for shown in (text, (tmp_path / "verdict.txt").read_text(), (tmp_path / "contest.md").read_text()):
+        assert setting in shown
+        assert tuned in shown
+        assert "median over seeds of the ratio of both times of a seed" in shown
+    whole = json.loads((tmp_path / "contest.setting.json").read_text())
+    assert whole["shared"]["model.name"] == "resnet8"
+    last = whole["contenders"][1]["score"]
+    assert (last["median"], last["censored"], last["exceeds"]) == (None, True, 100.0)
+    missed = next(run for run in whole["runs"] if "gossip" in run["folder"])
+    assert (missed["time_to_target_s"], missed["target_censored_at_s"]) == (None, 100.0)
+    with drawing():
+        figure = contest_figure(contest(contenders))
+    assert tuned in figure.legends[0].get_title().get_text()
+
+
+def test_small_panels_and_the_figures_of_a_page_have_it():
+    names = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+    contenders = [replace(contender(name, [20.0] * 5), spent=1) for name in names]
+    with drawing():
+        text = " ".join(contest_figure(contest(contenders)).get_supxlabel().split())
+    assert "setting: resnet8 on shapes; lr 0.1; batch 16 per node; 8 nodes; target: test accuracy 0.9" in text
+    assert "optimizer.lr, in 1 run each" in text
+    for count in (2, 6):
+        assert "setting: resnet8 on shapes" in page_figures(contenders[:count])[0]
+
+
+def test_an_imported_model_is_called_by_its_label_or_by_function_and_arguments(tmp_path: Path):
+    model = {"name": "import", "target": "nets.small.ConvNet", "arguments": {"width": 8}, "label": None}
+    (run,) = find_runs([write_record(tmp_path / "a", "sync", model=model)])
+    assert run.chosen("model") == "ConvNet(width=8)"
+    assert setting_text([run]).startswith("setting: ConvNet(width=8) on digits; ")
+    (run,) = find_runs([write_record(tmp_path / "b", "sync", model={**model, "label": "our ConvNet"})])
+    assert run.chosen("model") == "our ConvNet"
+
+
+def test_what_is_usual_is_what_the_configuration_files_say():
+    """So that a caption is silent of nothing but defaults."""
+    files = {"data": "import", "optimizer": "sgd", "schedule": "cosine", "cluster": "gigabit"}
+    texts = {group: choice(group, name) for group, name in files.items()}
+    texts["data"] |= {"seed": choice("data", "shapes")["seed"]}
+    texts["optimizer"] |= choice("optimizer", "adamw") | {"weight_decay": 0.0}
+    whole = yaml.safe_load((CONF / "config.yaml").read_text())
+    for key, value in USUAL.items():
+        group, _, name = key.partition(".")
+        if name == "name":
+            assert {"topology": value} in whole["defaults"]
+        else:
+            assert (texts[group][name] if name else whole[group]) == value, key
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "data").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_data_set_as_it_is_configured_is_named_alone(path: Path, tmp_path: Path):
+    """And what differs from the file is said."""
+    given = {"root": "/data", "target": "mine.load", "classes": 10} if path.stem in ("folder", "import") else {}
+    values = choice("data", path.stem)
+    usual = values | {key: value for key, value in given.items() if key in values}
+    (run,) = find_runs([write_record(tmp_path / "a", "sync", data={"name": path.stem, **usual})])
+    name = "load" if path.stem == "import" else path.stem
+    arguments = " (classes 10)" if path.stem == "import" else ""  # must be given
+    assert f" on {name}{arguments}; " in setting_text([run])
+    assert USUAL_OF_DATA.get(path.stem, {}).items() <= values.items()
+    for key, value in values.items():
+        if isinstance(value, (bool, int, float)) and key not in ("validation", "seed"):
+            changed = {**usual, key: not value if isinstance(value, bool) else value + 1, "name": path.stem}
+            (run,) = find_runs([write_record(tmp_path / key, "sync", data=changed)])
+            assert f"{key} " in setting_text([run]).partition(";")[0]
+
+
+def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
+    odd = {"optimizer.lr": "fast", "optimizer.momentum": ["x"], "cluster.slow_nodes": "all", "cluster.jitter": "much"}
+    text = setting_text(find_runs([write_record(tmp_path / "a", "sync", **odd)]))
+    assert "optimizer.momentum ['x']" in text
+    assert whole_setting([]) == {"setting": "", "shared": {}, "runs": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (bandwidth(1e9), "1 Gbit/s"), (bandwidth(2.5e10), "25 Gbit/s"), (bandwidth(math.inf), "unlimited bandwidth"),
+        (bandwidth(500), "500 bit/s"), (duration(5e-3), "5 ms"), (duration(1e-4), "100 µs"), (duration(0), "0 s"),
+        (duration(2000), "2000 s"), (size(46_758_048), "46.8 MB"), (size(12), "12 bytes"), (share(0.1), "10 %"),
+    ],
+)  # fmt: skip
+def test_units(text: str, wanted: str):
+    assert text == wanted

@@ -1,0 +1,209 @@
+"""Verdicts at the edges of their thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.report.interval import Estimate, estimate
+from dsgd.report.ratio import paired_ratio
+from studies.reproduction.verdict import (
+    Check,
+    Finding,
+    Verdict,
+    above,
+    at_least,
+    at_most,
+    below,
+    close,
+    exactly,
+    holds,
+    judged,
+    nearness_above,
+    nearness_below,
+    over_region,
+    over_tasks,
+    within,
+)
+
+PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
+REGION = Verdict.REGION
+
+
+def seeds(median: float, low: float, high: float) -> Estimate:
+    return Estimate(median, low, high, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"),
+    [
+        (seeds(1.2, 1.10, 1.3), PASS),
+        (seeds(1.2, 1.099, 1.3), OPEN),  # the median is there, the interval is not
+        (seeds(1.09, 1.050, 1.3), OPEN),
+        (seeds(1.09, 1.050, 1.0999), FAIL),
+        (seeds(math.inf, 1.2, math.inf), PASS),  # the other one never got there
+        (seeds(math.nan, 0.0, math.inf), OPEN),  # on most seeds neither did
+        (exactly(1.1), PASS),
+        (exactly(1.0999), FAIL),
+        (exactly(math.nan), FAIL),
+    ],
+)
+def test_at_least_needs_the_whole_interval(value: Estimate, verdict: Verdict) -> None:
+    assert at_least("ratio", value, 1.1).verdict is verdict
+
+
+def test_strict_bounds_are_strict() -> None:
+    assert above("x", seeds(0.2, 0.0, 0.3), 0.0).verdict is OPEN
+    assert above("x", seeds(0.2, 0.1, 0.3), 0.0).verdict is PASS
+    assert above("x", exactly(1.0), 1.0).verdict is FAIL
+
+
+@given(st.floats(0.1, 10), st.floats(0, 3), st.floats(0, 3), st.floats(0.1, 10))
+def test_upper_bounds_mirror_lower_ones(median: float, down: float, up: float, threshold: float) -> None:
+    value, mirrored = seeds(median, median - down, median + up), seeds(-median, -median - up, -median + down)
+    for upper, lower in ((at_most, at_least), (below, above)):
+        assert upper("x", value, threshold).verdict is lower("x", mirrored, -threshold).verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"),
+    [
+        (seeds(1.0, 0.9, 1.1), PASS),
+        (seeds(1.0, 0.89, 1.1), OPEN),
+        (seeds(1.2, 1.11, 1.3), FAIL),
+        (exactly(math.nan), FAIL),
+    ],
+)
+def test_within_takes_the_whole_interval(value: Estimate, verdict: Verdict) -> None:
+    assert within("x", value, 0.9, 1.1).verdict is verdict
+
+
+def test_close_knows_shares_and_differences_and_no_number_is_not_close() -> None:
+    assert close("x", 1.009, 1.0, relative=0.01).verdict is PASS
+    assert close("x", 1.011, 1.0, relative=0.01).verdict is FAIL
+    assert close("x", 0.019, 0.0, absolute=0.02).verdict is PASS
+    assert close("x", math.nan, 0.0, absolute=0.02).verdict is FAIL
+
+
+def check(verdict: Verdict) -> Check:
+    return Check("x", exactly(1.0), "", verdict)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "need", "verdict"),
+    [
+        ([PASS, PASS], None, PASS),
+        ([PASS, OPEN], None, OPEN),
+        ([OPEN, FAIL], None, FAIL),
+        ([PASS, PASS, FAIL], 2, PASS),
+        ([PASS, OPEN, FAIL], 2, OPEN),
+        ([PASS, FAIL, FAIL], 2, FAIL),
+    ],
+)
+def test_a_claim_passes_where_enough_of_its_checks_do(
+    verdicts: list[Verdict], need: int | None, verdict: Verdict
+) -> None:
+    assert judged([check(one) for one in verdicts], need=need).verdict is verdict
+
+
+def test_a_failure_is_explained_by_a_second_measurement_that_passes_and_only_by_that() -> None:
+    assert judged([check(FAIL)], explained_by=[check(PASS)]).verdict is EXPLAINED
+    assert judged([check(FAIL)], explained_by=[check(PASS), check(FAIL)]).verdict is FAIL
+    assert judged([check(FAIL)] * 2, need=1, explained_by=[check(PASS), check(FAIL)]).verdict is EXPLAINED
+    assert judged([check(OPEN)], explained_by=[check(PASS)]).verdict is OPEN
+    assert judged([check(PASS)], explained_by=[check(PASS)]).explanation == ()
+
+
+def test_a_claim_without_checks_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="at least one check"):
+        judged([])
+
+
+def test_anything_else_is_put_in_words() -> None:
+    found = holds("slope", 0.4, "between the others", good=False)
+    assert (found.verdict, found.threshold) == (FAIL, "between the others")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (PASS, PASS, PASS),
+        (PASS, FAIL, FAIL),
+        (OPEN, FAIL, FAIL),
+        (PASS, OPEN, OPEN),
+        (PASS, Verdict.NOT_RUN, Verdict.NOT_RUN),
+        (FAIL, Verdict.NOT_RUN, FAIL),
+    ],
+)
+def test_a_claim_passes_on_several_tasks_where_it_does_on_all(
+    first: Verdict, second: Verdict, verdict: Verdict
+) -> None:
+    findings = {"a": Finding(first, (check(first),), "Why."), "b": Finding(second, (check(second),))}
+    found = over_tasks(findings)
+    assert found.verdict is verdict
+    assert [one.what for one in found.checks] == ["a: x", "b: x"]
+    assert found.reason == f"On a {first}. Why.\n\nOn b {second}."
+
+
+def of_ratios(ratios: Sequence[float]) -> Finding:
+    """Return a finding with a check of a ratio and one of a difference."""
+    loss = at_most("loss", paired_ratio(ratios, [1.0] * len(ratios)), 1.02)
+    return judged([loss, at_least("gain", estimate(ratios), 0.0)])
+
+
+def test_a_ratio_is_summarised_over_the_tasks_that_have_runs() -> None:
+    findings = {"a": of_ratios([2.0, 2.0, 2.0]), "b": of_ratios([0.5, 0.5, 0.5]), "c": Finding(Verdict.NOT_RUN)}
+    assert over_tasks(findings).joint == {"loss": Estimate(1.0, 1.0, 1.0, 6)}
+
+
+@pytest.mark.parametrize("other", [of_ratios([1.0, math.inf, math.nan]), Finding(Verdict.NOT_RUN)])
+def test_a_ratio_that_is_unknown_or_of_one_task_is_not(other: Finding) -> None:
+    assert not over_tasks({"a": of_ratios([2.0, 2.0, 2.0]), "b": other}).joint
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ((PASS, PASS), (PASS, FAIL), REGION),
+        ((PASS, FAIL), (FAIL, PASS), FAIL),  # two regions that have nothing in common
+        ((PASS, FAIL), (OPEN, PASS), OPEN),
+        ((PASS, PASS), (PASS, PASS), PASS),
+    ],
+)
+def test_a_region_is_what_all_tasks_have_in_common(
+    first: tuple[Verdict, ...], second: tuple[Verdict, ...], verdict: Verdict
+) -> None:
+    maps = [{f"cell {i}": Finding(each) for i, each in enumerate(verdicts)} for verdicts in (first, second)]
+    joint = over_tasks({"a": over_region(maps[0]), "b": over_region(maps[1])})
+    assert joint.verdict is verdict
+    assert joint.reason.splitlines()[-1].startswith("Together: ")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        ([PASS, PASS], PASS),
+        ([PASS, FAIL], REGION),
+        ([PASS, OPEN], REGION),
+        ([OPEN, FAIL], OPEN),
+        ([FAIL, FAIL], FAIL),
+    ],
+)
+def test_a_claim_holds_in_the_region_of_the_conditions_under_which_it_passes(
+    verdicts: list[Verdict], verdict: Verdict
+) -> None:
+    found = over_region({f"cell {i}": Finding(one, (check(one),)) for i, one in enumerate(verdicts)})
+    assert found.verdict is verdict
+    assert all(f"cell {i}" in found.reason for i in range(len(verdicts)))
+
+
+def test_of_alternatives_one_that_fails_never_hides_one_that_is_open() -> None:
+    open_one, failing = (Estimate(1.0, low, high, 10) for low, high in ((0.5, 2.0), (0.9, 0.95)))
+    above = [at_least("", value, 1.1) for value in (failing, open_one)]
+    assert max(above, key=nearness_above) is above[1]
+    below = [at_most("", value, 0.8) for value in (failing, open_one)]
+    assert max(below, key=nearness_below) is below[1]

@@ -1,0 +1,159 @@
+"""What the documents say is true: their commands are valid, their links and files exist."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+import subprocess
+import textwrap
+import tomllib
+from os.path import normpath
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli import plot
+from dsgd.cli.compare import compare_options
+from dsgd.cli.compose import ConfigTree
+from dsgd.cli.entries import Composer
+from dsgd.contest.tuning import middle
+from dsgd.runner.configuration import configure
+from dsgd.runner.values import ConfigError
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCUMENTS += ["examples/README.md"]
+READERS = ("resume=", "data.root=/data/mine", "data.target=mydata.")  # arguments that name something of the reader's
+GENERATED = {"docs/reference/keys.md", "docs/reference/commands.md"}  # by scripts/stage_docs.py
+GENERATED |= {f"docs/reference/algorithms/{path.stem}.md" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+MADE = {"results/papers_full", "results/papers/PAPER_real.md"}  # by dsgd-reproduce; PAPER stands for a name
+
+
+def commands(program: str) -> list[list[str]]:
+    """The arguments of every command of `program` in an indented block, continued lines joined, comments cut."""
+    found = []
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text().replace("\\\n", " ")
+        found += re.findall(rf"^    (?:\$ )?{program} (.+)$", text, flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in found]
+
+
+@pytest.mark.parametrize("arguments", commands("dsgd-run"), ids=" ".join)
+def test_every_documented_command_is_a_valid_configuration(arguments: list[str]):
+    """Except the one that shows an error, and those that need a run of the reader's own."""
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    if {"--help", "--config-dir", "--version"} & set(arguments) or any(text.startswith(READERS) for text in overrides):
+        return
+    jobs = ConfigTree().jobs(overrides, multirun="-m" in arguments).runs
+    if "algo.tau=0" in overrides:
+        with pytest.raises(ConfigError, match=r"^algo\.tau must be >= 1, got 0$"):
+            configure(jobs[0].values)
+        return
+    for job in jobs:
+        configure(job.values)
+
+
+@pytest.mark.parametrize("arguments", commands("dsgd-plot"), ids=" ".join)
+def test_every_documented_figure_has_valid_options(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The records are the reader's own: the command gets as far as looking for them."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^no run under .*: no such folder$"):
+        plot.run(arguments)
+
+
+def test_the_documents_show_commands():
+    """Guards the extraction above: an empty list would test nothing."""
+    assert len(commands("dsgd-run")) >= 8
+    assert len(commands("dsgd-plot")) >= 1
+
+
+def test_the_readme_says_where_the_commands_are_before_it_uses_them():
+    """The Makefile puts them into .venv; the installation page names all that pyproject.toml declares."""
+    text = (ROOT / "README.md").read_text()
+    before = text.partition("    make .venv/ready && source .venv/bin/activate\n")[0]
+    assert before != text
+    assert re.findall(r"^    (dsgd-\S+)", before, flags=re.MULTILINE) == []
+    assert "python3 -m venv .venv" in (ROOT / "Makefile").read_text().replace("$(PYTHON)", "python3")
+    commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    page = (ROOT / "docs" / "howto" / "install.md").read_text()
+    assert [name for name in commands if f"`{name}`" not in page] == []
+
+
+def test_the_readme_names_every_algorithm():
+    names = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+    rows = re.findall(r"^\| \[`(\w+)`\]\(dsgd/algorithms/", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert sorted(rows) == sorted(names)
+
+
+def test_the_terminal_picture_shows_the_committed_verdict():
+    """`make figures` draws it; the picture may break lines anywhere."""
+    svg = (ROOT / "results" / "compare" / "terminal.svg").read_text()
+    shown = html.unescape("".join(re.findall(r"<text[^>]*>(.*?)</text>", svg))).replace("\xa0", " ")
+    verdict = (ROOT / "results" / "compare" / "verdict.txt").read_text().splitlines()[0]
+    assert verdict.replace(" ", "") in shown.replace(" ", "")
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "").replace("https://www.textualize.io", "")
+
+
+@pytest.mark.parametrize("arguments", commands("dsgd-compare"), ids=" ".join)
+def test_every_documented_comparison_has_contenders(arguments: list[str]):
+    words = [argument for argument in arguments if argument.startswith("compare.")]
+    overrides = [argument for argument in arguments if not argument.startswith(("-", "compare."))]
+    options = compare_options(words)
+    composer = Composer(ConfigTree(), options)
+    entries = composer.entries(overrides)
+    composer.check_conditions(entries, list(options.whatif or {}))
+    for entry in entries:
+        composer.measuring(entry, middle(entry.axes))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_within_the_project_lead_somewhere(document: str):
+    """Relative links and figures exist."""
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
+    paths = {normpath(Path(document).parent / target) for target in targets if "://" not in target}
+    assert sorted(path for path in paths - GENERATED if not (ROOT / path).exists()) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_named_in_the_documents_exist(document: str):
+    """`dsgd/...`, `tests/...` in backquotes are there."""
+    names = re.findall(r"`((?:dsgd|tests|benchmarks|results|docs)/[\w./]+)`", (ROOT / document).read_text())
+    missing = {name for name in names if not (ROOT / name).exists() and "mine" not in name} - MADE
+    assert not missing
+
+
+def test_pages_named_anywhere_exist():
+    """In code, comments, configurations and generated pages."""
+    found = subprocess.run(
+        ["git", "grep", "-hoIE", r"\bdocs/[a-z_/]+\.md\b"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert sorted(name for name in set(found.stdout.split()) - GENERATED if not (ROOT / name).exists()) == []
+
+
+def test_the_tutorial_on_your_model_and_data_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its file and its commands, which are run in that file's folder."""
+    page = (ROOT / "docs" / "tutorials" / "model_and_data.md").read_text()
+    (file,) = re.findall(r"^Save this as `mine\.py`:\n\n((?:    .*\n|\n)+)", page, flags=re.MULTILINE)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(file))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = re.findall(r"^    PYTHONPATH=\. dsgd-(?:run|compare) (.+)$", page.replace("\\\n", " "), flags=re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        overrides = [text.replace("sync,gossip,diloco", "diloco") for text in shlex.split(line)]
+        (job,) = ConfigTree().jobs(overrides, multirun=False).runs
+        configure(job.values)
+
+
+def test_the_tutorial_on_algorithms_shows_the_example():
+    """Class and options are those of examples/own_algorithm, which tests run on both engines."""
+    page = (ROOT / "docs" / "tutorials" / "algorithm.md").read_text()
+    for file in ("local_sgd.py", "conf/algo/local_sgd.yaml", "test_local_sgd.py"):
+        (block,) = re.findall(rf"^Save this as `{file}`:\n\n((?:    .*\n|\n)+)", page, flags=re.MULTILINE)
+        example = (ROOT / "examples" / "own_algorithm" / file).read_text()
+        shown = textwrap.dedent(block).split("\n")
+        missing = [line for line in shown if line and line not in example.split("\n")]
+        assert missing == []

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.experiment import Budget, Evaluation, Experiment, Target
+from dsgd.optim.optimizer import SGD
+from dsgd.optim.schedule import Schedule
+from tests.support.simulate import experiment
+
+EPOCH = 1437  # digits
+
+
+def changed(name: str = "sync", **fields: Any) -> Experiment:
+    """An experiment on digits with 4 workers of 16 samples, without a budget but the one given."""
+    return dataclasses.replace(BASE[name], **fields)
+
+
+BASE = {name: experiment(f"algo={name}", "nodes=4", "batch_size=16") for name in ("sync", "gossip")}
+
+
+@pytest.mark.parametrize(
+    ("budget", "lockstep", "free"),
+    [
+        (Budget(epochs=1), 22 * 64, 89 * 16),  # of 1437
+        (Budget(epochs=0.5), 11 * 64, 44 * 16),  # of 718.5
+        (Budget(samples=64), 64, 64),
+        (Budget(samples=1000), 15 * 64, 62 * 16),
+        (Budget(steps=7), 7 * 64, 7 * 64),
+        (Budget(epochs=2, samples=1000, steps=7), 7 * 64, 7 * 64),
+        (Budget(epochs=2, samples=100, steps=7), 64, 6 * 16),
+        (Budget(samples=1000, time_s=1.0), 15 * 64, 62 * 16),
+        (Budget(time_s=1.0), None, None),
+    ],
+)
+def test_the_budget_is_the_least_of_its_parts_in_whole_steps(
+    budget: Budget, lockstep: int | None, free: int | None
+) -> None:
+    """A step of all workers in lock-step, of any one worker otherwise, is made whole or not at all."""
+    assert changed("sync", budget=budget).total_samples == lockstep
+    assert changed("gossip", budget=budget).total_samples == free
+
+
+@given(st.integers(64, 10**9))
+def test_no_sample_of_the_budget_is_exceeded_or_left_that_a_step_could_use(samples: int) -> None:
+    for name, unit in (("sync", 64), ("gossip", 16)):
+        total = changed(name, budget=Budget(samples=samples)).total_samples
+        assert total is not None
+        assert total % unit == 0
+        assert total <= samples < total + unit
+
+
+def test_a_budget_below_one_step_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^budget must allow one step of 64 samples, got 63 samples$"):
+        changed("sync", budget=Budget(samples=63))
+    assert changed("gossip", budget=Budget(samples=63)).total_samples == 48
+
+
+def test_a_budget_must_be_given() -> None:
+    with pytest.raises(
+        ValueError, match=r"^budget must give at least one of epochs, samples, steps, time_s, got none$"
+    ):
+        changed(budget=Budget())
+
+
+@pytest.mark.parametrize("field", ["epochs", "samples", "steps", "time_s"])
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+def test_no_part_of_a_budget_is_zero_or_infinite(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field} must be > 0 or null, got "):
+        Budget(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "interval"),
+    [
+        (Evaluation(every_epochs=1), EPOCH),
+        (Evaluation(every_epochs=0.25), EPOCH / 4),
+        (Evaluation(every_samples=100), 100),
+        (Evaluation(every_steps=3), 3 * 64),
+        (Evaluation(every_epochs=1, every_samples=5000, every_steps=3), 3 * 64),
+        (Evaluation(every_time_s=1), math.inf),
+        (Evaluation(), math.inf),
+    ],
+)
+def test_marks_are_the_least_interval_apart(evaluation: Evaluation, interval: float) -> None:
+    assert changed(eval=evaluation).mark_samples == interval
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Evaluation(every_steps=0), "every_steps must be > 0 or null, got 0"),
+        (lambda: Evaluation(batch_norm="none"), "batch_norm must be auto, average or recalibrate, got 'none'"),
+        (lambda: Evaluation(diverged_factor=1.0), "diverged_factor must be > 1, got 1.0"),
+        (lambda: Target(accuracy=95), "accuracy must be in (0, 1] or null, got 95"),
+        (lambda: Target(accuracy=0), "accuracy must be in (0, 1] or null, got 0"),
+        (lambda: Target(stop=True), "stop must be false without target.accuracy or target.loss, got true"),
+        (lambda: Schedule(kind="sine"), "kind must be one of constant, step, cosine, got 'sine'"),
+        (lambda: Schedule(warmup_epochs=-1), "warmup_epochs must be finite and >= 0, got -1"),
+        (lambda: Schedule(milestones=[3, 2]), "milestones must be increasing numbers of epochs > 0, got [3, 2]"),
+        (lambda: Schedule(final=2.0), "final must be in [0, 1], got 2.0"),
+        (lambda: SGD(lr=-1), "lr must be in [0, 1e+30], got -1"),
+        (lambda: SGD(lr=math.nan), "lr must be in [0, 1e+30], got nan"),
+        (lambda: SGD(momentum=1.0), "momentum must be in [0, 1), got 1.0"),
+        (lambda: SGD(nesterov=True), "nesterov must be false when optimizer.momentum is 0, got true"),
+    ],
+)
+def test_wrong_values_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, the whole text is compared below
+        make()
+    assert str(caught.value) == message
+
+
+def test_a_cosine_needs_an_end() -> None:
+    with pytest.raises(ValueError, match=r"^schedule=cosine needs budget\.epochs, budget\.samples or budget\.steps"):
+        changed(schedule=Schedule(kind="cosine"), budget=Budget(time_s=10))
+
+
+def test_a_target_needs_classes() -> None:
+    quadratic = experiment("experiment=quadratic")
+    with pytest.raises(ValueError, match=r"^target\.accuracy must be null for data without classes, got 0\.9$"):
+        dataclasses.replace(quadratic, target=Target(accuracy=0.9))
+
+
+def test_a_constant_rate_is_constant() -> None:
+    run = changed(optimizer=SGD(lr=0.3))
+    assert {run.learning_rate(samples) for samples in range(0, 30_000, 777)} == {0.3}
+    assert run.peak_lr == 0.3
+
+
+def test_linear_scaling_multiplies_by_the_global_batch_over_the_reference() -> None:
+    """Goyal et al. 2017: rate 0.1 for 256 samples, 3.2 for 8192 = 256 workers of 32."""
+    schedule = Schedule(linear_scaling=True, reference_batch=256)
+    published = changed(nodes=256, batch_size=32, schedule=schedule, optimizer=SGD(lr=0.1))
+    assert published.learning_rate(10**6) == published.peak_lr == pytest.approx(3.2, rel=1e-15)
+    assert changed(schedule=Schedule(linear_scaling=True)).learning_rate(0) == pytest.approx(0.4, rel=1e-15)
+
+
+def test_warm_up_rises_in_a_line_from_the_unscaled_rate_to_the_scaled_one() -> None:
+    """Goyal et al. 2017, section 2.2: from lr at the start to k lr after five epochs, then constant."""
+    schedule = Schedule(warmup_epochs=5, linear_scaling=True, reference_batch=256)
+    run = changed(nodes=256, batch_size=32, schedule=schedule, optimizer=SGD(lr=0.1))
+    for epoch in (0, 1, 2, 3, 4, 5, 6, 90):
+        expected = 0.1 + (3.2 - 0.1) * min(epoch, 5) / 5
+        assert run.learning_rate(epoch * EPOCH) == pytest.approx(expected, rel=1e-14)
+
+
+def test_warm_up_without_scaling_rises_from_zero() -> None:
+    run = changed(schedule=Schedule(warmup_epochs=2), optimizer=SGD(lr=0.1))
+    assert run.learning_rate(0) == 0
+    assert run.learning_rate(EPOCH) == pytest.approx(0.05, rel=1e-15)
+    assert run.learning_rate(2 * EPOCH) == 0.1
+
+
+def test_steps_fall_at_their_milestones_and_not_before() -> None:
+    schedule = Schedule(kind="step", milestones=[2, 3], gamma=0.1)
+    run = changed(schedule=schedule, optimizer=SGD(lr=1.0))
+    rates = [run.learning_rate(samples) for samples in (0, 2 * EPOCH - 1, 2 * EPOCH, 3 * EPOCH - 1, 3 * EPOCH)]
+    assert rates == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01], rel=1e-14)
+
+
+def test_steps_count_epochs_from_the_start_of_the_warm_up() -> None:
+    schedule = Schedule(kind="step", milestones=[2], warmup_epochs=1, linear_scaling=True)
+    run = changed(schedule=schedule, optimizer=SGD(lr=0.1))
+    assert run.learning_rate(2 * EPOCH) == pytest.approx(0.1 * 4 * 0.1, rel=1e-14)
+
+
+@pytest.mark.parametrize("warmup", [0.0, 1.0])
+@pytest.mark.parametrize("final", [0.0, 0.25])
+def test_the_cosine_goes_from_the_peak_to_its_final_fraction(warmup: float, final: float) -> None:
+    """lr (final + (1 - final) (1 + cos(pi u)) / 2), u from 0 at the warm-up's end to 1 at the budget's."""
+    schedule = Schedule(kind="cosine", warmup_epochs=warmup, final=final)
+    run = changed(schedule=schedule, optimizer=SGD(lr=0.2), budget=Budget(samples=89 * 64))
+    start, end = warmup * EPOCH, 89 * 64
+    for u in (0.0, 0.25, 0.5, 0.75, 1.0):
+        samples = start + u * (end - start)
+        expected = 0.2 * (final + (1 - final) * (1 + math.cos(math.pi * u)) / 2)
+        assert run.learning_rate(samples) == pytest.approx(expected, rel=1e-9, abs=1e-15)  # pyright: ignore
+    assert run.learning_rate(end + 1000) == run.learning_rate(end)
+
+
+@given(
+    st.sampled_from(["constant", "step", "cosine"]),
+    st.floats(0, 3),
+    st.booleans(),
+    st.integers(1, 512),
+    st.integers(0, 9000),
+)
+def test_the_rate_stays_between_zero_and_the_peak(
+    kind: str, warmup: float, scaling: bool, reference: int, samples: int
+) -> None:
+    schedule = Schedule(
+        kind=kind,
+        warmup_epochs=warmup,
+        linear_scaling=scaling,
+        reference_batch=reference,
+        milestones=[1, 2] if kind == "step" else [],
+    )
+    run = changed(schedule=schedule, budget=Budget(epochs=5))
+    assert 0 <= run.learning_rate(samples) <= run.peak_lr * (1 + 1e-12)

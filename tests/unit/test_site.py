@@ -1,0 +1,71 @@
+"""The documentation site builds without a warning, and a browser shows it at both widths, in both colours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import PATIENCE_S, browsed, find_browser
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("index.html", "explanation/fast_simulator.html", "reference/keys.html", "reference/algorithms/diloco.html")
+WIDTHS = (1400, 400)  # pixels: a screen, a telephone
+# What a page says of itself: elements that reach beyond the window, its colour scheme, its background.
+LOOK = """
+addEventListener("load", () => {
+    const wide = document.documentElement.scrollWidth > innerWidth + 1;
+    const scheme = document.body.getAttribute("data-md-color-scheme");
+    console.log(JSON.stringify({wide, scheme, background: getComputedStyle(document.body).backgroundColor}));
+});
+"""
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.long
+def test_the_site_builds_strictly_and_shows_in_a_browser(tmp_path: Path) -> None:
+    find_browser()
+    stage = [sys.executable, str(ROOT / "scripts" / "stage_docs.py"), str(tmp_path / "docs")]
+    subprocess.run(stage, check=True, cwd=ROOT, timeout=PATIENCE_S)
+    config = (tmp_path / "zensical.toml").read_text()
+    (tmp_path / "zensical.toml").write_text(config.replace('paths = [".."]', f"paths = [{str(ROOT)!r}]"))
+    build = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "-f", "zensical.toml"]
+    built = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    site = tmp_path / "site"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        looks = list(product(PAGES, WIDTHS, (False, True)))
+        backgrounds = {look: _look(site, server.server_port, *look) for look in looks}
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert all(backgrounds[*look, False] != backgrounds[*look, True] for look in product(PAGES, WIDTHS))
+
+
+def _look(site: Path, port: int, page: str, width: int, dark: bool) -> str:
+    """Open a page and return its background. The page fits the window, and loads only files of the site."""
+    path = site / page
+    text = path.read_text()
+    assert re.findall(r'(?:src|<link[^>]* href)="(?:https?:)?//[^"]*', text) == []
+    tried = path.with_name(f"tried_{width}_{dark}.html")
+    tried.write_text(text.replace("</body>", f"<script>{LOOK}</script></body>"))
+    address = f"http://127.0.0.1:{port}/{tried.relative_to(site)}"
+    _, console = browsed(address, site.parent / f"browser_{width}_{dark}", width=width, dark=dark)
+    (line,) = console
+    assert '"wide":false' in line.replace("\\", "")
+    assert f'"scheme":"{"slate" if dark else "default"}"' in line.replace("\\", "")
+    return line.rpartition("background")[2]

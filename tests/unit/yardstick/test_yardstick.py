@@ -1,0 +1,90 @@
+"""The yardstick: its page follows from its runs, and these from the model as it is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compose import composed
+from studies.cli.reproduce import main
+from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
+from studies.reproduction.yardstick_page import PREDICTED, read
+from studies.timing import timed
+from studies.yardstick import tables
+
+COMMITTED = Path(__file__).parents[3] / "results" / "yardstick"
+MOST_FITTED = 6
+TABLES = tables()
+each_table = pytest.mark.parametrize("table", TABLES, ids=[one.key for one in TABLES])
+
+
+def committed() -> dict[str, list[float]]:
+    predictions = read(COMMITTED, TABLES)
+    assert predictions is not None, "the tables have changed since: dsgd-reproduce yardstick"
+    return {key: list(values) for key, values in predictions.items()}
+
+
+@each_table
+def test_predictions_are_those_of_the_model_as_it_is(table: MeasuredTable) -> None:
+    """The first and the last row of every table, run again as a user would."""
+    values = committed()[table.key]
+    for row, value in ((table.rows[0], values[0]), (table.rows[-1], values[-1])):
+        program, *words = shlex.split(row.command)
+        assert program == "dsgd-run"
+        assert row.predicted(timed(composed(words))) == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.long
+@each_table
+def test_every_prediction_is_that_of_the_model_as_it_is(table: MeasuredTable) -> None:
+    for row, value in zip(table.rows, committed()[table.key], strict=True):
+        assert row.predicted(timed(composed(shlex.split(row.command)[1:]))) == pytest.approx(value, rel=1e-9)
+
+
+def test_the_median_row_is_within_five_percent_and_every_large_error_has_its_reason() -> None:
+    predictions = committed()
+    errors = []
+    for table in TABLES:
+        for row, value in zip(table.rows, predictions[table.key], strict=True):
+            errors.append(error(row.measured, value))
+            assert abs(errors[-1]) <= EXPLAINED or row.reason, f"{table.key}: {row.name}"
+    assert percentile(errors, 0.5) <= 0.05
+    assert sum(len(table.fitted) for table in TABLES) <= MOST_FITTED
+
+
+def test_a_percentile_is_the_error_that_so_many_rows_do_not_exceed() -> None:
+    assert [percentile([0.4, -0.1, 0.2, -0.3], share) for share in (0.5, 0.75, 0.9, 1.0)] == [0.2, 0.3, 0.4, 0.4]
+
+
+def test_the_page_follows_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As committed, byte for byte; no run is made."""
+    shutil.copy(COMMITTED / PREDICTED, tmp_path)
+    assert main(["yardstick", "--redraw", "--results", str(tmp_path)]) == 0
+    for path in COMMITTED.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+    score = capsys.readouterr().out.strip()
+    assert score.startswith(f"{len(json.loads((COMMITTED / PREDICTED).read_text()))} rows: relative error median")
+    assert score in " ".join((COMMITTED.parents[1] / "README.md").read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("yardstick --redraw", "--redraw needs the runs of these tables in"),
+        ("yardstick --claim J1", "yardstick must be without --claim, which belongs to papers"),
+        ("yardstick jin2016", "yardstick must be without another PAPER"),
+        ("yardstick --on slurm", "yardstick must be without --on"),
+    ],
+)
+def test_what_it_cannot_do_ends_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, rule: str
+) -> None:
+    assert main([*line.split(), "--results", str(tmp_path / "new")]) == 2
+    err = capsys.readouterr().err
+    assert rule in err
+    assert err.count("\n") == 1
+    assert not any(tmp_path.iterdir())
