@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dsgd.cli import other_names
-from dsgd.runner.values import RENAMED
+from dsgd.runner.withdrawn import explained
 
 # groups of keys that other commands take
 ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
@@ -18,8 +18,8 @@ ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-co
 
 def unknown_key(key: str, config: DictConfig) -> str:
     """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
-    if key in RENAMED:
-        return f"{key} is {RENAMED[key]} now"
+    if line := explained(key):
+        return line
     if commands := ELSEWHERE.get(key.partition(".")[0]):
         return f"{key} is not a key of a run: it belongs to {commands}"
     parent, _, leaf = key.rpartition(".")

@@ -14,6 +14,7 @@ from typing import Any
 
 from dsgd.host.signals import Interrupted
 from dsgd.models.user_code import first_line, hint, imported
+from dsgd.runner.withdrawn import MOVED, WITHDRAWN, explained
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
@@ -22,7 +23,6 @@ SHOWN = 100  # characters of a value in an error
 SHORT_NUMBER = re.compile("[0-9]{1,18}")
 # groups of which a file is chosen: each has the `name` of its choice
 CHOSEN = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
-RENAMED = {"cluster.vector_s": "cluster.receive_overhead_s", "cluster.pieces": "cluster.chunks_per_message"}
 
 
 class ConfigError(ValueError):
@@ -46,9 +46,11 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     for key, value in values.items():
         if key == "_target_" or (key == "name" and group in CHOSEN and key not in fields):
             continue
-        if new := RENAMED.get(f"{group}.{key}"):
-            raise ConfigError(f"{group}.{key} is {new} now")
         if key not in fields:
+            if line := explained(f"{group}.{key}"):
+                if value == WITHDRAWN[f"{group}.{key}"][0]:  # in a stored configuration
+                    continue
+                raise ConfigError(line)
             raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
         arguments[key] = checked(value, hints[key], f"{group}.{key}")
     for field in dataclasses.fields(cls):
@@ -66,7 +68,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def locate(path: Any, group: str) -> Any:
     """Import the dataclass that `_target_` names. Raises ConfigError."""
     rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
-    module, _, name = str(path).rpartition(".")
+    module, _, name = MOVED.get(str(path), str(path)).rpartition(".")
     try:
         target = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:

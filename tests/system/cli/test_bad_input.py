@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dsgd.cli.compose import composed
+from dsgd.runner.configuration import configure
+from dsgd.runner.values import ConfigError
+from dsgd.runner.withdrawn import WITHDRAWN
 from tests.support.command import call, environment, shell
 
 ROOT = Path(__file__).parents[3]
@@ -46,10 +50,6 @@ CASES = [
     ("optimiser.lr=1", "optimiser.lr is not a key of the configuration; did you mean optimizer.lr?"),
     ("budget.epoch=3", "budget.epoch is not a key of the configuration; did you mean budget.epochs?"),
     ("topo=ring", "topo is not a key of the configuration; did you mean topology?"),
-    ("cluster.vector_s=1", "cluster.vector_s is cluster.receive_overhead_s now"),
-    ("+cluster.vector_s=1", "cluster.vector_s is cluster.receive_overhead_s now"),
-    ("cluster.pieces=4", "cluster.pieces is cluster.chunks_per_message now"),
-    ("-m cluster=ideal +cluster.pieces=1,4", "cluster.pieces is cluster.chunks_per_message now"),
     ("algo@foo=gossip", "algo@foo is not a key"),
     ("~seed", "seed must be given, got ~seed; seed=VALUE changes it"),
     ("~nodes", "nodes must be given, got ~nodes; nodes=VALUE changes it"),
@@ -601,13 +601,18 @@ def test_a_graph_that_only_pushing_can_use(tmp_path: Path, monkeypatch: pytest.M
 TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def test_a_file_with_a_renamed_key_is_told_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawn_key_says_what_to_use_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a command line and in a file of the user's; its former default in a stored configuration is no error."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf" / "cluster").mkdir(parents=True)
-    (tmp_path / "conf" / "cluster" / "mine.yaml").write_text("defaults: [gigabit]\npieces: 4\n")
-    result = call("--config-dir", "conf", "cluster=mine")
-    assert (result.status, result.err) == (2, "cluster.pieces is cluster.chunks_per_message now\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["conf"]
+    for key, (default, instead) in WITHDRAWN.items():
+        group, _, name = key.partition(".")
+        line = f"{key} is withdrawn: {instead}"
+        result = call(f"{key}=7")
+        assert (result.status, result.err) == (2, f"{line}\n")
+        with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+            configure(stored := composed([]) | {group: composed([])[group] | {name: "another value"}})
+        configure(stored | {group: stored[group] | {name: default}})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
